@@ -38,7 +38,7 @@ from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
-from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.bounds import bounds_of
@@ -61,10 +61,10 @@ from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.broker.storage.unclean_restart import (
     boot_id,
-    forget_boot,
-    loss,
-    note_boot,
-    previous_epoch,
+    clear_boot_id,
+    data_loss_reason,
+    previous_broker_epoch,
+    record_boot_id,
 )
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.controller.commands import AllocateProducerIds
@@ -212,7 +212,7 @@ class Broker(Foundation):
         opened = self.metadata.image
         await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
         if not (self._is_alone or self.directories.offline or self.replicas.offline_count):
-            note_boot(self.files, [one.path for one in self.directories.online], boot_id())
+            record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
         for follow in (self.running.follow, self.throttling.follow, self.throttles.follow):
@@ -224,7 +224,7 @@ class Broker(Foundation):
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         settings = self.running.now
-        self.upkeep = Upkeep(
+        self.upkeep = LogMaintenance(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
         )
         self._parts.push_async_callback(self.upkeep.stop)
@@ -349,7 +349,7 @@ class Broker(Foundation):
 
     def _registered(self, broker_epoch: int) -> None:
         if self.sentinel is not None:
-            self.directories.note_epoch(broker_epoch)
+            self.directories.record_broker_epoch(broker_epoch)
             self.sentinel.update(broker_epoch)
 
     def _broker_epoch(self) -> int:
@@ -385,7 +385,7 @@ class Broker(Foundation):
         """Registers with the controller; it is let in once it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        why = None if self._is_alone else loss(self.files, directories, boot_id())
+        why = None if self._is_alone else data_loss_reason(self.files, directories, boot_id())
         self.directories.may_have_lost = why is not None
         if why is not None:
             _log.warning("records may be gone: replicas leave the in-sync sets until they catch up", why=why)
@@ -399,7 +399,7 @@ class Broker(Foundation):
                 rack=self.settings.broker_rack or None,
                 may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
-                previous_epoch=None if self._is_alone else previous_epoch(self.files, directories),
+                previous_epoch=None if self._is_alone else previous_broker_epoch(self.files, directories),
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )
@@ -410,7 +410,7 @@ class Broker(Foundation):
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
         if not self._is_alone:
-            self.replicas.went_offline.append(partial(forget_boot, self.files, directories))
+            self.replicas.went_offline.append(partial(clear_boot_id, self.files, directories))
         self.lifecycle.start()
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:

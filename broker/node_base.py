@@ -26,7 +26,7 @@ from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import CONTROLLER, NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.sessions import BrokerSessions
@@ -106,7 +106,7 @@ class Foundation(ABC):
         settings = self.settings
         self.loop_lag.start()
         self._parts.callback(self.loop_lag.stop)
-        self.directories = DataDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
+        self.directories = LogDirectories([Path(path) for path in settings.log_dirs], self.files, self.rng)
         self.identity = self.directories.claim(
             settings.node_id, settings.cluster_id, metadata=settings.metadata_directory
         )
@@ -155,7 +155,7 @@ class Foundation(ABC):
             tasks,
             cluster_id,
             reserve_bytes=settings.metadata_reserve_bytes,
-            on_disk_full=lambda: self.directories.fill_beside(settings.metadata_directory),
+            on_disk_full=lambda: self.directories.mark_full_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             balance=_balance(settings),
             peers=peers,

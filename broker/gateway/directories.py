@@ -66,7 +66,7 @@ def _view(moves: DirectoryMoves, topic: str | None) -> dict[str, Any]:
         "partitions": [
             {"topic": name.topic, "partition": name.partition, "directory": str(one.path.absolute())}
             for one in moves.directories.all
-            for name in (moves.directories.held_by(one) if topic is not None else ())
+            for name in (moves.directories.partitions_in(one) if topic is not None else ())
             if name.topic == topic
         ],
         "moves": [_move_view(move) for move in moves.under_way if topic in (None, move.name.topic)],

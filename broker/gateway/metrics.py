@@ -14,7 +14,7 @@ from tierlog.broker.gateway.node import Listener, Node, Serving
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveEnd
+from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -282,7 +282,7 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     for name, value in of_kafka.items():
         yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]
     yield "tierlog_directory_moves", _one(len(under_way))
-    yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveEnd]
+    yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveOutcome]
     yield "tierlog_directory_moves_copied_bytes_total", _one(moves.copied_bytes)
 
 

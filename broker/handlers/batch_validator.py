@@ -10,7 +10,7 @@ from collections.abc import Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
-from tierlog.broker.storage.core.record_validation import Examination, Examined
+from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.records.window import Step
 
 EXAMINED_AT_ONCE = 4
@@ -30,13 +30,13 @@ class Examiner:
         self._places = asyncio.Semaphore(at_once)
         self._alone = asyncio.Lock()
 
-    async def examine(self, examination: Examination) -> Examined:
+    async def examine(self, examination: BatchValidation) -> ValidationResult:
         """Whoever is cancelled leaves the line, or his place at the next step."""
         self.batches += 1
         try:
             async with self._places:
                 await self.carry_out(examination.steps())
-            if examination.must_be_alone:
+            if examination.needs_exclusive_memory:
                 async with self._alone:
                     await self.carry_out(examination.steps())
         finally:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -67,7 +67,7 @@ def alter_replica_log_dirs_handler(deps: Dependencies) -> Handler:
 
 
 def _result(
-    deps: Dependencies, directory: DataDirectory, wanted: set[TopicPartition] | None
+    deps: Dependencies, directory: LogDirectory, wanted: set[TopicPartition] | None
 ) -> DescribeLogDirsResult:
     """Of one that is offline no more than that, as Kafka answers."""
     result = DescribeLogDirsResult(log_dir=str(directory.path.absolute()))
@@ -80,7 +80,7 @@ def _result(
         return result
     result.total_bytes, result.usable_bytes = space
     by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-    for name in deps.replicas.directories.held_by(directory):
+    for name in deps.replicas.directories.partitions_in(directory):
         replica = deps.replicas.get(*name)
         if replica is not None and (wanted is None or name in wanted):
             by_topic[name.topic].append(

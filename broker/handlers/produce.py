@@ -12,7 +12,7 @@ from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpo
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.handlers.validated_produce import Unexamined, append_examined, keep_bytes
 from tierlog.broker.replication.replica import AppendResult, Replica
-from tierlog.broker.storage.core.record_validation import Examined
+from tierlog.broker.storage.core.record_validation import ValidationResult
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.produce import (
@@ -115,7 +115,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         pending: list[_Pending],
         unexamined: list[Unexamined],
     ) -> Awaitable[Reply]:
-        def append(batch: Unexamined, examined: Examined | None) -> None:
+        def append(batch: Unexamined, examined: ValidationResult | None) -> None:
             _append_examined(deps, batch, examined, request.acks, pending)
 
         def answer() -> Reply | Awaitable[Reply]:
@@ -172,7 +172,11 @@ def _append(
 
 
 def _append_examined(
-    deps: Dependencies, batch: Unexamined, examined: Examined | None, acks: int, pending: list[_Pending]
+    deps: Dependencies,
+    batch: Unexamined,
+    examined: ValidationResult | None,
+    acks: int,
+    pending: list[_Pending],
 ) -> None:
     replica = batch.replica
     if not deps.replicas.holds(replica):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tierlog.broker.handlers.batch_validator import Examiner
 from tierlog.broker.handlers.context import CLOSE, Reply, RequestContext
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.core.record_validation import Examination, Examined
+from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
 
 COPIED_BYTES = 256 * 1024
@@ -32,7 +32,7 @@ class Unexamined:
     replica: Replica
     records: memoryview
     answer: PartitionProduceResponse
-    examination: Examination | None = None
+    examination: BatchValidation | None = None
 
 
 def keep_bytes(context: RequestContext, request: ProduceRequest, unexamined: list[Unexamined]) -> None:
@@ -57,7 +57,7 @@ async def append_examined(
     examiner: Examiner,
     unexamined: list[Unexamined],
     others_wait: "asyncio.Future[None]",
-    append: Callable[[Unexamined, Examined | None], None],
+    append: Callable[[Unexamined, ValidationResult | None], None],
     finish: Callable[[], "Reply | Awaitable[Reply]"],
 ) -> Reply:
     """`append` leaves another examination in the batch if it needs one after all; `finish` answers."""
@@ -71,7 +71,7 @@ async def append_examined(
 
 
 async def _append_one(
-    examiner: Examiner, batch: Unexamined, append: Callable[[Unexamined, Examined | None], None]
+    examiner: Examiner, batch: Unexamined, append: Callable[[Unexamined, ValidationResult | None], None]
 ) -> None:
     if batch.examination is None:
         append(batch, None)

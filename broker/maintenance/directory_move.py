@@ -27,14 +27,14 @@ import structlog
 
 from tierlog.base.files import Space
 from tierlog.base.types import InvariantViolation
-from tierlog.broker.maintenance.orphan_directories import Leftovers
+from tierlog.broker.maintenance.orphan_directories import OrphanDirectories
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.copy_pace import CopyPace, MoveStopped
-from tierlog.broker.storage.disk_threads import portions
+from tierlog.broker.storage.disk_threads import chunks
 from tierlog.broker.storage.future_log import FutureLog, LogChanged
 from tierlog.broker.storage.log import PartitionLog
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.move_throttler import MoveStopped, MoveThrottler
 
 CLOSE_BYTES = 4 << 20
 CLOSE_MOST_BYTES = 32 << 20
@@ -98,12 +98,12 @@ class MoveWaits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveSurroundings:
+class MoveContext:
     """What the moves of a broker have in common."""
 
     replicas: ReplicaManager
-    pace: CopyPace
-    leftovers: Leftovers
+    pace: MoveThrottler
+    leftovers: OrphanDirectories
     waits: MoveWaits
     granted_to_others: Callable[["DirectoryMove"], int]
     """Bytes that other moves into its target lack, of what they were granted room for; in any thread."""
@@ -118,7 +118,7 @@ class _Told(NamedTuple):
 
     @classmethod
     def of(cls, log: PartitionLog) -> "_Told":
-        return cls(log.flushing.cuts, log.log_start_offset, log.cleaned_to)
+        return cls(log.flusher.truncations, log.log_start_offset, log.cleaned_to)
 
 
 class DirectoryMove:
@@ -127,9 +127,9 @@ class DirectoryMove:
     def __init__(
         self,
         replica: Replica,
-        source: DataDirectory,
-        target: DataDirectory,
-        around: MoveSurroundings,
+        source: LogDirectory,
+        target: LogDirectory,
+        around: MoveContext,
     ) -> None:
         self.name = replica.name
         self.replica = replica
@@ -175,9 +175,9 @@ class DirectoryMove:
         if offline := self._directories.offline:  # it may hold what an earlier move could not take away
             raise OSError(None, "a log directory is offline", str(offline[0].path))
         for directory in self._directories.online:
-            if directory is not self.source and directory.has_left(self.name):
+            if directory is not self.source and directory.may_have_moved(self.name):
                 await self._leftovers.clear(directory, self.name)
-        path = await self.target.run(partial(self.target.make_future, self.name, self.replica.topic_id))
+        path = await self.target.run(partial(self.target.create_future, self.name, self.replica.topic_id))
         start_offset = self.replica.local_log_start_offset
         self._future = future = FutureLog(path, self.target.files, self.source.files, start_offset)
         self._checkpoints.moving[self.name] = self.target
@@ -194,7 +194,7 @@ class DirectoryMove:
         self._checkpoints.moving.pop(self.name, None)
         if self.source.failure is None:
             with suppress(OSError):
-                await self.source.run(partial(self.source.stay, self.name))
+                await self.source.run(partial(self.source.clear_move, self.name))
 
     def drop_copy(self) -> None:
         """What there is of it goes, in its turn, or with the next start."""
@@ -205,7 +205,7 @@ class DirectoryMove:
     def bury(self) -> None:
         """What it left behind, once. Raises OSError."""
         if self._grave is None:
-            self._grave = self.source.bury(self.name)
+            self._grave = self.source.rename_deleted(self.name)
 
     # -- up to the switch --
 
@@ -219,11 +219,11 @@ class DirectoryMove:
         if not await self._checkpoints.write(target):
             raise OSError(None, "no checkpoint can be written", str(target.path))
         await self._checkpoints.write_cleaned_of(target)
-        await source.run(partial(source.leave, self.name, self._target_id))
+        await source.run(partial(source.record_move, self.name, self._target_id))
         await self._catch_up(future)  # with what came meanwhile
         async with _no_flush(log, source):
             self.require_going()
-            if log.flushing.claimed:
+            if log.flusher.checkpointed_recovery_point:
                 return False  # the next roll would wait for the flush that is held here
             try:
                 async with asyncio.timeout(self._waits.held_s):
@@ -249,7 +249,7 @@ class DirectoryMove:
                 self.missing_bytes = missing
                 await self._copy(future, future.copy(seen, self._spend, chunk_bytes=self._pace.chunk_bytes))
             except NoRoom:
-                if not await self._leftovers.something_went(self.target):
+                if not await self._leftovers.wait_for_removal(self.target):
                     raise
                 continue
             except LogChanged as changed:
@@ -295,9 +295,9 @@ class DirectoryMove:
             return False
         directory = target.directory(self.name)
         target.files.rename(future.directory, directory)
-        log.go_on_in(directory, target.files)
+        log.switch_directory(directory, target.files)
         self.replica.room = target
-        self._directories.moved(self.name, target)
+        self._directories.set_directory(self.name, target)
         del self._checkpoints.moving[self.name]
         self.has_switched = True
         return True
@@ -318,16 +318,16 @@ class DirectoryMove:
         await target.run(target.sync_names)
         self.bury()  # on the loop: a topic made anew under the name may be next in its place
         await source.run(source.sync_names)
-        await source.run(partial(source.stay, self.name))
+        await source.run(partial(source.clear_move, self.name))
         if self._grave is not None:
             delay_ms = self.replica.config.file_delete_delay_ms
-            self._leftovers.remove(source, self._grave, source.remove_in_turn(self._grave, delay_ms))
+            self._leftovers.remove(source, self._grave, source.remove_later(self._grave, delay_ms))
 
     async def _remove_copy(self, path: Path) -> None:
         """Once no thread writes into it, where a disk that hangs may hold it; only who lacks room waits."""
         with suppress(OSError):
             await self._rest()
-            await self.target.remove_in_turn(path)
+            await self.target.remove_later(path)
 
     # -- in threads of the target --
 
@@ -338,10 +338,10 @@ class DirectoryMove:
         running.add_done_callback(self._at_work.discard)
         return await asyncio.shield(running)
 
-    async def _rest(self, patience_s: float | None = None) -> bool:
+    async def _rest(self, timeout_s: float | None = None) -> bool:
         """Returns once no thread is at it, however its work ended; False if that takes longer."""
         if self._at_work:
-            await asyncio.wait(self._at_work, timeout=patience_s)
+            await asyncio.wait(self._at_work, timeout=timeout_s)
         return not self._at_work
 
     async def _copy(self, future: FutureLog, parts: Iterator[None]) -> None:
@@ -351,7 +351,7 @@ class DirectoryMove:
             is_more = await self._run(partial(future.step, parts))
             paths = sorted(future.unsynced)
             share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
-            await asyncio.gather(*(self._run(partial(future.sync, some)) for some in portions(paths, share)))
+            await asyncio.gather(*(self._run(partial(future.sync, some)) for some in chunks(paths, share)))
         await self._run(future.sync_names)
 
     def _spend(self, count: int) -> None:
@@ -401,14 +401,14 @@ class DirectoryMove:
 
 
 @asynccontextmanager
-async def _no_flush(log: PartitionLog, source: DataDirectory) -> AsyncIterator[None]:
+async def _no_flush(log: PartitionLog, source: LogDirectory) -> AsyncIterator[None]:
     """No flush begins within, and the log is not cut; who waits for a flush waits."""
-    holding = asyncio.get_running_loop().run_in_executor(source.threads, log.flushing.hold)
+    holding = asyncio.get_running_loop().run_in_executor(source.threads, log.flusher.hold)
     try:
         await asyncio.shield(holding)
         yield
     finally:
         if holding.done():
-            log.flushing.resume()
+            log.flusher.resume()
         else:  # the node stops, and a flush hangs
-            holding.add_done_callback(lambda _: log.flushing.resume())
+            holding.add_done_callback(lambda _: log.flusher.resume())

@@ -22,15 +22,15 @@ from tierlog.broker.maintenance.directory_move import (
     HELD_S,
     REST_S,
     DirectoryMove,
-    MoveSurroundings,
+    MoveContext,
     MoveWaits,
 )
-from tierlog.broker.maintenance.orphan_directories import Leftovers
+from tierlog.broker.maintenance.orphan_directories import OrphanDirectories
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, read_partition_metadata
-from tierlog.broker.storage.copy_pace import CopyPace, MoveStopped
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.move_throttler import MoveStopped, MoveThrottler
 from tierlog.broker.storage.names import LEFT
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -45,7 +45,7 @@ LONGEST_NAME = 255 - len(f".{LEFT}") - 32
 _log = structlog.get_logger("tierlog.moves")
 
 
-class MoveEnd(StrEnum):
+class MoveOutcome(StrEnum):
     MOVED = "moved"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -68,18 +68,18 @@ class DirectoryMoves:
         self._settings = settings
         self._replicas = replicas
         self.directories = replicas.directories
-        self.ended = Counter[MoveEnd]()
+        self.ended = Counter[MoveOutcome]()
         self.failed = set[TopicPartition]()
         """Those that could not move, until they are moved again or gone."""
         self.dead = 0
         """Moves that an error of this program has ended."""
         self._image = image
         self._tasks = tasks
-        self._pace = CopyPace(clock, self._rate)
+        self._pace = MoveThrottler(clock, self._rate)
         self._slots = asyncio.Semaphore(len(self.directories.all))  # as many threads Kafka has for it
         self._moves: dict[TopicPartition, DirectoryMove] = {}
-        self._leftovers = Leftovers(tasks)
-        self._around = MoveSurroundings(
+        self._leftovers = OrphanDirectories(tasks)
+        self._around = MoveContext(
             replicas=replicas,
             pace=self._pace,
             leftovers=self._leftovers,
@@ -104,14 +104,14 @@ class DirectoryMoves:
         """
         if len(str(name)) > LONGEST_NAME:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        target = self.directories.named(path)
+        target = self.directories.by_path(path)
         if target is None:
             return ErrorCode.LOG_DIR_NOT_FOUND
         if target.failure is not None or self._replicas.is_offline(name):
             return ErrorCode.KAFKA_STORAGE_ERROR
         replica, source = self._replicas.get(*name), self.directories.directory_of(name)
         if replica is None or source is None:
-            self.directories.prefer(name, target)
+            self.directories.set_preferred(name, target)
             topic = self._image().topic(name.topic)
             exists = topic is not None and 0 <= name.partition < len(topic.partitions)
             return ErrorCode.REPLICA_NOT_AVAILABLE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -131,9 +131,9 @@ class DirectoryMoves:
         """
         for directory in self.directories.online:
             try:
-                futures = directory.futures()
+                futures = directory.future_logs()
             except OSError as failure:
-                directory.note(failure)
+                directory.on_error(failure)
                 continue
             for name, path in futures:
                 replica = self._replicas.get(*name)
@@ -145,7 +145,7 @@ class DirectoryMoves:
                     self._begin(replica, directory)
                 self._leftovers.remove(directory, path)
 
-    def _is_to_move(self, replica: Replica, directory: DataDirectory, copy: Path) -> bool:
+    def _is_to_move(self, replica: Replica, directory: LogDirectory, copy: Path) -> bool:
         """Not so if the copy is of another topic that had the name."""
         try:
             is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
@@ -164,7 +164,7 @@ class DirectoryMoves:
         if running:
             await asyncio.wait(running, timeout=self._settings.log_dirs_stop_timeout_ms / 1000)
 
-    def _begin(self, replica: Replica, target: DataDirectory) -> None:
+    def _begin(self, replica: Replica, target: LogDirectory) -> None:
         before = self._moves.get(replica.name)
         source = self.directories.directory_of(replica.name)
         if source is None or self._stopping:
@@ -182,13 +182,13 @@ class DirectoryMoves:
             async with self._slots:
                 move.require_going()
                 await move.go()
-            self.ended[MoveEnd.MOVED] += 1
+            self.ended[MoveOutcome.MOVED] += 1
             _log.info("a replica has moved to another log directory", **where)
         except MoveStopped:
-            self.ended[MoveEnd.STOPPED] += 1
+            self.ended[MoveOutcome.STOPPED] += 1
             _log.info("a replica does not move to another log directory after all", **where)
         except (OSError, MalformedCheckpoint) as failure:
-            self.ended[MoveEnd.MOVED if move.has_switched else MoveEnd.FAILED] += 1
+            self.ended[MoveOutcome.MOVED if move.has_switched else MoveOutcome.FAILED] += 1
             if not move.has_switched and self._replicas.holds(move.replica):
                 self.failed.add(move.name)
             what = "a replica cannot move to another log directory"

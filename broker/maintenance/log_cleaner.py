@@ -21,8 +21,8 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.cleaner import Cleaning, CleaningJob, CleaningStopped, Pace, take_job
-from tierlog.broker.storage.core.compaction import Dirty, dirty_part
+from tierlog.broker.storage.cleaner import Cleaner, CleanerThrottler, CleaningJob, CleaningStopped, take_job
+from tierlog.broker.storage.core.compaction import LogToClean, log_to_clean
 from tierlog.broker.storage.damage import segments_of
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage.segment_swap import Swap, Swaps, discard
@@ -108,15 +108,15 @@ class LogCleaner:
             async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
                 await self._woken.wait()
 
-    async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, Dirty] | None:
+    async def _dirtiest(self, passed_over: set[Replica]) -> tuple[Replica, LogToClean] | None:
         now_ms = self._clock.now_ms()
         self._uncleanable = {
-            replica: cuts
-            for replica, cuts in self._uncleanable.items()
-            if self._replicas.holds(replica) and cuts == _cuts(replica)
+            replica: version
+            for replica, version in self._uncleanable.items()
+            if self._replicas.holds(replica) and version == _content_version(replica)
         }
         self._told = {replica: told for replica, told in self._told.items() if self._replicas.holds(replica)}
-        found: list[tuple[Replica, Dirty]] = []
+        found: list[tuple[Replica, LogToClean]] = []
         most_dirty = 0.0
         for number, replica in enumerate(self._replicas, 1):
             if number % LOOKED_AT_A_TURN == 0:
@@ -125,7 +125,7 @@ class LogCleaner:
                 continue  # what is damaged must not be left out
             if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
                 continue
-            dirty = dirty_part(
+            dirty = log_to_clean(
                 replica.segments,
                 replica.config,
                 cleaned_to=replica.log.cleaned_to or 0,
@@ -134,12 +134,12 @@ class LogCleaner:
                 now_ms=now_ms,
             )
             most_dirty = max(most_dirty, dirty.ratio)
-            if dirty.must_be_cleaned(replica.config):
+            if dirty.needs_cleaning(replica.config):
                 found.append((replica, dirty))
         self.most_dirty = most_dirty
         return max(found, key=lambda one: one[1].ratio, default=None)
 
-    async def _try(self, replica: Replica, dirty: Dirty) -> bool:
+    async def _try(self, replica: Replica, dirty: LogToClean) -> bool:
         """Whether the log is cleaner now."""
         try:
             return await self._clean(replica, dirty)
@@ -159,13 +159,13 @@ class LogCleaner:
         elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
             _log.warning("no room to compact a log; tried again later", partition=where)
         else:
-            self._uncleanable[replica] = _cuts(replica)
+            self._uncleanable[replica] = _content_version(replica)
             if isinstance(failure, (CorruptLog, RecordsError)):
                 for segment in replica.segments:
                     replica.suspect(segment.base_offset, str(failure))
             _log.error("a log cannot be compacted and is left as it is", partition=where, exc_info=failure)
 
-    async def _clean(self, replica: Replica, dirty: Dirty) -> bool:
+    async def _clean(self, replica: Replica, dirty: LogToClean) -> bool:
         log = replica.log
         if replica.recovery_point < dirty.end_offset:
             await self._commits.flush(replica)
@@ -178,7 +178,7 @@ class LogCleaner:
         swaps = log.swaps
         cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
         try:
-            for group in await _in_thread(replica, cleaning.map_keys):
+            for group in await _in_thread(replica, cleaning.build_offset_map):
                 swap = await _in_thread(replica, partial(cleaning.clean, group))
                 if swap is not None and not await self._swap_in(replica, swaps, swap):
                     return False
@@ -200,7 +200,7 @@ class LogCleaner:
         )
         return True
 
-    def _tell_malformed(self, replica: Replica, cleaning: Cleaning) -> None:
+    def _tell_malformed(self, replica: Replica, cleaning: Cleaner) -> None:
         """Once for each batch: every cleaning meets it again."""
         known = self._told.setdefault(replica, set())
         for offset, why in sorted(cleaning.malformed.items()):
@@ -214,14 +214,14 @@ class LogCleaner:
                     why=why,
                 )
 
-    def _begin(self, job: CleaningJob) -> Cleaning:
+    def _begin(self, job: CleaningJob) -> Cleaner:
         settings = self._settings
-        pace = Pace(self._clock, self._stop_thread, self._bytes_per_second)
+        pace = CleanerThrottler(self._clock, self._stop_thread, self._bytes_per_second)
         budget, load_factor = (
             settings.log_cleaner_dedupe_buffer_size,
             settings.log_cleaner_io_buffer_load_factor,
         )
-        return Cleaning(job, pace, budget, load_factor)
+        return Cleaner(job, pace, budget, load_factor)
 
     def _bytes_per_second(self) -> float:
         """As it is now; in the thread."""
@@ -269,6 +269,7 @@ def _is_compacted(config: TopicConfig) -> bool:
     return "compact" in config.cleanup_policy and not config.remote_storage_enable
 
 
-def _cuts(replica: Replica) -> int:
-    """Grows when the log is cut, or damage in it is repaired."""
-    return replica.log.flushing.cuts + sum(segment.cuts for segment in segments_of(replica.log))
+def _content_version(replica: Replica) -> int:
+    """Grows when the log is truncated, or damage in it is repaired."""
+    log = replica.log
+    return log.flusher.truncations + sum(segment.content_version for segment in segments_of(log))

@@ -22,8 +22,8 @@ from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_roles import Room
-from tierlog.broker.storage.flushing import SyncFailed
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import MAX_LONG, TopicConfig
 
@@ -47,7 +47,7 @@ class Reserve(Protocol):
     async def ensure_reserve(self) -> bool: ...
 
 
-class Upkeep:
+class LogMaintenance:
     def __init__(
         self,
         settings: NodeSettings,
@@ -71,7 +71,7 @@ class Upkeep:
         """Each directory has its own flushes and checkpoints: one that hangs delays nobody else's."""
         settings = self._settings
         self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
-        self._repeat("room", ROOM_CHECK_MS, self.look_for_room)
+        self._repeat("room", ROOM_CHECK_MS, self.recheck_full)
         self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
         self._repeat("missing", checkpoint_ms, self._replicas.make_missing)
@@ -122,7 +122,7 @@ class Upkeep:
         if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
             self._try(replica, replica.apply_retention, now_ms)
 
-    async def flush_due(self, directory: DataDirectory) -> None:
+    async def flush_due(self, directory: LogDirectory) -> None:
         """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
         now_ms = self._clock.now_ms()
         due = [
@@ -134,7 +134,7 @@ class Upkeep:
         for failure in filter(None, ends):
             raise failure
 
-    async def checkpoint(self, directory: DataDirectory) -> None:
+    async def checkpoint(self, directory: LogDirectory) -> None:
         """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
         async for replica in _in_turns(self._replicas.replicas_in(directory)):
             if replica.recovery_point < replica.log_end_offset:
@@ -146,23 +146,23 @@ class Upkeep:
         """What answers held beyond `log.max.open.files` is closed once they are sent."""
         self._replicas.directories.open_files.trim()
 
-    async def look_for_room(self) -> None:
+    async def recheck_full(self) -> None:
         """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
         directories = self._replicas.directories
         stands = self._reserve.has_reserve or await self._reserve.ensure_reserve()
         if not any(directory.is_full for directory in directories.online):
             return
-        await self._give_back_reserves()
+        await self._release_reserved()
         metadata = None if stands else self._settings.metadata_directory
-        if await asyncio.to_thread(directories.look_for_room, metadata):
+        if await asyncio.to_thread(directories.recheck_full, metadata):
             await self._replicas.make_missing()
 
-    async def _give_back_reserves(self) -> None:
+    async def _release_reserved(self) -> None:
         """Room ahead of appends must not be what keeps a disk full."""
-        full = await asyncio.to_thread(self._replicas.directories.on_full_disks)
+        full = await asyncio.to_thread(self._replicas.directories.sharing_full_disks)
         for replica in [replica for directory in full for replica in self._replicas.replicas_in(directory)]:
             with suppress(OSError):  # the directory has noted it
-                if self._replicas.holds(replica) and replica.log.active.give_back():
+                if self._replicas.holds(replica) and replica.log.active.release_reserved():
                     await asyncio.sleep(0)  # requests have their turn between two
 
     async def _flush(self, replica: Replica) -> None:

@@ -34,7 +34,7 @@ from tierlog.broker.maintenance.range_reader import NotThere, RangeReader
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.damage import damage_in_reach
-from tierlog.broker.storage.range_repair import Mending, mendings_of, rules_of
+from tierlog.broker.storage.range_repair import RangeRepair, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
 
@@ -95,7 +95,7 @@ class LogRepair:
             if one in log.damage:
                 continue  # two have looked
             self.found_count += 1
-            log.note_damage(segment, one)
+            log.add_damage(segment, one)
             _log.error(
                 "a log is damaged",
                 partition=str(replica.name),
@@ -140,19 +140,19 @@ class LogRepair:
     async def _mend_all(self, replica: Replica) -> bool:
         """Whether a range of it is whole again."""
         any_mended = False
-        for mending in mendings_of(replica.log):
-            if mending.holds and await self._mend(replica, mending):
+        for repair in range_repairs(replica.log):
+            if repair.holds and await self._mend(replica, repair):
                 any_mended = True  # and others of that segment have to be looked at anew
         return any_mended
 
-    async def _mend(self, replica: Replica, mending: Mending) -> bool:
-        where = mending.damage
+    async def _mend(self, replica: Replica, repair: RangeRepair) -> bool:
+        where = repair.damage
         for source in self._sources(replica):
             try:
                 async with self._one_range:
-                    written = await self._write(replica, mending, source)
+                    written = await self._write(replica, repair, source)
                 if written:
-                    await asyncio.get_running_loop().run_in_executor(replica.room.threads, mending.sync)
+                    await asyncio.get_running_loop().run_in_executor(replica.room.threads, repair.sync)
             except NotThere as why:
                 _log.info(
                     "a replica does not have what is damaged here",
@@ -166,27 +166,27 @@ class LogRepair:
             except OSError as failure:  # the directory has noted it
                 _log.error("cannot repair a log", partition=str(replica.name), error=str(failure))
                 return False
-            if not written or not self._is_here(replica) or not mending.finish():
+            if not written or not self._is_here(replica) or not repair.finish():
                 return False
             self._tell_repaired(replica, where, source)
             replica.repaired()
             return True
         return False
 
-    async def _write(self, replica: Replica, mending: Mending, source: BrokerImage) -> bool:
-        """False if the log is not what it was: mended by another, cut, moved or deleted. Raises NotThere and
-        OSError.
+    async def _write(self, replica: Replica, repair: RangeRepair, source: BrokerImage) -> bool:
+        """Returns False if the log has changed: another task repaired it, or it was truncated, moved or
+        deleted. Raises NotThere and OSError.
         """
         if self._reader is None:
             return False
-        start, end = mending.damage.start_offset, mending.damage.end_offset
+        start, end = repair.damage.start_offset, repair.damage.end_offset
         rules = rules_of(replica.log, end)
-        content = await self._reader.read(source, replica, start, end, rules, mending.size)
-        if not self._is_here(replica) or not mending.holds:
+        content = await self._reader.read(source, replica, start, end, rules, repair.size)
+        if not self._is_here(replica) or not repair.holds:
             return False
-        if not mending.fits(content):
+        if not repair.fits(content):
             raise NotThere("other batches")
-        mending.write(content)
+        repair.write(content)
         return True
 
     def _tell_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:

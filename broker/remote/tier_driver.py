@@ -36,7 +36,7 @@ from tierlog.broker.remote.tier_views import (
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.damage import lies_in
-from tierlog.broker.storage.log_suffix import cut_tail
+from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.lookups import SegmentExport
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.client import MetadataClient
@@ -416,7 +416,7 @@ class TierDriver:
             await self._upload(where, state, _source(exported, checksum))
             return
         interval_bytes = replica.config.index_interval_bytes
-        cut = partial(cut_tail, self._files, exported, action.start_offset, interval_bytes)
+        cut = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.room.threads
         tail, tail_checksum = await loop.run_in_executor(threads, cut)
         try:

@@ -26,19 +26,19 @@ async def checksum_to_upload(
     start_offset: int,
     found_damage: FoundDamage,
     goes_on: Callable[[], bool],
-    patience_s: float,
+    timeout_s: float,
 ) -> int | None:
     """The CRC-32C of the rolled segment with that base, taken from the bytes that were checked. None if it is
     not whole from `start_offset` on, or is not what it was when this began.
 
     An answer holds until the caller awaits something. The upload reads the file again, so the checksum goes
     with it: the object store refuses bytes that have changed since. Raises OSError, also if the disk takes
-    longer than `patience_s` for one step: others wait for the slot.
+    longer than `timeout_s` for one step: others wait for the slot.
     """
     segment = _rolled_at(replica.log, base_offset)
     if segment is None:
         return None
-    scrub = await _read(replica, segment, goes_on, patience_s)
+    scrub = await _read(replica, segment, goes_on, timeout_s)
     if scrub is None:
         return None
     if scrub.found:
@@ -50,26 +50,26 @@ async def checksum_to_upload(
 
 
 async def _read(
-    replica: Replica, segment: Segment, goes_on: Callable[[], bool], patience_s: float
+    replica: Replica, segment: Segment, goes_on: Callable[[], bool], timeout_s: float
 ) -> SegmentScrub | None:
     """None if the log has changed, or nobody waits for it any more."""
     loop, scrub = asyncio.get_running_loop(), SegmentScrub(replica.log, segment)
     while not scrub.done:
         await asyncio.sleep(0)  # requests have their turn between two
-        await _in_time(loop.run_in_executor(replica.room.threads, scrub.step), segment, patience_s)
+        await _in_time(loop.run_in_executor(replica.room.threads, scrub.step), segment, timeout_s)
         if not (goes_on() and scrub.holds):
             return None
     return scrub
 
 
-async def _in_time(step: asyncio.Future[int], segment: Segment, patience_s: float) -> None:
+async def _in_time(step: asyncio.Future[int], segment: Segment, timeout_s: float) -> None:
     try:
-        async with asyncio.timeout(patience_s) as deadline:
+        async with asyncio.timeout(timeout_s) as deadline:
             await step
     except TimeoutError:
         if not deadline.expired():
             raise  # of the disk
-        late = f"{segment.path()} cannot be read: no answer in {patience_s:g} s"
+        late = f"{segment.path()} cannot be read: no answer in {timeout_s:g} s"
         raise OSError(errno.ETIMEDOUT, late) from None
 
 

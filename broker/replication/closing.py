@@ -14,30 +14,30 @@ import structlog
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.checkpoint_writer import CheckpointWriter
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.disk_threads import all_end
-from tierlog.broker.storage.log_dir import DataDirectory
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.disk_threads import all_done
+from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.log_dirs import LogDirectories
 
 _log = structlog.get_logger("tierlog.replicas")
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    directories: DataDirectories
+    directories: LogDirectories
     checkpoints: CheckpointWriter
     replicas: Mapping[TopicPartition, Replica]
     not_open: Set[TopicPartition]
     """Offline, or not made for want of room: no end of theirs is clean."""
-    patience_s: float
+    timeout_s: float
 
-    async def close_in(self, directory: DataDirectory, *, clean: bool) -> None:
+    async def close_in(self, directory: LogDirectory, *, clean: bool) -> None:
         loop = asyncio.get_running_loop()
         closing = {
             name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
             for name, replica in self.replicas.items()
             if replica.room is directory
         }
-        hangs = not await all_end(closing.values(), self.patience_s)
+        hangs = not await all_done(closing.values(), self.timeout_s)
         unclean = set(self.not_open)
         for name, end in closing.items():
             if end.done() and (failure := end.exception()) is not None:
@@ -45,16 +45,16 @@ class Closing:
                 unclean.add(name)
         if clean and not hangs:
             mark = partial(self._mark_clean, directory, unclean)
-            hangs = not await all_end([loop.run_in_executor(directory.threads, mark)], self.patience_s)
+            hangs = not await all_done([loop.run_in_executor(directory.threads, mark)], self.timeout_s)
         if hangs:
-            directory.found_hanging(self.patience_s)
+            directory.mark_hung(self.timeout_s)
             _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
 
-    def _mark_clean(self, directory: DataDirectory, unclean: Set[TopicPartition]) -> None:
+    def _mark_clean(self, directory: LogDirectory, unclean: Set[TopicPartition]) -> None:
         """In a thread."""
         try:
             self.checkpoints.write_last(directory, self.replicas)
-            if directory.failure is None and unclean.isdisjoint(self.directories.held_by(directory)):
+            if directory.failure is None and unclean.isdisjoint(self.directories.partitions_in(directory)):
                 directory.mark_clean()
         except OSError as failure:
             _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))

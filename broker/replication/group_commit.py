@@ -17,8 +17,8 @@ import structlog
 from tierlog.base.histogram import Histogram
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_roles import Room
-from tierlog.broker.storage.disk_threads import all_end
-from tierlog.broker.storage.flushing import LogClosed
+from tierlog.broker.storage.disk_threads import all_done
+from tierlog.broker.storage.log_flusher import LogClosed
 
 FLUSH_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 Waiters = list["asyncio.Future[None]"]
@@ -47,19 +47,19 @@ class GroupCommit:
         """
         await self._next_flush(replica)
 
-    async def drain(self, patience_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Waits for all that was asked for so far, its failures are its askers'; a directory in which no
-        flush has ended for `patience_s` is told that it hangs.
+        flush has ended for `timeout_s` is told that it hangs.
         """
         works: defaultdict[Room, Waiters] = defaultdict(list)
         for replica in {**self._asked, **self._under_way}:
             works[replica.room].append(self._next_flush(replica))
-        ended = await asyncio.gather(*(all_end(of_one, patience_s) for of_one in works.values()))
+        ended = await asyncio.gather(*(all_done(of_one, timeout_s) for of_one in works.values()))
         for room, all_ended in zip(works, ended, strict=True):
             for work in works[room]:
                 _ = work.exception() if work.done() else work.cancel()
             if not all_ended:
-                room.found_hanging(patience_s)
+                room.mark_hung(timeout_s)
 
     def _next_flush(self, replica: Replica) -> "asyncio.Future[None]":
         self.request(replica)

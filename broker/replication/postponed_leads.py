@@ -43,7 +43,7 @@ class PostponedLeads:
 
     async def _lead_after_flush(self, replica: Replica) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(replica.room.threads, replica.log.flushing.wait)
+        await loop.run_in_executor(replica.room.threads, replica.log.flusher.wait)
         if replica in self._waiting:
             self._waiting[replica] = False
             self._lead_again(replica.name)

@@ -23,17 +23,17 @@ from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.replica_roles import ReplicaRoles, Room
 from tierlog.broker.storage.core.batch_validation import (
     RecordChecks,
-    checks_for,
-    first_records_agree,
-    judge_header,
+    first_records_are_consistent,
     refusal,
+    required_checks,
     stored_codec,
+    validate_header,
 )
-from tierlog.broker.storage.core.producer_state import BadRecord, Duplicate, Refused
-from tierlog.broker.storage.core.record_validation import Examination, Examined
-from tierlog.broker.storage.core.retention import expired
-from tierlog.broker.storage.flushing import SyncFailed
+from tierlog.broker.storage.core.producer_state import Duplicate, InvalidRecord, Rejection
+from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
+from tierlog.broker.storage.core.retention import count_expired
 from tierlog.broker.storage.log import PartitionLog, SegmentExport, SegmentInfo, TimestampSearch
+from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
@@ -65,8 +65,8 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int
     log_start_offset: int
     message: str | None = None
-    bad_records: tuple[BadRecord, ...] = ()
-    examination: Examination | None = None
+    bad_records: tuple[InvalidRecord, ...] = ()
+    examination: BatchValidation | None = None
 
 
 class ReadResult(NamedTuple):
@@ -101,7 +101,7 @@ class _Always:
     refusal: str | None = None
     threads: Executor | None = None
 
-    def found_hanging(self, patience_s: float) -> None:
+    def mark_hung(self, timeout_s: float) -> None:
         return
 
 
@@ -250,7 +250,7 @@ class Replica(ReplicaRoles):
         acks: int = -1,
         from_client: bool = True,
         at_once: bool = True,
-        examined: Examined | None = None,
+        examined: ValidationResult | None = None,
     ) -> AppendResult:
         """Appends one batch, in place: offset and epoch are written into `records`, which must be writable.
 
@@ -260,14 +260,14 @@ class Replica(ReplicaRoles):
         """
         config = self.log.config
         if self.failed is not None:
-            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.failed))
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.failed))
         try:
             header = check_produced(records) if from_client else check_batch(records)
         except RecordsError as error:
             return self._refuse(refusal(error))
-        verdict: Duplicate | Refused | None = None
+        verdict: Duplicate | Rejection | None = None
         if from_client:
-            verdict = judge_header(header, config)
+            verdict = validate_header(header, config)
         verdict = verdict or self._core.decide_append(
             header,
             self.log.producers,
@@ -282,8 +282,8 @@ class Replica(ReplicaRoles):
             return self._refuse(refusal(error))
         if walks or stored_codec(header, config) is not header.codec:
             if examined is None or examined.config != config:
-                examination = Examination(records, header, config, now_ms)
-                if not (at_once or examination.fits_a_turn()):
+                examination = BatchValidation(records, header, config, now_ms)
+                if not (at_once or examination.fits_one_turn()):
                     return AppendResult(
                         ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, examination=examination
                     )
@@ -296,15 +296,15 @@ class Replica(ReplicaRoles):
     def _must_walk(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Whether header and first records of a client's batch do not tell enough. Raises RecordsError."""
         config = self.log.config
-        if checks_for(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
+        if required_checks(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
             return True
-        agree = first_records_agree(records, header)
+        agree = first_records_are_consistent(records, header)
         return not agree and config.message_timestamp_type == "CreateTime"
 
     def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
         if self.room.refusal is not None:
-            return self._refuse(Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
         config = log.config
         base_offset, append_time = log.log_end_offset, -1
         if config.message_timestamp_type == "LogAppendTime":
@@ -338,15 +338,15 @@ class Replica(ReplicaRoles):
 
     def _settled(self, end_offset: int, moved: bool = False) -> None:
         if self._core.appended(end_offset) or moved:
-            self.log.producers.high_watermark_moved(self._core.high_watermark)
+            self.log.producers.on_high_watermark_updated(self._core.high_watermark)
         self._tell()
 
-    def _answer(self, verdict: Duplicate | Refused) -> AppendResult:
-        if isinstance(verdict, Refused):
+    def _answer(self, verdict: Duplicate | Rejection) -> AppendResult:
+        if isinstance(verdict, Rejection):
             if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.room.refusal is not None:
                 # The batch before it found no room, and will be sent again. For librdkafka a gap is a loss of
                 # its sequences: it begins a new epoch, in which it doubles what it had in flight elsewhere.
-                verdict = Refused(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal)
+                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal)
             return self._refuse(verdict)
         if self.log.log_end_offset > self._core.log_end_offset:
             self._settle()  # the first copy was written, and its flush is under way or has failed
@@ -358,10 +358,10 @@ class Replica(ReplicaRoles):
             ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
         )
 
-    def _storage_error(self, what: str | None) -> Refused:
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what or 'not flushed'}")
+    def _storage_error(self, what: str | None) -> Rejection:
+        return Rejection(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what or 'not flushed'}")
 
-    def _refuse(self, refused: Refused) -> AppendResult:
+    def _refuse(self, refused: Rejection) -> AppendResult:
         return AppendResult(
             refused.error, -1, -1, -1, self.log.log_start_offset, refused.message, refused.records
         )
@@ -486,7 +486,7 @@ class Replica(ReplicaRoles):
     def apply_retention(self, now_ms: int) -> int:
         """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
         log = self.log
-        count = expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
+        count = count_expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
         if count == len(log.segments):
             try:
                 log.roll(now_ms)
@@ -569,7 +569,7 @@ class Replica(ReplicaRoles):
         self._core.check()
 
     def _moved(self) -> None:
-        self.log.producers.high_watermark_moved(self._core.high_watermark)
+        self.log.producers.on_high_watermark_updated(self._core.high_watermark)
         self._tell()
 
     def _tell(self) -> None:

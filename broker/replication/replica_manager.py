@@ -32,9 +32,9 @@ from tierlog.broker.replication.postponed_leads import PostponedLeads
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.replication.replica_opening import Opened, ReplicaOpening
 from tierlog.broker.replication.topic_configs import TopicConfigs
-from tierlog.broker.storage.disk_threads import portions
-from tierlog.broker.storage.log_dir import DataDirectory, DirectoryUnusable
-from tierlog.broker.storage.log_dirs import DataDirectories, holds
+from tierlog.broker.storage.disk_threads import chunks
+from tierlog.broker.storage.log_dir import DirectoryUnusable, LogDirectory
+from tierlog.broker.storage.log_dirs import LogDirectories, holds
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 
@@ -63,7 +63,7 @@ class ReplicaManager:
     def __init__(
         self,
         settings: NodeSettings,
-        directories: DataDirectories,
+        directories: LogDirectories,
         clock: Clock,
         tasks: TaskGroup,
         rng: random.Random,
@@ -123,7 +123,7 @@ class ReplicaManager:
         """Whether the replica still serves; not so after its topic was deleted."""
         return self._all.get(replica.name) is replica
 
-    def replicas_in(self, directory: DataDirectory) -> list[Replica]:
+    def replicas_in(self, directory: LogDirectory) -> list[Replica]:
         return [replica for replica in self._all.values() if replica.room is directory]
 
     def is_offline(self, name: TopicPartition) -> bool:
@@ -152,7 +152,7 @@ class ReplicaManager:
             directory.on_failure = self._failed_anywhere
         for directory in self.directories.online:
             try:
-                directory.take_checkpoints()
+                directory.load_checkpoints()
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
         self.directories.require_one()
@@ -163,7 +163,7 @@ class ReplicaManager:
             if self._settings.node_id in partition.replicas
         }
         ids = {name: topic.topic_id for name, topic in wanted.items()}
-        refused, aside = self.directories.find(ids, may_lack=tell_empty is not None)
+        refused, aside = self.directories.find(ids, may_be_missing=tell_empty is not None)
         for target in aside:
             _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
         for name, why in refused.items():
@@ -177,11 +177,11 @@ class ReplicaManager:
             await tell_empty(empty)
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
-            directory.untrust()
+            directory.mark_unclean()
         self._image, self._opening.is_start = image, False
         for topic in image.topics.values():
             self._apply_topic(image, topic)
-        for directory, leftover in self.directories.deleted():
+        for directory, leftover in self.directories.deleted_partitions():
             self._remove_grave(directory, leftover)
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
@@ -196,7 +196,7 @@ class ReplicaManager:
         opening = [
             loop.run_in_executor(pool, self._opening.try_all, image, wanted, names)
             for directory, pool in pools.items()
-            for names in portions(
+            for names in chunks(
                 [name for name in wanted if places[name] is directory],
                 OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
             )
@@ -229,7 +229,7 @@ class ReplicaManager:
         self._missing.pop(name, None)
         directory = self.directories.directory_of(name)
         if directory is not None and isinstance(opened, OSError):
-            directory.note(opened)
+            directory.on_error(opened)
         if directory is not None and directory.failure is not None:
             if isinstance(opened, Replica):
                 opened.close(clean=False)
@@ -270,16 +270,16 @@ class ReplicaManager:
         """The disk under a replica has failed (a thread found out, or a flush): its directory goes."""
         directory = self.directories.directory_of(replica.name)
         if directory is not None:
-            directory.note_sync(why)
+            directory.on_sync_error(why)
 
-    def _failed_anywhere(self, directory: DataDirectory) -> None:
+    def _failed_anywhere(self, directory: LogDirectory) -> None:
         """In whatever thread; also on the loop it must not run inside the operation that failed."""
         self._loop.call_soon_threadsafe(self._lose, directory)
 
-    def _lose(self, directory: DataDirectory) -> None:
+    def _lose(self, directory: LogDirectory) -> None:
         """Takes the partitions of a directory that has failed offline; on the loop."""
         why = directory.refusal or "offline"
-        names = self.directories.held_by(directory)
+        names = self.directories.partitions_in(directory)
         for name in names:
             replica = self._all.get(name)
             if replica is not None:
@@ -345,7 +345,7 @@ class ReplicaManager:
                 await taking
 
     async def _take_late(
-        self, directory: DataDirectory, topic: TopicImage, name: TopicPartition, opened: Replica | Exception
+        self, directory: LogDirectory, topic: TopicImage, name: TopicPartition, opened: Replica | Exception
     ) -> None:
         """The broker may serve by now: what is damaged gets no role before that is known elsewhere."""
         if isinstance(opened, Replica) and opened.log.was_damaged and self.tell_damaged is not None:
@@ -370,7 +370,7 @@ class ReplicaManager:
         """Few of them at once; of those that had a namesake, the disk is first to forget what it knows."""
         slow = fresh
         if len(fresh) <= MADE_ON_LOOP:
-            slow = {name: topic for name, topic in fresh.items() if self.directories.remember(name)}
+            slow = {name: topic for name, topic in fresh.items() if self.directories.has_checkpoint(name)}
             for name, topic in fresh.items():
                 if name not in slow:
                     self._make_now(image, topic, name)
@@ -380,7 +380,7 @@ class ReplicaManager:
 
     async def _make_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
         """Many at once, in the threads of their directories: the disk takes its time over each."""
-        by_directory = defaultdict[DataDirectory, list[TopicPartition]](list)
+        by_directory = defaultdict[LogDirectory, list[TopicPartition]](list)
         try:
             for name in topics:
                 try:
@@ -388,7 +388,7 @@ class ReplicaManager:
                 except DirectoryUnusable as failure:
                     self._give_up(name, str(failure))
 
-            async def lane(directory: DataDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
+            async def lane(directory: LogDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
                 for names in left:
                     made = await directory.run(partial(self._opening.try_all, image, topics, names))
                     taken = [self._take_made(topics[name], name, opened) for name, opened in made]
@@ -397,7 +397,7 @@ class ReplicaManager:
 
             lanes: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
-                left = portions(names, OPENED_AT_A_TIME)
+                left = chunks(names, OPENED_AT_A_TIME)
                 lanes += [lane(directory, left) for _ in range(MADE_SIDE_BY_SIDE)]
             await asyncio.gather(*lanes)
         finally:
@@ -509,7 +509,7 @@ class ReplicaManager:
             listener(replica)
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
-        touched = set[DataDirectory]()
+        touched = set[LogDirectory]()
         for number in numbers:
             name = TopicPartition(topic.name, number)
             self._offline.pop(name, None)
@@ -529,20 +529,20 @@ class ReplicaManager:
         for directory in touched:
             self._tasks.spawn(f"sync {directory.path}", self._sync_names(directory))
 
-    def _bury(self, name: TopicPartition, directory: DataDirectory, delay_ms: int) -> None:
+    def _bury(self, name: TopicPartition, directory: LogDirectory, delay_ms: int) -> None:
         try:
             if directory.holds(name):
-                self._remove_grave(directory, directory.bury(name), delay_ms)
+                self._remove_grave(directory, directory.rename_deleted(name), delay_ms)
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
 
-    def _buried_anywhere(self, directory: DataDirectory, grave: Path) -> None:
+    def _buried_anywhere(self, directory: LogDirectory, grave: Path) -> None:
         """In whatever thread."""
         self._loop.call_soon_threadsafe(self._remove_grave, directory, grave)
 
-    def _remove_grave(self, directory: DataDirectory, grave: Path, delay_ms: int = 0) -> None:
-        self._tasks.spawn(f"remove {grave.name}", directory.remove_in_turn(grave, delay_ms))
+    def _remove_grave(self, directory: LogDirectory, grave: Path, delay_ms: int = 0) -> None:
+        self._tasks.spawn(f"remove {grave.name}", directory.remove_later(grave, delay_ms))
 
-    async def _sync_names(self, directory: DataDirectory) -> None:
+    async def _sync_names(self, directory: LogDirectory) -> None:
         with suppress(OSError):  # the directory has noted it
             await directory.run(directory.sync_names)

@@ -14,8 +14,8 @@ from tierlog.base.clock import Clock
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.topic_configs import TopicConfigs
-from tierlog.broker.storage.log_dir import NO_CHECKPOINTS, DataDirectory, DirectoryUnusable
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dir import NO_CHECKPOINTS, DirectoryUnusable, LogDirectory
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage
@@ -32,16 +32,16 @@ class ReplicaOpening:
     def __init__(
         self,
         settings: NodeSettings,
-        directories: DataDirectories,
+        directories: LogDirectories,
         configs: TopicConfigs,
         clock: Clock,
         rng: random.Random,
         *,
-        buried: Callable[[DataDirectory, Path], object],
+        buried: Callable[[LogDirectory, Path], object],
     ) -> None:
         """`buried`: told, in any thread, of a grave that made way."""
         self.is_start = True
-        """`DataDirectories.find` has looked who lies where, and set aside what is another topic's."""
+        """`LogDirectories.find` has looked who lies where, and set aside what is another topic's."""
         self._settings = settings
         self._directories = directories
         self._configs = configs
@@ -71,7 +71,7 @@ class ReplicaOpening:
         if directory is None or directory.failure is not None:
             raise DirectoryUnusable(None, "the log directory is offline", str(name))
         remote = image.remote_partition(topic.topic_id, name.partition)
-        if not self.is_start and (grave := directory.give_way(name, topic.topic_id)):
+        if not self.is_start and (grave := directory.remove_other_topic(name, topic.topic_id)):
             self._buried(directory, grave)
         is_new = not directory.holds(name)
         known = NO_CHECKPOINTS if is_new else directory.checkpoints
@@ -95,7 +95,7 @@ class ReplicaOpening:
         replica.room = directory
         if topic.partitions[name.partition].leader == self._settings.node_id:
             self.skip_remote(image, replica)
-        cut, dropped = replica.log.recovered_cut_bytes, replica.log.recovered_dropped_segments
+        cut, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
         if cut or dropped:
             _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
         if replica.log.missing_end:

@@ -28,7 +28,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import DAMAGED
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ReportReplicas
@@ -75,7 +75,7 @@ class ReplicaReports:
         self._tasks = tasks
         self._broker_epoch = broker_epoch
         self._room_lasts_s = room_lasts_s
-        self._has_room_since: dict[DataDirectory, float] = {}  # by the loop's clock
+        self._has_room_since: dict[LogDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
         self._told_first = asyncio.Event()
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -114,10 +114,10 @@ class ReplicaReports:
         directories = self._replicas.directories
         for directory in directories.all:
             self._has_room_since[directory] = loop.time()
-            held = self._known(directories.held_by(directory))
+            held = self._known(directories.partitions_in(directory))
             if any(self._broker_id in one.full for _, one in held):
-                directories.fill_if_short(directory)  # it was full once; others may be new there
-            directory.on_room = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
+                directories.mark_full_if_short(directory)  # it was full once; others may be new there
+            directory.on_full_changed = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
         directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)
         self._unsubscribe = self._metadata.subscribe(self._follow)
@@ -128,7 +128,7 @@ class ReplicaReports:
         self._unsubscribe()
         self._replicas.directories.on_moved = lambda: None
         for directory in self._replicas.directories.all:
-            directory.on_room = lambda one: None
+            directory.on_full_changed = lambda one: None
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
@@ -153,10 +153,10 @@ class ReplicaReports:
         full, has_room = list[Key](), list[Key]()
         for directory in replicas.directories.online:
             if directory.is_full:
-                held = self._known(replicas.directories.held_by(directory))
+                held = self._known(replicas.directories.partitions_in(directory))
                 full += [key for key, known in held if me not in known.full]
             elif self._keeps_room(directory):
-                held = self._known(replicas.directories.held_by(directory))
+                held = self._known(replicas.directories.partitions_in(directory))
                 has_room += [key for key, known in held if me in known.full]
         most = REPORT_REPLICAS_MAX
         return Report(tuple(failed[:most]), full=tuple(full[:most]), has_room=tuple(has_room[:most]))
@@ -171,14 +171,14 @@ class ReplicaReports:
                 if self._broker_id in partition.replicas:
                     yield (topic.topic_id, name.partition), partition
 
-    def _room_changed(self, directory: DataDirectory) -> None:
+    def _room_changed(self, directory: LogDirectory) -> None:
         loop = asyncio.get_running_loop()
         if not directory.is_full:
             self._has_room_since[directory] = loop.time()
             loop.call_later(self._room_lasts_s, self._due.set)
         self._due.set()
 
-    def _keeps_room(self, directory: DataDirectory) -> bool:
+    def _keeps_room(self, directory: LogDirectory) -> bool:
         """Not before the start."""
         since = self._has_room_since.get(directory, math.inf)
         return asyncio.get_running_loop().time() >= since + self._room_lasts_s

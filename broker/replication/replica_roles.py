@@ -29,7 +29,7 @@ from tierlog.broker.replication.core.follower import (
 )
 from tierlog.broker.replication.core.leader import ALL_IN_SYNC, Follower, IsrProposal, LeaderCore
 from tierlog.broker.storage.core.batch_validation import FAULT_CODES
-from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import BatchAt, CorruptLog
 from tierlog.protocol.errors import ErrorCode
@@ -47,7 +47,7 @@ class Room(Protocol):
     def threads(self) -> Executor | None:
         """Where to wait for its disk."""
 
-    def found_hanging(self, patience_s: float) -> None:
+    def mark_hung(self, timeout_s: float) -> None:
         """Nothing in it has ended for so long."""
 
 
@@ -128,11 +128,11 @@ class ReplicaRoles(ABC):
         """Whether the checkpoint on disk calls durable what is not, as the log was cut since. Where that is
         not put right before a segment is rolled, the disk is waited for.
         """
-        return self.log.flushing.claimed > 0
+        return self.log.flusher.checkpointed_recovery_point > 0
 
     def checkpointed(self, cuts: int) -> None:
-        """`checkpoint` is on disk, as it was after so many cuts of the log (`log.flushing.cuts`)."""
-        if self.log.flushing.checkpointed(cuts):
+        """`checkpoint` is on disk, as it was after so many cuts of the log (`log.flusher.truncations`)."""
+        if self.log.flusher.on_checkpointed(cuts):
             self._tell()
 
     @property
@@ -434,7 +434,7 @@ class ReplicaRoles(ABC):
         core, log = self._core, self.log
         require(not core.leads, "a leader's log never begins anew")
         if producer_snapshot:
-            ProducerState.decode(producer_snapshot)
+            ProducerStateManager.decode(producer_snapshot)
         before = log.active
         with _no_flush(log):
             try:
@@ -464,7 +464,7 @@ class ReplicaRoles(ABC):
 
 @contextmanager
 def _no_flush(log: PartitionLog) -> Iterator[None]:
-    with log.flushing.held() as held:
+    with log.flusher.held() as held:
         if not held:
             raise BlockingIOError(errno.EAGAIN, "a flush is under way")
         yield

@@ -10,9 +10,9 @@ from crc32c import crc32c
 
 from tierlog.base.open_files import SharedFile
 from tierlog.base.types import NO_EPOCH
-from tierlog.broker.storage.core.continuity import HeaderRules, in_order
+from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
-from tierlog.broker.storage.segment import Cut, Segment
+from tierlog.broker.storage.segment import BatchBoundary, Segment
 from tierlog.records.batch import (
     CRC_FROM,
     HEADER_SIZE,
@@ -42,9 +42,9 @@ def verified_batches(
     rules: HeaderRules,
     *,
     file: SharedFile | None = None,
-    start: Cut | None = None,
+    start: BatchBoundary | None = None,
     last_epoch: int = NO_EPOCH,
-    behind: BatchHeader | None = None,
+    next_header: BatchHeader | None = None,
 ) -> Iterator[CheckedBatch]:
     """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
     the first that is not. An epoch that goes back is damage, or what a follower had cut off and a crash
@@ -53,7 +53,7 @@ def verified_batches(
     """
     position, offset = start or (0, segment.base_offset)
     whole = whole_batches(segment, file or segment.file, position)
-    return in_order(whole, offset, rules, last_epoch, behind)
+    return consistent_prefix(whole, offset, rules, last_epoch, next_header)
 
 
 def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:

@@ -3,7 +3,7 @@
 It touches nothing that the event loop owns: files are opened by their names, and what must be known of the
 log was taken down in a `CleaningJob`. What it writes has names of its own until the loop swaps it in
 (`segment_swap.py`). The rules are in `storage/core/compaction.py`. Called by the log cleaner, step by step:
-`map_keys`, then `clean` for each group.
+`build_offset_map`, then `clean` for each group.
 """
 
 import errno
@@ -21,15 +21,15 @@ from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.broker.storage.core.compaction import (
     BatchFilter,
-    Dirty,
-    LastOfProducer,
+    CleanedTransactionMetadata,
+    LastRecord,
+    LogToClean,
     SegmentSize,
-    TransactionFates,
-    grouped,
-    last_of_producers,
+    group_segments,
+    last_records_of_producers,
 )
-from tierlog.broker.storage.core.continuity import HeaderRules, in_order
-from tierlog.broker.storage.core.key_map import LOAD_FACTOR, KeyMap
+from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
+from tierlog.broker.storage.core.offset_map import LOAD_FACTOR, OffsetMap
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import CLEANED, INDEXES, OFFSET_INDEX, TIME_INDEX
 from tierlog.broker.storage.recovery import read_marker
@@ -76,12 +76,12 @@ class CleaningJob:
     sources: tuple[Segment, ...]
     first_dirty_offset: int
     aborted: Sequence[AbortedTxn]
-    producers: Mapping[int, LastOfProducer]
+    producers: Mapping[int, LastRecord]
     epochs: LeaderEpochs
     now_ms: int
 
 
-def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
+def take_job(log: PartitionLog, dirty: LogToClean, now_ms: int) -> CleaningJob:
     """On the event loop. The dirty part must be on disk."""
     sources = log.rolled_below(dirty.end_offset)
     return CleaningJob(
@@ -91,13 +91,13 @@ def take_job(log: PartitionLog, dirty: Dirty, now_ms: int) -> CleaningJob:
         sources,
         dirty.first_offset,
         log.aborted(sources[0].base_offset, dirty.end_offset),
-        last_of_producers(log.producers),
+        last_records_of_producers(log.producers),
         LeaderEpochs(log.epochs.entries),
         now_ms,
     )
 
 
-class Pace:
+class CleanerThrottler:
     """Holds reads and writes together below a rate, and leaves the interpreter to others in between."""
 
     def __init__(self, clock: Clock, stop: threading.Event, bytes_per_second: Callable[[], float]) -> None:
@@ -131,20 +131,24 @@ class Pace:
         self._rested_at = perf_counter()
 
 
-class Cleaning:
+class Cleaner:
     """`cleaned_to` and the counts hold once all groups are done."""
 
     def __init__(
-        self, job: CleaningJob, pace: Pace, key_budget_bytes: int, load_factor: float = LOAD_FACTOR
+        self,
+        job: CleaningJob,
+        pace: CleanerThrottler,
+        key_budget_bytes: int,
+        load_factor: float = LOAD_FACTOR,
     ) -> None:
         self._files = job.files
         self._job = job
         self._pace = pace
         most_keys = job.sources[-1].end_offset - job.first_dirty_offset
-        self._keys = KeyMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
+        self._keys = OffsetMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
         self._filter = BatchFilter(
             self._keys,
-            TransactionFates(job.aborted),
+            CleanedTransactionMetadata(job.aborted),
             job.producers,
             job.now_ms,
             job.config.delete_retention_ms,
@@ -164,7 +168,7 @@ class Cleaning:
     def keys(self) -> int:
         return len(self._keys)
 
-    def map_keys(self) -> list[tuple[Segment, ...]]:
+    def build_offset_map(self) -> list[tuple[Segment, ...]]:
         """Takes in the dirty part; returns the groups of segments to clean. Raises OSError, CorruptLog,
         RecordsError, CleaningStopped; so does `clean`.
         """
@@ -172,21 +176,21 @@ class Cleaning:
         walked = [segment for segment in job.sources if segment.end_offset > job.first_dirty_offset]
         begin = walked[0].base_offset if walked else 0
         # one that ended before the walk begins would stay open in it, and take its producer's data along
-        fates = TransactionFates(entry for entry in job.aborted if entry.last_offset >= begin)
+        fates = CleanedTransactionMetadata(entry for entry in job.aborted if entry.last_offset >= begin)
         for segment in walked:
             if not self._map_segment(segment, fates):
                 break
             keys.end_offset = segment.end_offset  # also over a gap at its end
         touched = [segment for segment in job.sources if segment.base_offset < keys.end_offset]
         by_base = {segment.base_offset: segment for segment in touched}
-        groups = grouped(map(self._size_of, touched), job.config)
+        groups = group_segments(map(self._size_of, touched), job.config)
         return [tuple(by_base[size.base_offset] for size in group) for group in groups]
 
-    def _map_segment(self, segment: Segment, fates: TransactionFates) -> bool:
+    def _map_segment(self, segment: Segment, fates: CleanedTransactionMetadata) -> bool:
         """False once there is no more room."""
         for batch, header in self._batches(segment):
             if header.is_control:
-                fates.is_superfluous(header, read_marker(batch))
+                fates.can_discard(header, read_marker(batch))
                 says_nothing = True
             else:
                 says_nothing = fates.is_aborted(header)
@@ -210,7 +214,7 @@ class Cleaning:
         if self._files.space(job.directory).usable < ROOM * sum(segment.size for segment in group):
             raise OSError(errno.ENOSPC, "no room to compact", str(job.directory))
         cleaned = Segment(self._files, job.directory, group[0].base_offset, job.now_ms)
-        cleaned.ending = CLEANED
+        cleaned.file_suffix = CLEANED
         discard(cleaned)  # of a cleaning that was stopped
         try:
             changed = self._write(group, cleaned)
@@ -274,7 +278,7 @@ class Cleaning:
         """Each batch of a segment, its CRC and header checked: what is written anew gets a good one."""
         rules = HeaderRules(gaps=True, epochs=self._job.epochs, end_offset=segment.end_offset)
         size = 0
-        for batch, header in in_order(self._whole_batches(segment), segment.base_offset, rules):
+        for batch, header in consistent_prefix(self._whole_batches(segment), segment.base_offset, rules):
             size += header.size
             yield batch, header
         if size != segment.size:

@@ -32,10 +32,10 @@ def segments_of(log: "PartitionLog") -> tuple[Segment, ...]:
     return (*log.rolled_below(log.log_end_offset), log.active)
 
 
-def mended(log: "PartitionLog", segment: Segment, damage: Damage) -> None:
+def mark_repaired(log: "PartitionLog", segment: Segment, damage: Damage) -> None:
     """A range is whole again, in place: what was copied or looked at before does not count."""
     segment.damage = tuple(one for one in segment.damage if one != damage)
-    segment.cuts += 1
+    segment.content_version += 1
     log.damage = damage_of(segments_of(log))
 
 

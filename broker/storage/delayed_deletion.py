@@ -8,7 +8,7 @@ from tierlog.base.files import Files
 from tierlog.broker.storage.names import DELETED, INDEXES, LOG, SNAPSHOT, segment_file
 
 
-class Graveyard:
+class DelayedDeletion:
     __slots__ = ("_directory", "_due", "_files")
 
     def __init__(self, files: Files, directory: Path) -> None:
@@ -16,7 +16,7 @@ class Graveyard:
         self._directory = directory
         self._due: dict[Path, int] = {}  # a base offset may be buried again before its first file is due
 
-    def bury(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
+    def rename(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
         """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
         open.
         """

@@ -2,7 +2,7 @@
 
 At most DISK_THREADS work at a time, the rest queues. A thread that the disk does not let go of cannot be
 ended: so they are daemons, and neither `shutdown` nor the end of the process waits for them (those of a
-ThreadPoolExecutor are joined at exit). Owned by a DataDirectory; work is submitted on the event loop.
+ThreadPoolExecutor are joined at exit). Owned by a LogDirectory; work is submitted on the event loop.
 """
 
 import asyncio
@@ -57,17 +57,17 @@ class DiskThreads(Executor):
             self._idle.release()
 
 
-async def all_end(works: "Collection[asyncio.Future[Any]]", patience_s: float) -> bool:
-    """Waits for works of one disk; False once none of them has ended for `patience_s`: the disk hangs."""
+async def all_done(works: "Collection[asyncio.Future[Any]]", timeout_s: float) -> bool:
+    """Waits for works of one disk; False once none of them has ended for `timeout_s`: the disk hangs."""
     pending = set(works)
     while pending:
-        ended, pending = await asyncio.wait(pending, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        ended, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not ended:
             return False
     return True
 
 
-def portions(work: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def chunks(work: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """What a thread takes at a time."""
     for at in range(0, len(work), size):
         yield work[at : at + size]

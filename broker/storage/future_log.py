@@ -56,11 +56,11 @@ class Piece:
     size: int
     end_offset: int
     rolled: bool
-    cuts: int
+    content_version: int
 
     def has_become(self, later: "Piece") -> bool:
         """Whether nothing happened to it since but appends, and perhaps a roll."""
-        same = self.segment is later.segment and self.cuts == later.cuts
+        same = self.segment is later.segment and self.content_version == later.content_version
         return same and self.size <= later.size and self.rolled <= later.rolled
 
 
@@ -109,9 +109,14 @@ class FutureLog:
 
     def _piece(self, segment: Segment) -> Piece:
         known = self._pieces.get(segment.base_offset)
-        if known is not None and known.segment is segment and known.rolled and known.cuts == segment.cuts:
+        if (
+            known is not None
+            and known.segment is segment
+            and known.rolled
+            and known.content_version == segment.content_version
+        ):
             return known
-        return Piece(segment, segment.size, segment.end_offset, segment.rolled, segment.cuts)
+        return Piece(segment, segment.size, segment.end_offset, segment.rolled, segment.content_version)
 
     def missing_bytes(self, seen: Look) -> int:
         """What `copy` would copy."""
@@ -194,18 +199,18 @@ class FutureLog:
         segment = piece.segment
         base, is_new = segment.base_offset, segment.base_offset not in self._begun
         self._begun.add(base)
-        source = self._open(segment.path(LOG), may_lack=piece.size == 0)
+        source = self._open(segment.path(LOG), may_be_missing=piece.size == 0)
         if source is not None:
             target = SharedFile(self._files, segment_file(self.directory, base, LOG), create=True)
             yield from self._copy_bytes(source, target, self._had(piece), piece.size, spend)
         if is_new:
             snapshot = segment_file(segment.directory, base, SNAPSHOT)
-            self._copy_small(snapshot, snapshot.name, may_lack=True)  # nobody wrote before
+            self._copy_small(snapshot, snapshot.name, may_be_missing=True)  # nobody wrote before
         if piece.rolled:
             for suffix in INDEXES:
                 name = segment_file(self.directory, base, suffix).name
-                may_lack = suffix == TXN_INDEX and not segment.has_aborts
-                self._copy_small(segment.path(suffix), name, may_lack=may_lack)
+                may_be_missing = suffix == TXN_INDEX and not segment.has_aborts
+                self._copy_small(segment.path(suffix), name, may_be_missing=may_be_missing)
         self._pieces[base] = piece
 
     def _copy_bytes(
@@ -225,9 +230,9 @@ class FutureLog:
             if self._unsynced_bytes >= SYNC_BYTES:
                 yield
 
-    def _copy_small(self, path: Path, name: str, *, may_lack: bool) -> None:
+    def _copy_small(self, path: Path, name: str, *, may_be_missing: bool) -> None:
         """One that has to be there may have another name for a moment, when a compaction ends."""
-        source = self._open(path, may_lack=may_lack)
+        source = self._open(path, may_be_missing=may_be_missing)
         if source is None:
             return
         content = self._source.read_at(source.fd, self._source.size(source.fd), 0)
@@ -236,11 +241,11 @@ class FutureLog:
         self._files.truncate(target.fd, len(content))
         self.unsynced.add(target.path)
 
-    def _open(self, path: Path, *, may_lack: bool) -> SharedFile | None:
+    def _open(self, path: Path, *, may_be_missing: bool) -> SharedFile | None:
         try:
             return SharedFile(self._source, path)
         except FileNotFoundError:
-            if may_lack:
+            if may_be_missing:
                 return None
             raise LogChanged(f"{path} is gone") from None
 

@@ -18,20 +18,25 @@ from tierlog.base.segments import SegmentInfo
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import require
 from tierlog.broker.storage import recovery
-from tierlog.broker.storage.core.producer_state import ProducerState
-from tierlog.broker.storage.core.retention import count_fitting, draw_age_limit_ms, idle_must_roll, must_roll
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
+from tierlog.broker.storage.core.retention import (
+    count_for_segment,
+    draw_age_limit_ms,
+    must_roll,
+    must_roll_idle,
+)
 from tierlog.broker.storage.damage import check_log, damage_of, readable_end
-from tierlog.broker.storage.delayed_deletion import Graveyard
-from tierlog.broker.storage.flushing import Flushing
+from tierlog.broker.storage.delayed_deletion import DelayedDeletion
+from tierlog.broker.storage.log_flusher import LogFlusher
 from tierlog.broker.storage.log_reader import LogReader
 from tierlog.broker.storage.lookups import (
     SegmentExport,
     TimestampSearch,
     export,
+    find_largest,
     first_at,
     info_of,
-    largest_at,
-    search_again,
+    retry_if_replaced,
 )
 from tierlog.broker.storage.names import DELETED, SNAPSHOT, segment_file
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Damage, Segment
@@ -64,7 +69,10 @@ class PartitionLog:
         self.config = config
         self.epochs = loaded.epochs
         self.producers = loaded.producers
-        self.recovered_cut_bytes, self.recovered_dropped_segments = loaded.cut_bytes, loaded.dropped
+        self.recovered_truncated_bytes, self.recovered_dropped_segments = (
+            loaded.truncated_bytes,
+            loaded.dropped,
+        )
         self.was_damaged, self.missing_end = loaded.damaged, loaded.missing_end
         self.damage: tuple[Damage, ...] = ()
         """What is known of it, in all segments; it is not read."""
@@ -74,26 +82,28 @@ class PartitionLog:
         self._active = loaded.segments[-1]
         self._rng = rng
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
-        self._graveyard = Graveyard(files, directory)
-        self.swaps = Swaps(files, directory, self._graveyard)
-        self._reader = LogReader(loaded.epochs, self._used)
+        self._delayed_deletion = DelayedDeletion(files, directory)
+        self.swaps = Swaps(files, directory, self._delayed_deletion)
+        self._reader = LogReader(loaded.epochs, self._mark_used)
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
         is_new = self.is_empty and not loaded.rebuilt  # else a crash left it, and a cut of it is to be synced
-        self._found_end = self.log_end_offset if clean or is_new else None
+        self._clean_end = self.log_end_offset if clean or is_new else None
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:
             cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
         self.cleaned_to = cleaned_to
         """Compaction has seen everything below it; None: it has never been here."""
-        self.flushing = Flushing(
+        self.flusher = LogFlusher(
             files,
             directory,
             loaded.epochs,
             unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=min(recovery_point, self.log_end_offset),
-            claimed=max(recovery_point if recovery_point > self.log_end_offset else 0, loaded.missing_end),
+            checkpointed_recovery_point=max(
+                recovery_point if recovery_point > self.log_end_offset else 0, loaded.missing_end
+            ),
             now_ms=self._active.created_ms,
         )
 
@@ -144,7 +154,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """Everything below it is on disk."""
-        return self.flushing.recovery_point
+        return self.flusher.recovery_point
 
     @property
     def active(self) -> Segment:
@@ -192,14 +202,14 @@ class PartitionLog:
         """
         last_offset = base_offset + header.last_offset_delta
         active = self._active
-        if base_offset == self.flushing.recovery_point:
-            self.flushing.unflushed_since_ms = now_ms
+        if base_offset == self.flusher.recovery_point:
+            self.flusher.unflushed_since_ms = now_ms
         newest, limit = header.max_timestamp, self._age_limit_ms
         if must_roll(active, self.config, len(buffer), last_offset, newest, now_ms, limit):
             self.roll(now_ms)
             active = self._active
         if base_offset == active.base_offset:
-            self.flushing.named()
+            self.flusher.on_file_created()
             if self.config.preallocate:
                 active.reserve(self.config.segment_bytes)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
@@ -209,7 +219,7 @@ class PartitionLog:
         latest = self.epochs.latest
         if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
             self.epochs.assign(leader_epoch, base_offset)
-            self.flushing.epochs_changed()
+            self.flusher.epochs_changed()
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
@@ -218,16 +228,16 @@ class PartitionLog:
         one write. Raises OSError, and then a part of them may be there."""
         while batches:
             first, active = batches[0].header, self._active
-            if first.base_offset == self.flushing.recovery_point:
-                self.flushing.unflushed_since_ms = now_ms
+            if first.base_offset == self.flusher.recovery_point:
+                self.flusher.unflushed_since_ms = now_ms
             last, newest, limit = first.last_offset, first.max_timestamp, self._age_limit_ms
             if must_roll(active, self.config, first.size, last, newest, now_ms, limit) and self.roll(now_ms):
                 active = self._active
             if active.size == 0:
-                self.flushing.named()
+                self.flusher.on_file_created()
                 if self.config.preallocate:
                     active.reserve(self.config.segment_bytes)
-            run = batches[: count_fitting(active, self.config, batches, limit)]
+            run = batches[: count_for_segment(active, self.config, batches, limit)]
             batches = batches[len(run) :]
             end = run[-1].position + run[-1].header.size
             active.append_run(buffer[run[0].position : end], run, self.config.index_interval_bytes, now_ms)
@@ -244,7 +254,7 @@ class PartitionLog:
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
         """Begins a leader epoch; after a crash before the next flush, which writes its file, batches tell."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
-            self.flushing.epochs_changed()
+            self.flusher.epochs_changed()
 
     def roll(self, now_ms: int) -> bool:
         """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
@@ -265,42 +275,42 @@ class PartitionLog:
             raise
         self._segments.append(following)
         self._bases.append(following.base_offset)
-        self.flushing.rolled(active)
+        self.flusher.on_rolled(active)
         self._active = following
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
-        self._used(active)
-        if active.end_offset <= self.flushing.claimed:
-            self.flushing.flush(self)  # whoever owns checkpoints sees to it that this is rare
+        self._mark_used(active)
+        if active.end_offset <= self.flusher.checkpointed_recovery_point:
+            self.flusher.flush(self)  # whoever owns checkpoints sees to it that this is rare
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Rolls an active segment that nobody appends to and that is older than segment.ms."""
-        return idle_must_roll(self._active, now_ms, self._age_limit_ms) and self.roll(now_ms)
+        return must_roll_idle(self._active, now_ms, self._age_limit_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
         """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
         SyncFailed. Safe in threads beside appends, not beside truncation.
         """
-        return self.flushing.flush(self)
+        return self.flusher.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
         """Whether flush.ms has passed since records were appended that are not yet durable."""
         if self.log_end_offset == self.recovery_point:
             return False
-        return now_ms - self.flushing.unflushed_since_ms >= self.config.flush_ms
+        return now_ms - self.flusher.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
         """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
         Its files are not touched if they are those of a clean stop still, or none.
         """
-        as_found = self._found_end == self.log_end_offset and not self.flushing.files_changed
-        if clean and (not as_found or self._active.is_ragged):
+        as_found = self._clean_end == self.log_end_offset and not self.flusher.files_changed
+        if clean and (not as_found or self._active.has_excess_bytes):
             self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
             self._active.persist()
             path = self._snapshot_path(self.log_end_offset)
             recovery.write_plain(self._files, path, self.producers.encode())
-            self.flushing.flush_clean(self)
-        self.flushing.close()
+            self.flusher.flush_clean(self)
+        self.flusher.close()
         self._reader.forget_hints()
         self._loaded.clear()
         for segment in self._segments:
@@ -337,17 +347,19 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> TimestampSearch:
         """Finds the first local record at or after a timestamp, below `end_offset`."""
         limit = self.log_end_offset if end_offset is None else end_offset
-        return search_again(
+        return retry_if_replaced(
             lambda: self._segments,
-            lambda segments: first_at(segments, timestamp, self.local_log_start_offset, limit, self._used),
+            lambda segments: first_at(
+                segments, timestamp, self.local_log_start_offset, limit, self._mark_used
+            ),
         )
 
     def max_timestamp(self) -> TimestampSearch:
         """Finds the first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
         limit = self.log_end_offset
-        return search_again(
+        return retry_if_replaced(
             lambda: self._segments,
-            lambda segments: largest_at(segments, self.local_log_start_offset, limit, self._used),
+            lambda segments: find_largest(segments, self.local_log_start_offset, limit, self._mark_used),
         )
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -360,7 +372,7 @@ class PartitionLog:
 
     # -- cutting and dropping --
 
-    def note_damage(self, segment: Segment, damage: Damage) -> None:
+    def add_damage(self, segment: Segment, damage: Damage) -> None:
         """From here on it is not read: `read` raises CorruptLog for it, and stops before it."""
         segment.damage = tuple(sorted({*segment.damage, damage}))
         self.damage = damage_of(self._segments)
@@ -390,10 +402,10 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
-                self.flushing.epochs_changed()
+                self.flusher.epochs_changed()
         for segment in dropped:
-            self._forget(segment)
-            self._bury(segment, now_ms)
+            self._on_removed(segment)
+            self._delete_later(segment, now_ms)
         return count
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
@@ -404,7 +416,7 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
             if self.epochs.truncate_from_end(self.log_end_offset):
-                self.flushing.epochs_changed()
+                self.flusher.epochs_changed()
             return False
         self.swaps.complete(self, now_ms)
         if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
@@ -412,14 +424,14 @@ class PartitionLog:
             return True
         at = max(0, bisect_left(self._bases, offset) - 1)
         target, kept = self._segments[at], self._segments[:at]
-        rest = target.up_to(target.find_cut(offset), self.config.index_interval_bytes)
+        rest = target.prefix_until(target.boundary_before(offset), self.config.index_interval_bytes)
         try:
             producers = recovery.producers_of([*kept, rest], now_ms)
         finally:
             rest.close()
         try:
-            self._drop_behind(target, now_ms)
-            target.cut_to(rest)
+            self._delete_after(target, now_ms)
+            target.truncate_to(rest)
         except OSError:
             self._segments[-1].rolled = False
             if self._segments[-1].end_offset > rest.end_offset:
@@ -427,7 +439,7 @@ class PartitionLog:
             raise
         finally:
             self.producers = producers
-            self._end_in(self._segments[-1])
+            self._set_active(self._segments[-1])
         return True
 
     def truncate_fully_and_start_at(
@@ -448,40 +460,42 @@ class PartitionLog:
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
         self.epochs.restart(epochs)
-        self.producers = ProducerState.decode(producers) if producers else ProducerState()
-        self.producers.is_whole = True  # as far as it ever will be: there is no log before `offset` to search
+        self.producers = ProducerStateManager.decode(producers) if producers else ProducerStateManager()
+        self.producers.has_all_batches = (
+            True  # as far as it ever will be: there is no log before `offset` to search
+        )
         kept = offset if producers else None
-        self.flushing.begun(kept)
+        self.flusher.on_restarted(kept)
         try:
             for one in reversed(dropped):
-                self._forget(one)
-                self._bury(one, now_ms, keep_snapshot=one.base_offset == kept)
+                self._on_removed(one)
+                self._delete_later(one, now_ms, keep_snapshot=one.base_offset == kept)
             recovery.drop_snapshots(self._files, self.directory, kept)
             if may_come_back:  # behind what is written next; what ends before it is found to be cut off
                 self._files.sync_directory(self.directory)
             if not epochs:
                 segment.create()
         finally:
-            self._end_in(segment)
+            self._set_active(segment)
 
     def drop_empty_epochs(self) -> None:
         """Forgets epochs in which nothing was appended: who led in them and leads no more."""
         if self.epochs.truncate_from_end(self.log_end_offset):
-            self.flushing.epochs_changed()
+            self.flusher.epochs_changed()
 
     # -- compaction, and another directory --
 
-    def go_on_in(self, directory: Path, files: Files) -> None:
+    def switch_directory(self, directory: Path, files: Files) -> None:
         """From here on the log lies in a directory that has all of it, byte for byte. While flushes are held,
         and no swap is pending; what is deleted already stays where it is.
         """
         require(self.swaps.pending is None, "a swap is pending")
         self.directory, self._files = directory, files
-        self._graveyard = Graveyard(files, directory)
-        self.swaps = Swaps(files, directory, self._graveyard)
-        self.flushing.go_on_in(directory, files)
+        self._delayed_deletion = DelayedDeletion(files, directory)
+        self.swaps = Swaps(files, directory, self._delayed_deletion)
+        self.flusher.switch_directory(directory, files)
         for segment in self._segments:
-            segment.go_on_in(directory, files)
+            segment.switch_directory(directory, files)
 
     def rolled_below(self, offset: int) -> tuple[Segment, ...]:
         """The rolled segments that end at or below an offset."""
@@ -493,24 +507,24 @@ class PartitionLog:
         self._segments[at : at + len(sources)] = [cleaned]
         self._bases[at : at + len(sources)] = [cleaned.base_offset]
         for source in sources:
-            self._forget(source)
+            self._on_removed(source)
             source.close()
-            source.ending = DELETED  # whoever still walks over it finds the file for a while
-        self._used(cleaned)
+            source.file_suffix = DELETED  # whoever still walks over it finds the file for a while
+        self._mark_used(cleaned)
 
     def take_due(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms has passed, to be unlinked off the loop."""
-        return self._graveyard.take_due(now_ms)
+        return self._delayed_deletion.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
         """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
         segment = self._segments[self._index_of(base_offset)]
         if segment.base_offset != base_offset or not segment.rolled:
             return None
-        segment.look_for_transactions()
+        segment.detect_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
         found = export(segment, self._info(segment), aborted, self.epochs.covering(0, segment.end_offset))
-        self._used(segment)
+        self._mark_used(segment)
         return found
 
     def update_config(self, config: TopicConfig) -> None:
@@ -540,46 +554,46 @@ class PartitionLog:
         marker = recovery.read_marker(buffer) if header.is_control else None
         completed = self.producers.apply(header, base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted:
-            stable = self.producers.stable_offset_after(completed)
+            stable = self.producers.last_stable_offset_after(completed)
             segment.add_aborted(
                 AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
 
-    def _end_in(self, segment: Segment) -> None:
+    def _set_active(self, segment: Segment) -> None:
         self._active = segment
         self.damage = damage_of(self._segments)
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.cleaned_to = self.cleaned_to and min(self.cleaned_to, self.log_end_offset)
-        self.flushing.cut(self)
+        self.flusher.on_truncated(self)
         self.epochs.truncate_from_end(self.log_end_offset)
 
-    def _drop_behind(self, last: Segment, now_ms: int) -> None:
+    def _delete_after(self, last: Segment, now_ms: int) -> None:
         self._reader.forget_hints()
         if last is self._segments[-1]:
             return
         while (segment := self._segments[-1]) is not last:
             try:
-                self._bury(segment, now_ms)
+                self._delete_later(segment, now_ms)
             finally:
                 if not self._files.exists(segment.path()):  # it is gone, even if its indexes are still there
                     self._segments.pop()
                     self._bases.pop()
-                    self._forget(segment)
+                    self._on_removed(segment)
         self._files.sync_directory(self.directory)  # else they may come back behind what is written next
 
-    def _bury(self, segment: Segment, now_ms: int, *, keep_snapshot: bool = False) -> None:
+    def _delete_later(self, segment: Segment, now_ms: int, *, keep_snapshot: bool = False) -> None:
         segment.close()
         due_ms = now_ms + self.config.file_delete_delay_ms
-        self._graveyard.bury(segment.base_offset, due_ms, keep_snapshot=keep_snapshot)
+        self._delayed_deletion.rename(segment.base_offset, due_ms, keep_snapshot=keep_snapshot)
 
-    def _forget(self, segment: Segment) -> None:
+    def _on_removed(self, segment: Segment) -> None:
         self._reader.forget_hints()
         self.damage = damage_of(self._segments)
         self._loaded.pop(segment.base_offset, None)
-        self.flushing.dropped(segment)
+        self.flusher.on_dropped(segment)
 
-    def _used(self, segment: Segment) -> None:
+    def _mark_used(self, segment: Segment) -> None:
         """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""
         if not segment.rolled:
             return

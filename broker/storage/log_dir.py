@@ -4,7 +4,7 @@ One process at a time (`.lock`), one node of one cluster (`meta.properties`). A 
 to a topic; one that the cluster does not know is kept aside as `-stray`, not deleted (KIP-858). Checkpoints
 say how much of a log needs no check after a crash. Whatever goes through `files` and fails because of the
 device takes the directory offline until the next start; want of room only stops appends. Called by
-DataDirectories and the replica manager; failures are noted in any thread.
+LogDirectories and the replica manager; failures are noted in any thread.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ from tierlog.broker.storage.names import (
     DELETED_DIRECTORY,
     FUTURE_DIRECTORY,
     LOG,
-    left_note,
+    moved_away_marker,
     parse_future_directory,
-    parse_left,
+    parse_moved_away,
     parse_partition_directory,
     renamed_directory,
 )
-from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, note_epoch
+from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, record_broker_epoch
 from tierlog.broker.storage.watched_files import DEVICE_ERRORS, WatchedFiles
 
 STRAY = "-stray"
@@ -124,7 +124,7 @@ class Checkpoints:
 NO_CHECKPOINTS = Checkpoints()
 
 
-class DataDirectory:
+class LogDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
         self.threads = DiskThreads(f"disk {path.name}")
@@ -136,8 +136,8 @@ class DataDirectory:
         self.is_full = False
         self.refusal: str | None = None
         """Why nothing may be appended: it is offline, or full."""
-        self.on_failure: Callable[[DataDirectory], None] = lambda directory: None
-        self.on_room: Callable[[DataDirectory], object] = lambda directory: None
+        self.on_failure: Callable[[LogDirectory], None] = lambda directory: None
+        self.on_full_changed: Callable[[LogDirectory], object] = lambda directory: None
         """Called when it is full, and when it is not any more; in any thread."""
         self.checkpoints = NO_CHECKPOINTS
         """What the last run left, of the partitions that are not open yet."""
@@ -150,7 +150,7 @@ class DataDirectory:
         self._taking = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
-        self._departures = defaultdict[TopicPartition, set[str]](set)  # names of notes about them
+        self._recorded_moves = defaultdict[TopicPartition, set[str]](set)  # names of notes about them
         self._twice: dict[str, Offsets] = {}  # what stands in a file and in its copy
         self._points: Offsets = {}  # as they were written last
 
@@ -208,16 +208,16 @@ class DataDirectory:
         """Raises OSError."""
         return self.files.space(self.path)
 
-    def note(self, error: OSError) -> None:
+    def on_error(self, error: OSError) -> None:
         """Judges what an operation in it met. May run in a thread."""
         if error.errno in DEVICE_ERRORS:
             self.fail(error.strerror or str(error))
         elif error.errno in NO_ROOM:
-            self.fill()
+            self.mark_full()
         elif error.errno == errno.ENOENT and self._lock >= 0 and not self.files.exists(self.path / ".lock"):
             self.fail("it is gone: unmounted or removed")
 
-    def note_sync(self, error: OSError) -> None:
+    def on_sync_error(self, error: OSError) -> None:
         """A failed fsync, whatever the reason: the kernel may have dropped what it could not write, so only
         a new start, which reads the disk, can tell what is there.
         """
@@ -227,10 +227,10 @@ class DataDirectory:
         """Waits for its disk in its threads."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, work)
 
-    def found_hanging(self, patience_s: float) -> None:
+    def mark_hung(self, timeout_s: float) -> None:
         """At a stop, which goes on without it: no clean end for its logs."""
         self._hangs = True
-        self.fail(f"it hangs: no operation has ended for {patience_s:g} s")
+        self.fail(f"it hangs: no operation has ended for {timeout_s:g} s")
 
     def fail(self, why: str) -> None:
         """Takes it offline. May run in a thread."""
@@ -239,21 +239,21 @@ class DataDirectory:
             self.refusal = f"log directory {self.path} is offline: {why}"
             self.on_failure(self)
 
-    def fill(self) -> None:
-        """Nothing is appended until `has_room`: what little is left is for checkpoints and metadata."""
+    def mark_full(self) -> None:
+        """Nothing is appended until `mark_not_full`: what little is left is for checkpoints and metadata."""
         if not self.is_full:
             self.is_full = True
             self.refusal = self.refusal or f"log directory {self.path} is full"
             _log.error("a log directory is full: appends are refused", directory=str(self.path))
-            self.on_room(self)
+            self.on_full_changed(self)
 
-    def has_room(self) -> None:
+    def mark_not_full(self) -> None:
         """There is room again."""
         if self.is_full:
             self.is_full = False
             self.refusal = None if self.failure is None else self.refusal
             _log.info("a log directory has room again", directory=str(self.path))
-            self.on_room(self)
+            self.on_full_changed(self)
 
     # -- what lies in it --
 
@@ -270,7 +270,7 @@ class DataDirectory:
                 found[partition] = failure
         return found
 
-    def deleted(self) -> list[Path]:
+    def deleted_partitions(self) -> list[Path]:
         """Directories of deleted partitions that a stop left behind."""
         return [
             self.path / name
@@ -299,7 +299,7 @@ class DataDirectory:
             raise
         return directory
 
-    def remove_begun(self, partition: TopicPartition) -> bool:
+    def remove_uninitialized(self, partition: TopicPartition) -> bool:
         """Removes a directory that a crash left before it said whose it is, and so before it had a log."""
         directory = self.directory(partition)
         if any(name.endswith(LOG) for name in self.files.list_directory(directory)):
@@ -307,7 +307,7 @@ class DataDirectory:
         self.remove(directory)
         return True
 
-    def bury(self, partition: TopicPartition) -> Path:
+    def rename_deleted(self, partition: TopicPartition) -> Path:
         """Renames a deleted partition's directory, so that its name is free; the files go later. Durable
         after `sync_names`: if the power fails before, the next start sets it aside.
         """
@@ -315,7 +315,7 @@ class DataDirectory:
             partition, renamed_directory(str(partition), random_uuid(self._rng).hex, DELETED_DIRECTORY)
         )
 
-    def give_way(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path | None:
+    def remove_other_topic(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path | None:
         """Buries what another topic of the name has left in a partition's place (its own burial failed), and
         returns the grave. Raises OSError, MalformedCheckpoint: then nothing may be opened there.
         """
@@ -326,15 +326,15 @@ class DataDirectory:
             return None
         if of is not None:
             require_no_flip(of, topic_id)
-        return self.bury(partition)
+        return self.rename_deleted(partition)
 
     # -- a partition that moves between directories --
 
-    def make_future(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
+    def create_future(self, partition: TopicPartition, topic_id: uuid.UUID) -> Path:
         """A directory for the copy of a log, durable but for its name. What is in the way of its last name is
         buried if it is another topic's. Raises OSError, MalformedCheckpoint.
         """
-        self.give_way(partition, topic_id)
+        self.remove_other_topic(partition, topic_id)
         if self.holds(partition):
             raise DirectoryUnusable(None, "the partition has a directory here", str(self.path))
         future = self.path / renamed_directory(str(partition), random_uuid(self._rng).hex, FUTURE_DIRECTORY)
@@ -347,45 +347,45 @@ class DataDirectory:
             self.files.close(fd)
         return future
 
-    def futures(self) -> list[tuple[TopicPartition, Path]]:
+    def future_logs(self) -> list[tuple[TopicPartition, Path]]:
         """What a stop left of moves into this directory."""
         names = ((parse_future_directory(name), name) for name in self.files.list_directory(self.path))
         return [(partition, self.path / name) for partition, name in names if partition is not None]
 
-    def leave(self, partition: TopicPartition, target: uuid.UUID) -> None:
+    def record_move(self, partition: TopicPartition, target: uuid.UUID) -> None:
         """From here on, if it is in the directory of that id too, it is there. Durable, and takes no room."""
-        note = left_note(partition, target)
-        self._departures[partition].add(note)
+        note = moved_away_marker(partition, target)
+        self._recorded_moves[partition].add(note)
         self.files.close(self.files.open(self.path / note, create=True))
         self.sync_names()
 
-    def stay(self, partition: TopicPartition) -> None:
+    def clear_move(self, partition: TopicPartition) -> None:
         """It is nowhere else after all. If the power fails now, the next start finds that out again."""
-        for note in tuple(self._departures.get(partition, ())):
+        for note in tuple(self._recorded_moves.get(partition, ())):
             self.files.unlink(self.path / note, missing_ok=True)
-        self._departures.pop(partition, None)
+        self._recorded_moves.pop(partition, None)
 
-    def has_left(self, partition: TopicPartition) -> bool:
+    def may_have_moved(self, partition: TopicPartition) -> bool:
         """Whether there may be such a note; without a look at the disk."""
-        return partition in self._departures
+        return partition in self._recorded_moves
 
-    def clear_left(self, partition: TopicPartition) -> Path | None:
+    def remove_moved(self, partition: TopicPartition) -> Path | None:
         """Of a partition that lies elsewhere: what it left here goes for good, before the note that says so;
         returns its grave, if it had none. Raises OSError.
         """
-        grave = self.bury(partition) if self.holds(partition) else None
+        grave = self.rename_deleted(partition) if self.holds(partition) else None
         self.sync_names()
-        self.stay(partition)
+        self.clear_move(partition)
         self.sync_names()
         return grave
 
-    def departures(self) -> dict[TopicPartition, set[uuid.UUID | None]]:
+    def recorded_moves(self) -> dict[TopicPartition, set[uuid.UUID | None]]:
         """Those that `leave` was called for, and `stay` was not, and where they may be. None: anywhere."""
-        self._departures.clear()
+        self._recorded_moves.clear()
         targets = defaultdict[TopicPartition, set[uuid.UUID | None]](set)
         for note in self.files.list_directory(self.path):
-            if (found := parse_left(note)) is not None:
-                self._departures[found[0]].add(note)
+            if (found := parse_moved_away(note)) is not None:
+                self._recorded_moves[found[0]].add(note)
                 targets[found[0]].add(found[1])
         return targets
 
@@ -393,7 +393,7 @@ class DataDirectory:
         """May run in a thread."""
         self.files.sync_directory(self.path)
 
-    def set_aside(self, partition: TopicPartition) -> Path:
+    def rename_stray(self, partition: TopicPartition) -> Path:
         """Keeps a directory that belongs to no partition of the cluster, out of the way."""
         aside = self._rename(partition, renamed_directory(str(partition), random_uuid(self._rng).hex, STRAY))
         self.sync_names()
@@ -410,7 +410,7 @@ class DataDirectory:
             self.files.unlink(directory / name, missing_ok=True)
         self.files.remove_directory(directory)
 
-    async def remove_in_turn(self, directory: Path, delay_ms: int = 0) -> None:
+    async def remove_later(self, directory: Path, delay_ms: int = 0) -> None:
         """In a thread, when few others are being removed; later, for those who still read the files."""
         await asyncio.sleep(delay_ms / 1000)
         async with self._removing:
@@ -418,7 +418,7 @@ class DataDirectory:
 
     # -- checkpoints --
 
-    def take_checkpoints(self) -> Checkpoints:
+    def load_checkpoints(self) -> Checkpoints:
         """What the last run left; the marker of its clean stop is gone after this call."""
         clean = take_clean_shutdown(self.files, self.path)
         points = self._read(RECOVERY_POINTS, "everything is checked")
@@ -433,7 +433,7 @@ class DataDirectory:
         self.checkpoints = found
         return found
 
-    def untrust(self) -> None:
+    def mark_unclean(self) -> None:
         """From here on a log that is not open yet has been touched: it is not as the clean stop left it."""
         self.checkpoints = replace(self.checkpoints, clean=False)
 
@@ -461,7 +461,7 @@ class DataDirectory:
             write_offsets(self.files, self.path / CLEANER_OFFSETS, offsets)
             self._cleaned = set(offsets)
 
-    def remembers(self, partition: TopicPartition) -> bool:
+    def has_checkpoint(self, partition: TopicPartition) -> bool:
         """Whether a checkpoint speaks of it: then `create` waits for the disk."""
         with self._taking:  # rows of a topic that is deleted meanwhile may be on their way to the disk
             left = self.checkpoints
@@ -470,7 +470,7 @@ class DataDirectory:
 
     def _forget_checkpoints(self, partition: TopicPartition) -> None:
         """A topic made anew must not start where the old one of its name did: records would be hidden."""
-        if not self.remembers(partition):
+        if not self.has_checkpoint(partition):
             return
         with self._checkpointing:  # wholly: several threads make partitions
             left = self.checkpoints
@@ -524,11 +524,11 @@ class DataDirectory:
             write_offsets(self.files, self.path / copy, offsets)
             self._twice[name] = dict(offsets)
 
-    def note_epoch(self, broker_epoch: int) -> None:
+    def record_broker_epoch(self, broker_epoch: int) -> None:
         """It is used under this broker epoch from now on; takes it offline if it cannot be written."""
         self._broker_epoch = broker_epoch
         try:
-            note_epoch(self.files, [self.path], broker_epoch)
+            record_broker_epoch(self.files, [self.path], broker_epoch)
         except OSError as failure:
             self.fail(failure.strerror or str(failure))
 

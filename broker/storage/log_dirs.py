@@ -22,9 +22,9 @@ from tierlog.base.types import TopicPartition, random_uuid
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, NeverSynced, encode_uuid, require_no_flip
 from tierlog.broker.storage.log_dir import (
     CheckpointRow,
-    DataDirectory,
     DirectoryUnusable,
     ForeignDirectory,
+    LogDirectory,
 )
 
 PLACEMENT_UNIT_BYTES = 1 << 20
@@ -45,25 +45,25 @@ class Claimed:
     directory_ids: tuple[uuid.UUID, ...]
 
 
-class DataDirectories:
+class LogDirectories:
     def __init__(self, paths: Sequence[Path], files: Files, rng: random.Random) -> None:
-        self.all = tuple(DataDirectory(path, files, rng) for path in paths)
+        self.all = tuple(LogDirectory(path, files, rng) for path in paths)
         self.open_files = files.open_files
         self.on_moved: Callable[[], object] = lambda: None
         """Called after a partition got another place."""
         self.may_have_lost = False
         """Whether the power went, or the like, since they were used last (boots.py): logs may end torn."""
         self._rng = rng
-        self._place: dict[TopicPartition, DataDirectory] = {}
-        self._preferred: dict[TopicPartition, DataDirectory] = {}  # of those that are not here
-        self._held: dict[DataDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}
+        self._place: dict[TopicPartition, LogDirectory] = {}
+        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of those that are not here
+        self._held: dict[LogDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}
 
     @property
-    def online(self) -> list[DataDirectory]:
+    def online(self) -> list[LogDirectory]:
         return [directory for directory in self.all if directory.failure is None]
 
     @property
-    def offline(self) -> list[DataDirectory]:
+    def offline(self) -> list[LogDirectory]:
         return [directory for directory in self.all if directory.failure is not None]
 
     @property
@@ -90,8 +90,8 @@ class DataDirectories:
             raise
 
     def _claim(self, node_id: int, cluster_id: str, metadata: Path | None) -> Claimed:
-        failures: dict[DataDirectory, OSError] = {}
-        known: dict[DataDirectory, dict[str, str]] = {}
+        failures: dict[LogDirectory, OSError] = {}
+        known: dict[LogDirectory, dict[str, str]] = {}
         for directory in self.all:
             try:
                 known[directory] = directory.lock()
@@ -99,7 +99,7 @@ class DataDirectories:
                 failures[directory] = failure
         said = (properties["cluster.id"] for properties in known.values() if properties.get("cluster.id"))
         cluster_id = cluster_id or next(said, "") or encode_uuid(random_uuid(self._rng))
-        ids: dict[uuid.UUID, DataDirectory] = {}
+        ids: dict[uuid.UUID, LogDirectory] = {}
         for directory, properties in known.items():
             try:
                 identity = directory.identify(properties, node_id, cluster_id)
@@ -123,40 +123,42 @@ class DataDirectories:
         for directory in self.all:
             directory.release()
 
-    def note_epoch(self, broker_epoch: int) -> None:
+    def record_broker_epoch(self, broker_epoch: int) -> None:
         """The broker has registered: all that are online are used under this epoch."""
         for directory in self.online:
-            directory.note_epoch(broker_epoch)
+            directory.record_broker_epoch(broker_epoch)
 
     # -- which partition lies where --
 
     def find(
-        self, wanted: Mapping[TopicPartition, uuid.UUID], *, may_lack: bool = False
+        self, wanted: Mapping[TopicPartition, uuid.UUID], *, may_be_missing: bool = False
     ) -> tuple[dict[TopicPartition, str], list[Path]]:
-        """Looks for these partitions, gives each a place; what is not wanted is set aside.
+        """Locate these partitions and assign each to its directory; set aside directories of other
+        partitions.
 
-        Returns why some are refused, and what was set aside. A directory that cannot be read goes offline.
-        `may_lack`: others may have what is not here. Then what may have moved to a directory that `log.dirs`
-        does not name any more is set aside too, and the partition found nowhere; else it is refused.
+        Returns why some partitions are refused, and the paths that were set aside. A directory that cannot be
+        read goes offline. `may_be_missing`: other replicas may have what is not here. Then a partition that
+        may have moved to a directory that `log.dirs` no longer names is set aside too and counts as not
+        found; else it is refused.
         """
-        found: dict[TopicPartition, list[DataDirectory]] = defaultdict(list)
-        left = defaultdict[TopicPartition, dict[DataDirectory, set[uuid.UUID | None]]](dict)
+        found: dict[TopicPartition, list[LogDirectory]] = defaultdict(list)
+        left = defaultdict[TopicPartition, dict[LogDirectory, set[uuid.UUID | None]]](dict)
         refused: dict[TopicPartition, str] = {}
         aside: list[Path] = []
         for directory in self.online:
             try:
-                for name, targets in directory.departures().items():
+                for name, targets in directory.recorded_moves().items():
                     left[name][directory] = targets
                 for name, topic_id in _identified(directory, wanted):
-                    if topic_id is None and directory.remove_begun(name):
+                    if topic_id is None and directory.remove_uninitialized(name):
                         continue
                     if isinstance(topic_id, NeverSynced):
-                        if not directory.remove_begun(name):
-                            aside.append(directory.set_aside(name))
+                        if not directory.remove_uninitialized(name):
+                            aside.append(directory.rename_stray(name))
                         continue
                     damaged = isinstance(topic_id, MalformedCheckpoint)
                     if name not in wanted or not (damaged or topic_id in (None, wanted[name])):
-                        aside.append(directory.set_aside(name))
+                        aside.append(directory.rename_stray(name))
                         continue
                     found[name].append(directory)
                     if damaged:
@@ -166,13 +168,13 @@ class DataDirectories:
         for name in wanted:
             places = found.get(name, [])
             if name in left and len(places) > 1:
-                places = self._leave_moved(name, places, left[name])
+                places = self._drop_moved_sources(name, places, left[name])
             targets = left.get(name, {}).get(places[0], set()) if len(places) == 1 else set()
             if self._may_have_left(targets):
                 refused[name] = self._may_lie_elsewhere("it was being moved, and may lie in")
                 self._held[places[0]].add(name)
             elif name not in refused and (gone := self._gone(targets)):
-                if not may_lack or not self._set_stale_aside(name, places[0]):
+                if not may_be_missing or not self._rename_stale(name, places[0]):
                     refused[name] = _may_have_gone(name, places[0], gone)
                     self._held[places[0]].add(name)
             elif len(places) > 1:
@@ -191,15 +193,15 @@ class DataDirectories:
             for directory in left[name]:
                 if directory.failure is None:
                     with suppress(OSError):  # the next start looks again
-                        directory.stay(name)
+                        directory.clear_move(name)
         return refused, aside
 
-    def _leave_moved(
+    def _drop_moved_sources(
         self,
         name: TopicPartition,
-        places: list[DataDirectory],
-        left: Mapping[DataDirectory, Set[uuid.UUID | None]],
-    ) -> list[DataDirectory]:
+        places: list[LogDirectory],
+        left: Mapping[LogDirectory, Set[uuid.UUID | None]],
+    ) -> list[LogDirectory]:
         """Where it lies, without the place that it was moved from when the node stopped: that is buried, once
         the name of the new one is sure to be durable, and for good before the note is taken away. If that
         fails, the directory goes offline, and the note stays.
@@ -223,7 +225,7 @@ class DataDirectories:
                     directory=str(stayed[0].path),
                 )
                 try:
-                    directory.bury(name)
+                    directory.rename_deleted(name)
                     directory.sync_names()
                 except OSError as failure:
                     directory.fail(failure.strerror or str(failure))
@@ -239,9 +241,9 @@ class DataDirectories:
         known = {None, *(directory.directory_id for directory in self.all)}
         return sorted(encode_uuid(target) for target in targets if target not in known and target is not None)
 
-    def _set_stale_aside(self, name: TopicPartition, directory: DataDirectory) -> bool:
+    def _rename_stale(self, name: TopicPartition, directory: LogDirectory) -> bool:
         try:
-            path = directory.set_aside(name)
+            path = directory.rename_stray(name)
         except OSError as failure:
             directory.fail(failure.strerror or str(failure))
             return False
@@ -255,28 +257,28 @@ class DataDirectories:
     def _may_lie_elsewhere(self, what: str) -> str:
         return f"{what} {', '.join(str(directory.path) for directory in self.offline)}, which is offline"
 
-    def named(self, path: str) -> DataDirectory | None:
+    def by_path(self, path: str) -> LogDirectory | None:
         """By its absolute path."""
         return next((one for one in self.all if str(one.path.absolute()) == path), None)
 
-    def prefer(self, name: TopicPartition, directory: DataDirectory) -> None:
+    def set_preferred(self, name: TopicPartition, directory: LogDirectory) -> None:
         """Where it is to be made, if it ever is before the next start."""
         self._preferred.pop(name, None)
         self._preferred[name] = directory
         if len(self._preferred) > PREFERRED_MAX:
             del self._preferred[next(iter(self._preferred))]
 
-    def moved(self, name: TopicPartition, directory: DataDirectory) -> None:
+    def set_directory(self, name: TopicPartition, directory: LogDirectory) -> None:
         self._put(name, directory)
         self.on_moved()
 
-    def directory_of(self, name: TopicPartition) -> DataDirectory | None:
+    def directory_of(self, name: TopicPartition) -> LogDirectory | None:
         return self._place.get(name)
 
-    def held_by(self, directory: DataDirectory) -> list[TopicPartition]:
+    def partitions_in(self, directory: LogDirectory) -> list[TopicPartition]:
         return sorted(self._held[directory])
 
-    def choose(self, name: TopicPartition) -> DataDirectory:
+    def choose(self, name: TopicPartition) -> LogDirectory:
         """The place of a partition; of a new one where most is free, among equals where there are fewest.
 
         Raises DirectoryUnusable if all are offline.
@@ -293,11 +295,11 @@ class DataDirectories:
         self._put(name, chosen)
         return chosen
 
-    def remember(self, name: TopicPartition) -> bool:
+    def has_checkpoint(self, name: TopicPartition) -> bool:
         """Whether a checkpoint speaks of it, be it of a deleted topic of the name."""
-        return any(directory.remembers(name) for directory in self.online)
+        return any(directory.has_checkpoint(name) for directory in self.online)
 
-    def look_for_room(self, not_beside: Path | None = None) -> bool:
+    def recheck_full(self, not_beside: Path | None = None) -> bool:
         """Opens full directories that have room again, but none on the disk of `not_beside`; whether there
         was one. May run in a thread.
         """
@@ -306,38 +308,38 @@ class DataDirectories:
             if not directory.is_full or (not_beside is not None and _share_disk(directory.path, not_beside)):
                 continue
             if directory.space().usable >= ROOM_AGAIN_BYTES:
-                directory.has_room()
+                directory.mark_not_full()
                 found = True
         return found
 
-    def fill_if_short(self, directory: DataDirectory) -> None:
+    def mark_full_if_short(self, directory: LogDirectory) -> None:
         """Takes it for full unless there is as much room as one that was full needs to be taken for roomy."""
         try:
             is_short = directory.space().usable < ROOM_AGAIN_BYTES
         except OSError as failure:
-            directory.note(failure)
+            directory.on_error(failure)
             return
         if is_short:
-            directory.fill()
+            directory.mark_full()
 
-    def on_full_disks(self) -> list[DataDirectory]:
+    def sharing_full_disks(self) -> list[LogDirectory]:
         """Those that are full, and their neighbours. May run in a thread."""
         full = [directory.path for directory in self.online if directory.is_full]
         return [one for one in self.online if any(_share_disk(one.path, path) for path in full)]
 
-    def fill_beside(self, path: Path) -> None:
+    def mark_full_beside(self, path: Path) -> None:
         """Appends stop on the disk of a path: what room it has left is the metadata's. In any thread."""
         for directory in self.online:
             if _share_disk(directory.path, path):
-                directory.fill()
+                directory.mark_full()
 
     def forget(self, name: TopicPartition) -> None:
         self._place.pop(name, None)
         for held in self._held.values():
             held.discard(name)
 
-    def unopened(
-        self, directory: DataDirectory, opened: Mapping[TopicPartition, object]
+    def unopened_checkpoints(
+        self, directory: LogDirectory, opened: Mapping[TopicPartition, object]
     ) -> list[CheckpointRow]:
         """Checkpoint rows of those in it that are not open now: as the last run left them."""
         left = directory.checkpoints
@@ -348,31 +350,31 @@ class DataDirectories:
             if name not in opened and (name in points or name in starts or name in marks)
         ]
 
-    def deleted(self) -> Iterator[tuple[DataDirectory, Path]]:
+    def deleted_partitions(self) -> Iterator[tuple[LogDirectory, Path]]:
         """Directories of deleted partitions that a stop left behind."""
         for directory in self.online:
             try:
-                for path in directory.deleted():
+                for path in directory.deleted_partitions():
                     yield directory, path
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
 
-    def _put(self, name: TopicPartition, directory: DataDirectory) -> None:
+    def _put(self, name: TopicPartition, directory: LogDirectory) -> None:
         self.forget(name)
         self._place[name] = directory
         self._held[directory].add(name)
 
-    def _rank(self, directory: DataDirectory) -> tuple[bool, int, int]:
+    def _rank(self, directory: LogDirectory) -> tuple[bool, int, int]:
         try:
             usable = directory.space().usable
         except OSError as failure:
-            directory.note(failure)
+            directory.on_error(failure)
             return False, 0, 0
         return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
 
 
 def _identified(
-    directory: DataDirectory, wanted: Mapping[TopicPartition, uuid.UUID]
+    directory: LogDirectory, wanted: Mapping[TopicPartition, uuid.UUID]
 ) -> Iterator[tuple[TopicPartition, uuid.UUID | MalformedCheckpoint | None]]:
     """`partitions` of a directory. A topic id with a flipped bit is damage: the directory is not set aside as
     that of an older topic, which would let the partition begin from scratch."""
@@ -386,7 +388,7 @@ def _identified(
             yield name, found
 
 
-def _may_have_gone(name: TopicPartition, directory: DataDirectory, gone: Sequence[str]) -> str:
+def _may_have_gone(name: TopicPartition, directory: LogDirectory, gone: Sequence[str]) -> str:
     return (
         f"{directory.directory(name)}: when the node stopped, the partition was being moved to the directory "
         f"with the directory.id {' or '.join(gone)}, which is not in log.dirs, and may lie there. Add that "
@@ -401,6 +403,6 @@ def _share_disk(one: Path, other: Path) -> bool:
         return True
 
 
-def holds(directory: DataDirectory, path: Path) -> bool:
+def holds(directory: LogDirectory, path: Path) -> bool:
     """Whether a path lies in a log directory."""
     return path.absolute().is_relative_to(directory.path.absolute())

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from tierlog.base.files import FileSlice
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.slices import LogSlice, empty_slice
-from tierlog.broker.storage.core.continuity import HeaderRules, in_order
-from tierlog.broker.storage.segment import BatchAt, CorruptLog, Cut, Segment
+from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
+from tierlog.broker.storage.segment import BatchAt, BatchBoundary, CorruptLog, Segment
 
 READ_HINTS = 128
 """Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
@@ -121,16 +121,16 @@ class LogReader:
         end_offset: int,
         needs_one: bool,
         rules: HeaderRules | None,
-    ) -> tuple[Cut | None, bool]:
+    ) -> tuple[BatchBoundary | None, bool]:
         """Where the part of a segment ends, and whether that is before a header that cannot be right."""
-        upper = segment.find_cut(end_offset)
-        cut = segment.cut_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
+        upper = segment.boundary_before(end_offset)
+        cut = segment.boundary_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
         if cut is None and needs_one:
             first = next(segment.scan(position, upper.position), None)
-            cut = first and segment.cut_within(position, first.header.size, upper, self._epochs)
+            cut = first and segment.boundary_within(position, first.header.size, upper, self._epochs)
         if cut is None or rules is None:
             return cut, False
-        good = _checked(segment, Cut(position, reached), cut, rules)
+        good = _checked(segment, BatchBoundary(position, reached), cut, rules)
         if good.position == position < cut.position:
             raise CorruptLog(f"{segment.path()}: the batch at {position} cannot follow offset {reached - 1}")
         return good, good.position < cut.position
@@ -141,14 +141,14 @@ class LogReader:
         self._hints[offset] = (segment, position)
 
 
-def _checked(segment: Segment, start: Cut, end: Cut, rules: HeaderRules) -> Cut:
+def _checked(segment: Segment, start: BatchBoundary, end: BatchBoundary, rules: HeaderRules) -> BatchBoundary:
     """How far the headers from a boundary on are right, up to another one; the batch behind it is looked at
     too, since it may contradict the last one.
     """
     batches = segment.scan(start.position, expected=start.end_offset)
     last: BatchAt | None = None
     try:
-        for batch in in_order(batches, start.end_offset, rules):
+        for batch in consistent_prefix(batches, start.end_offset, rules):
             if batch.position >= end.position:
                 return end
             last = batch
@@ -156,5 +156,5 @@ def _checked(segment: Segment, start: Cut, end: Cut, rules: HeaderRules) -> Cut:
         pass
     if last is None:
         return start
-    good = Cut(last.position + last.header.size, last.header.next_offset)
+    good = BatchBoundary(last.position + last.header.size, last.header.next_offset)
     return end if good.position >= end.position else good

@@ -27,7 +27,7 @@ LEFT_BYTES = 64 << 20
 """What a copy leaves on the disk for appends: tiering is to make room there, not to take the last of it."""
 
 
-def cut_tail(
+def copy_suffix(
     files: Files, whole: SegmentExport, offset: int, interval_bytes: int
 ) -> tuple[SegmentExport, int]:
     """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
@@ -37,9 +37,9 @@ def cut_tail(
     directory, info = whole.log_path.parent, whole.info
     source = Segment(files, directory, info.base_offset, 0)
     source.size, source.rolled = info.size_bytes, True
-    source.take_indexes(whole.offset_index, whole.time_index, b"")
+    source.set_indexes(whole.offset_index, whole.time_index, b"")
     tail = Segment(files, directory, offset, 0)
-    tail.ending = UNFINISHED
+    tail.file_suffix = UNFINISHED
     try:
         first = source.find(offset)
         if first is None or first.header.base_offset != offset:
@@ -100,7 +100,7 @@ def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> 
     good, checksum = 0, 0
     rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
     for position, header, content in verified_batches(tail, rules):
-        tail.note(position, header, header.base_offset, interval_bytes)
+        tail.index_batch(position, header, header.base_offset, interval_bytes)
         checksum = crc32c(content, checksum)
         good = position + header.size
     if good != tail.size:

@@ -64,7 +64,7 @@ def export(
     )
 
 
-def search_again(
+def retry_if_replaced(
     current: Callable[[], Sequence[Segment]], search: Callable[[Sequence[Segment]], TimestampSearch]
 ) -> TimestampSearch:
     """A search among the current segments, made again if it met one that went meanwhile, or found a record of
@@ -104,7 +104,7 @@ def first_at(
     return None
 
 
-def largest_at(
+def find_largest(
     segments: Sequence[Segment], start: int, limit: int, used: Callable[[Segment], None]
 ) -> TimestampSearch:
     """Finds the first record with the largest timestamp. One without a timestamp counts if none has one, as

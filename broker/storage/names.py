@@ -42,7 +42,7 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
-def is_leftover(name: str) -> bool:
+def is_temporary(name: str) -> bool:
     """What a crash between two steps leaves behind; deleted when the log is opened."""
     return _LEFTOVER.fullmatch(name) is not None
 
@@ -60,11 +60,11 @@ def parse_future_directory(name: str) -> TopicPartition | None:
     return parse_partition_directory(found[1]) if found else None
 
 
-def left_note(partition: TopicPartition, target: UUID) -> str:
+def moved_away_marker(partition: TopicPartition, target: UUID) -> str:
     return f"{partition}.{target.hex}{LEFT}"
 
 
-def parse_left(name: str) -> tuple[TopicPartition, UUID | None] | None:
+def parse_moved_away(name: str) -> tuple[TopicPartition, UUID | None] | None:
     """The partition that a name with `LEFT` is about, and the directory id of where it went; older notes do
     not say that.
     """

@@ -19,7 +19,7 @@ from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.open_files import SharedFile
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules
-from tierlog.broker.storage.damage import damage_in_reach, mended, segments_of
+from tierlog.broker.storage.damage import damage_in_reach, mark_repaired, segments_of
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, check_batch, iter_batches, read_header
@@ -27,7 +27,7 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY
 
 
-class Whole(NamedTuple):
+class CheckedPrefix(NamedTuple):
     """Batches that are whole and follow each other: their bytes, the offset behind them, the last epoch."""
 
     size: int
@@ -42,7 +42,7 @@ def rules_of(log: PartitionLog, end_offset: int = MAX_OFFSET) -> HeaderRules:
     return HeaderRules(gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=end_offset)
 
 
-def check(content: Buffer, start: Whole, end_offset: int, rules: HeaderRules) -> Whole:
+def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderRules) -> CheckedPrefix:
     """The batches in `content` that begin below an offset; `start`: what was checked before. Raises
     CorruptLog. Where the rules end there too, a gap may reach beyond it: then that offset is behind them. A
     base offset that a flipped bit raised looks the same, so it counts only where `fits` compares the length.
@@ -65,21 +65,21 @@ def check(content: Buffer, start: Whole, end_offset: int, rules: HeaderRules) ->
             raise CorruptLog(fault or f"leader epoch {header.leader_epoch} follows {epoch}")
         at += header.size
         offset, epoch = header.next_offset, header.leader_epoch
-    return Whole(size + at, offset, epoch)
+    return CheckedPrefix(size + at, offset, epoch)
 
 
-def begin(offset: int) -> Whole:
-    return Whole(0, offset, NO_EPOCH)
+def begin(offset: int) -> CheckedPrefix:
+    return CheckedPrefix(0, offset, NO_EPOCH)
 
 
-class Mending:
+class RangeRepair:
     """Of one range. It holds only as long as the segment is what it was."""
 
     def __init__(self, log: PartitionLog, segment: Segment, damage: Damage) -> None:
         self.damage = damage
         self._log = log
         self._segment = segment
-        self._cuts, self._swaps = segment.cuts, log.swaps
+        self._cuts, self._swaps = segment.content_version, log.swaps
         self._file: SharedFile | None = None
 
     @property
@@ -89,7 +89,7 @@ class Mending:
     @property
     def holds(self) -> bool:
         log, segment = self._log, self._segment
-        same = segment.cuts == self._cuts and log.swaps is self._swaps
+        same = segment.content_version == self._cuts and log.swaps is self._swaps
         return same and log.has(segment) and self.damage in segment.damage
 
     def fits(self, content: Buffer) -> bool:
@@ -128,15 +128,15 @@ class Mending:
         """From here on the range is served; False if the segment is not what it was."""
         if not self.holds:
             return False
-        mended(self._log, self._segment, self.damage)
+        mark_repaired(self._log, self._segment, self.damage)
         return True
 
 
-def mendings_of(log: PartitionLog) -> Sequence[Mending]:
+def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
     """One for each range that is known to be damaged, and not below the log start."""
     reached = damage_in_reach(log)
     return [
-        Mending(log, segment, damage)
+        RangeRepair(log, segment, damage)
         for segment in segments_of(log)
         for damage in segment.damage
         if damage in reached

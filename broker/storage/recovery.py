@@ -20,13 +20,13 @@ from tierlog.base.leader_epochs import LeaderEpochs, MalformedEpochs
 from tierlog.base.open_files import SharedFile
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.checked_batches import is_torn, verified_batches, whole_batches
-from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules, in_order
+from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules, consistent_prefix
 from tierlog.broker.storage.core.producer_state import (
     BATCHES_KEPT,
     EndMarker,
     MalformedSnapshot,
-    Producer,
-    ProducerState,
+    ProducerStateEntry,
+    ProducerStateManager,
 )
 from tierlog.broker.storage.names import (
     DAMAGED,
@@ -38,7 +38,7 @@ from tierlog.broker.storage.names import (
     SWAP,
     TIME_INDEX,
     TXN_INDEX,
-    is_leftover,
+    is_temporary,
     parse_segment_file,
     segment_file,
 )
@@ -66,16 +66,16 @@ _COMMIT = 1
 
 @dataclass(slots=True)
 class Loaded:
-    """`cut_bytes` and `dropped` say what recovery had to give up; the log reports them. `damaged`: it was
-    more than the batch that a killed process was writing. `rebuilt`: base offsets of the segments whose
-    indexes were made anew. `snapshot_offset`: of the producer snapshot that could be used, -1 if there was
-    none. `missing_end`: the log end offset that the checkpoints prove, if the log ends below it; else 0.
+    """`truncated_bytes` and `dropped` say what recovery removed; the log reports them. `damaged`: it was more
+    than the batch that a killed process was writing. `rebuilt`: base offsets of the segments whose indexes
+    were rebuilt. `snapshot_offset`: offset of the producer snapshot that was used, -1 if there was none.
+    `missing_end`: the log end offset that the checkpoints prove, if the log ends below it; else 0.
     """
 
     segments: list[Segment]
     epochs: LeaderEpochs
-    producers: ProducerState
-    cut_bytes: int = 0
+    producers: ProducerStateManager
+    truncated_bytes: int = 0
     dropped: int = 0
     damaged: bool = False
     rebuilt: list[int] = field(default_factory=list)
@@ -125,7 +125,7 @@ def load(
             )
         except _EpochsRefuted:
             continue
-        is_exact = clean or (loaded.cut_bytes > 0 and not may_have_lost)
+        is_exact = clean or (loaded.truncated_bytes > 0 and not may_have_lost)
         loaded.missing_end = _missing_end(loaded, recovery_point or 0 if is_exact else 0, high_watermark)
         if loaded.missing_end and not loaded.damaged:
             loaded.damaged = True
@@ -157,10 +157,10 @@ def _load(
     cleaner leaves the last batch in its place. If nobody knows the recovery point (None) all is checked, but
     what is behind such a segment stays: it may be all that was ever promised.
     """
-    names = _clean_directory(files, directory, now_ms)
+    names = _remove_temporary(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
-    loaded = Loaded([], epochs or LeaderEpochs(), ProducerState(), damaged=DAMAGED in names)
+    loaded = Loaded([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
     rules = HeaderRules(  # above the recovery point the file may be older than a cut: there the batches tell
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),
@@ -177,24 +177,24 @@ def _load(
         intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
         if intact:
             if epochs is None or loaded.rebuilt:  # which forgot the epochs from there on
-                behind = None if end is None else _first_header(files, directory, end)
-                _note_epochs(segment, loaded.epochs, gaps, behind)
+                next_header = None if end is None else _first_header(files, directory, end)
+                _note_epochs(segment, loaded.epochs, gaps, next_header)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
-        behind = None if end is None else _first_header(files, directory, end)
-        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, rules, behind, excused=excused)
+        next_header = None if end is None else _first_header(files, directory, end)
+        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, rules, next_header, excused=excused)
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
         may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
             cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):
-            loaded.cut_bytes += cut
+            loaded.truncated_bytes += cut
             _drop_later(loaded, files, directory, bases[at + 1 :], excused=excused)
             break
-        loaded.cut_bytes += cut
+        loaded.truncated_bytes += cut
         if end is not None:
             segment.end_offset = end
             segment.roll()
@@ -253,7 +253,7 @@ def rebuild_producers(
     at, loaded.producers = _latest_snapshot(files, directory, names, latest, end)
     loaded.snapshot_offset = at
     start = max(at, segments[0].base_offset)
-    if not loaded.producers.is_whole:
+    if not loaded.producers.has_all_batches:
         refill(loaded.producers, segments, at)
     for segment in segments:
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
@@ -266,11 +266,11 @@ def rebuild_producers(
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
 
-def producers_of(segments: list[Segment], now_ms: int) -> ProducerState:
+def producers_of(segments: list[Segment], now_ms: int) -> ProducerStateManager:
     """As of the end of the last one; removes snapshots from behind it, which a start does not need. Raises
     OSError or CorruptLog.
     """
-    loaded = Loaded(segments, LeaderEpochs(), ProducerState())
+    loaded = Loaded(segments, LeaderEpochs(), ProducerStateManager())
     rebuild_producers(loaded, segments[-1].files, segments[-1].directory, now_ms)
     return loaded.producers
 
@@ -284,7 +284,7 @@ def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
 
 
 def replay(
-    state: ProducerState, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
+    state: ProducerStateManager, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
 ) -> None:
     """Applies the batches of a segment from an offset on."""
     if segment.end_offset <= from_offset:
@@ -298,7 +298,7 @@ def replay(
         completed = state.apply(header, header.base_offset, marker, now_ms=now_ms)
         if completed is not None and completed.aborted and index_aborts:
             first_offset, last_offset = completed.first_offset, completed.last_offset
-            stable = state.stable_offset_after(completed)
+            stable = state.last_stable_offset_after(completed)
             segment.add_aborted(AbortedTxn(completed.producer_id, first_offset, last_offset, stable))
     if segment.rolled:
         if index_aborts:
@@ -330,7 +330,7 @@ def read_marker(batch: bytes | memoryview) -> EndMarker | None:
     return EndMarker(kind == _COMMIT, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
+def refill(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:
     """Gives producers back the four batches that Kafka's snapshot, or an older tierlog's, leaves out, from
     the log's tail before `at`.
 
@@ -338,7 +338,7 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
     far to look back depends on how large the batches are, so the window grows until all is found. What lies
     further back stays unknown, so a start after an upgrade does not read whole logs.
     """
-    seen, state.is_whole = ProducerState(), True  # as far as it ever will be
+    seen, state.has_all_batches = ProducerStateManager(), True  # as far as it ever will be
     for window in _REFILL_WINDOWS if len(state) else ():
         try:
             seen, whole = _seen_before(segments, at, window)
@@ -357,17 +357,19 @@ def refill(state: ProducerState, segments: Sequence[Segment], at: int) -> None:
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
 
 
-def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerState, bool]:
+def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerStateManager, bool]:
     """What the last `window` bytes before an offset say of producers, and whether to look back no further."""
     starts: list[tuple[Segment, int]] = []
     for segment in reversed([segment for segment in segments if segment.base_offset < at]):
-        upper = segment.find_cut(at)
-        first = segment.cut_within(0, upper.position - window, upper) if upper.position > window else None
+        upper = segment.boundary_before(at)
+        first = (
+            segment.boundary_within(0, upper.position - window, upper) if upper.position > window else None
+        )
         starts.append((segment, first.position if first else 0))
         window -= upper.position
         if window <= 0:
             break
-    seen, batches = ProducerState(), 0
+    seen, batches = ProducerStateManager(), 0
     for segment, position in reversed(starts):
         for _, header in segment.scan(position):
             batches += 1
@@ -377,10 +379,10 @@ def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[Pro
                 seen.apply(header, header.base_offset)
         segment.unload()
     from_start = window > 0 or not starts
-    return seen, from_start or batches >= _REFILL_BATCHES or all(map(_is_whole, seen))
+    return seen, from_start or batches >= _REFILL_BATCHES or all(map(_has_all_batches, seen))
 
 
-def _is_whole(producer: Producer) -> bool:
+def _has_all_batches(producer: ProducerStateEntry) -> bool:
     """Whether no batch before those known could be sent again."""
     first = producer.batches[0]
     return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
@@ -396,7 +398,7 @@ def write_plain(files: Files, path: Path, content: bytes) -> None:
         files.close(fd)
 
 
-def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[str]:
+def _remove_temporary(files: Files, directory: Path, now_ms: int) -> list[str]:
     """Completes or removes what a crash left half done; returns the names that remain."""
     try:
         names = files.list_directory(directory)
@@ -418,7 +420,7 @@ def _clean_directory(files: Files, directory: Path, now_ms: int) -> list[str]:
             and found[name][0] < bases[-1]
             and found[name][0] not in bases
         )
-        if is_leftover(name) or orphan or stray:
+        if is_temporary(name) or orphan or stray:
             files.unlink(directory / name, missing_ok=True)
         else:
             kept.append(name)
@@ -441,11 +443,11 @@ def _first_header(files: Files, directory: Path, base: int) -> BatchHeader | Non
     return header if header is not None and header.base_offset == base else None
 
 
-def _note_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, behind: BatchHeader | None) -> None:
+def _note_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header: BatchHeader | None) -> None:
     rules, last = HeaderRules(gaps=gaps, epochs=LeaderEpochs()), epochs.latest
     with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
         start, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
-        for batch in in_order(segment.scan(0), start, rules, last_epoch, behind):
+        for batch in consistent_prefix(segment.scan(0), start, rules, last_epoch, next_header):
             epochs.note(batch.header.leader_epoch, batch.header.base_offset)
     segment.unload()
 
@@ -459,7 +461,7 @@ def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool
     if not (files.exists(segment.path(OFFSET_INDEX)) and files.exists(segment.path(TIME_INDEX))):
         return False
     txn_index = files.read_whole(segment.path(TXN_INDEX)) if files.exists(segment.path(TXN_INDEX)) else b""
-    segment.take_indexes(
+    segment.set_indexes(
         files.read_whole(segment.path(OFFSET_INDEX)), files.read_whole(segment.path(TIME_INDEX)), txn_index
     )
     try:
@@ -524,17 +526,19 @@ def _rebuild(
     interval_bytes: int,
     epochs: LeaderEpochs,
     rules: HeaderRules,
-    behind: BatchHeader | None,
+    next_header: BatchHeader | None,
     *,
     excused: bool,
 ) -> tuple[int, bool]:
     """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
     more than a write that was not finished, or one that was `excused`."""
-    segment.forget_indexes()
+    segment.reset_indexes()
     good, before = 0, epochs.latest
     last_epoch = NO_EPOCH if before is None else before.epoch
-    for position, header, _ in verified_batches(segment, rules, last_epoch=last_epoch, behind=behind):
-        segment.note(position, header, header.base_offset, interval_bytes)
+    for position, header, _ in verified_batches(
+        segment, rules, last_epoch=last_epoch, next_header=next_header
+    ):
+        segment.index_batch(position, header, header.base_offset, interval_bytes)
         epochs.note(header.leader_epoch, header.base_offset)
         good = position + header.size
     cut = segment.size - good
@@ -565,7 +569,7 @@ def _mark_damaged(files: Files, directory: Path) -> None:
 
 def _latest_snapshot(
     files: Files, directory: Path, names: Sequence[str], at_most: int, log_end: int
-) -> tuple[int, ProducerState]:
+) -> tuple[int, ProducerStateManager]:
     """Offset and state of the newest usable snapshot; -1 and nothing if there is none. Removes unusable
     ones.
     """
@@ -580,10 +584,10 @@ def _latest_snapshot(
             files.unlink(path, missing_ok=True)
         elif offset <= at_most:
             try:
-                return offset, ProducerState.decode(files.read_whole(path))
+                return offset, ProducerStateManager.decode(files.read_whole(path))
             except MalformedSnapshot:
                 files.unlink(path, missing_ok=True)
-    return -1, ProducerState()
+    return -1, ProducerStateManager()
 
 
 def _remove(files: Files, directory: Path, base: int) -> None:

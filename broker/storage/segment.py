@@ -60,7 +60,7 @@ class BatchAt(NamedTuple):
     header: BatchHeader
 
 
-class Cut(NamedTuple):
+class BatchBoundary(NamedTuple):
     """A batch boundary: everything before `position` lies below `end_offset`."""
 
     position: int
@@ -82,19 +82,19 @@ class Segment:
     __slots__ = (
         "__weakref__",
         "_bytes_since_entry",
+        "_has_excess",
         "_maximum_offset",
         "_offset_index",
-        "_ragged",
         "_reserved",
         "_time_index",
         "_txn_index",
         "base_offset",
+        "content_version",
         "created_ms",
-        "cuts",
         "damage",
         "directory",
         "end_offset",
-        "ending",
+        "file_suffix",
         "files",
         "first_timestamp",
         "has_aborts",
@@ -111,7 +111,7 @@ class Segment:
         self.files = files
         self.directory = directory
         self.base_offset = base_offset
-        self.ending = ""
+        self.file_suffix = ""
         """What its files' names have at the end while compaction makes or replaces it."""
         self.end_offset = base_offset
         self.size = 0
@@ -122,7 +122,7 @@ class Segment:
         self.rolled = False
         self.has_transactions: bool | None = False
         self.has_aborts = False
-        self.cuts = 0
+        self.content_version = 0
         """How often bytes were taken from its end, or put back where they were damaged: what was copied of it
         before holds only if this is as it was.
         """
@@ -135,7 +135,7 @@ class Segment:
         self._txn_index: bytearray | None = bytearray()
         self._maximum_offset = base_offset  # of the batch that set max_timestamp
         self._bytes_since_entry = 0
-        self._ragged = False  # a failed write may have left bytes beyond `size`
+        self._has_excess = False  # a failed write may have left bytes beyond `size`
         self._reserved = False
         self.reserved_to = RESERVE_FROM
         """An append that ends beyond it is followed by `reserve_ahead`."""
@@ -143,7 +143,7 @@ class Segment:
     # -- what it is made of --
 
     def path(self, suffix: str = LOG) -> Path:
-        return segment_file(self.directory, self.base_offset, suffix + self.ending)
+        return segment_file(self.directory, self.base_offset, suffix + self.file_suffix)
 
     @property
     def file(self) -> SharedFile:
@@ -175,9 +175,9 @@ class Segment:
         return self._txn_index
 
     @property
-    def is_ragged(self) -> bool:
+    def has_excess_bytes(self) -> bool:
         """Whether a failed write may have left bytes beyond `size`."""
-        return self._ragged
+        return self._has_excess
 
     @property
     def index_entries(self) -> int:
@@ -197,7 +197,7 @@ class Segment:
         """
         position = self.size
         self._write(buffer, now_ms)
-        self.note(position, header, base_offset, interval_bytes)
+        self.index_batch(position, header, base_offset, interval_bytes)
 
     def append_run(
         self, buffer: Buffer, batches: Sequence[BatchAt], interval_bytes: int, now_ms: int
@@ -208,10 +208,10 @@ class Segment:
         start, first = self.size, batches[0].position
         self._write(buffer, now_ms)
         for position, header in batches:
-            self.note(start + position - first, header, header.base_offset, interval_bytes)
+            self.index_batch(start + position - first, header, header.base_offset, interval_bytes)
 
     def _write(self, buffer: Buffer, now_ms: int) -> None:
-        if self._ragged:
+        if self._has_excess:
             self.trim()
         position = self.size
         try:
@@ -219,7 +219,7 @@ class Segment:
             self.files.writev_at(file.fd, (buffer,), position)
             file.unsynced = True
         except OSError:
-            self._ragged = True
+            self._has_excess = True
             with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
                 self.trim()
             raise
@@ -228,7 +228,7 @@ class Segment:
         if position == 0:
             self.created_ms = now_ms
 
-    def note(self, position: int, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
+    def index_batch(self, position: int, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
         """Takes a batch that stands at `position` into the indexes and totals (append and rebuild share
         it).
         """
@@ -263,7 +263,7 @@ class Segment:
         """Writes the index files, cuts what a failed write left in the log and gives back room that is
         reserved. Not durable before `sync`.
         """
-        if self._ragged or self._reserved:
+        if self._has_excess or self._reserved:
             self.trim()
         for suffix, content in (
             (OFFSET_INDEX, self.offset_index),
@@ -314,7 +314,7 @@ class Segment:
         """Cuts the file to `size`, and with it room that is reserved beyond."""
         file = self.file
         self.files.truncate(file.fd, self.size)
-        self._ragged = self._reserved = False
+        self._has_excess = self._reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def reserve_ahead(self, most: int) -> None:
@@ -334,7 +334,7 @@ class Segment:
                 self.files.reserve(file.fd, self.size, count)
                 self._reserved = True
 
-    def give_back(self) -> bool:
+    def release_reserved(self) -> bool:
         """Room that is reserved and not used; False if there is none. Raises OSError."""
         if not self._reserved:
             return False
@@ -347,24 +347,24 @@ class Segment:
             self.files.open_files.let_go(self)
             self._offset_index = self._time_index = self._txn_index = None
 
-    def go_on_in(self, directory: Path, files: Files) -> None:
+    def switch_directory(self, directory: Path, files: Files) -> None:
         """Its files have moved, byte for byte; who reads the old ones still may."""
         self.directory, self.files = directory, files
         files.open_files.let_go(self)
-        self._ragged = self._reserved = False
+        self._has_excess = self._reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def close(self) -> None:
         """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
         self.files.open_files.let_go(self)
 
-    def up_to(self, cut: Cut, interval_bytes: int) -> "Segment":
+    def prefix_until(self, cut: BatchBoundary, interval_bytes: int) -> "Segment":
         """What is left of it before a boundary, as a description of the same file. Raises OSError, and
         CorruptLog if the batches cannot be walked over.
         """
         rest = Segment(self.files, self.directory, self.base_offset, self.created_ms)
         for position, header in self.scan(0, cut.position):
-            rest.note(position, header, header.base_offset, interval_bytes)
+            rest.index_batch(position, header, header.base_offset, interval_bytes)
         for transaction in decode_txn_index(self.txn_index):
             if transaction.last_offset < cut.end_offset:
                 rest.add_aborted(transaction)
@@ -372,19 +372,21 @@ class Segment:
         rest.damage = tuple(one for one in self.damage if one.position < cut.position)
         return rest
 
-    def cut_to(self, rest: "Segment") -> None:
-        """Ends where `rest` does (`up_to`), active again. Raises OSError: then the bytes beyond are void."""
+    def truncate_to(self, rest: "Segment") -> None:
+        """End where `rest` ends (`prefix_until`), active again. After an OSError the bytes beyond
+        are void.
+        """
         self.rolled = False
-        self.cuts += 1
+        self.content_version += 1
         self.size, self.end_offset, self.damage = rest.size, rest.end_offset, rest.damage
-        self.take_indexes(rest.offset_index, rest.time_index, rest.txn_index)
+        self.set_indexes(rest.offset_index, rest.time_index, rest.txn_index)
         self.max_timestamp, self.first_timestamp = rest.max_timestamp, rest.first_timestamp
         self.has_transactions = rest.has_transactions
         self.resume_index(rest.size - rest._bytes_since_entry, rest._maximum_offset)
-        self._ragged = True
+        self._has_excess = True
         self.trim()
 
-    def forget_indexes(self) -> None:
+    def reset_indexes(self) -> None:
         """Before a rebuild: as if no batch had been seen."""
         self._offset_index, self._time_index, self._txn_index = bytearray(), bytearray(), bytearray()
         self.max_timestamp = self.first_timestamp = NO_TIMESTAMP
@@ -392,7 +394,7 @@ class Segment:
         self._bytes_since_entry = 0
         self.has_transactions, self.has_aborts, self.rolled = False, False, False
 
-    def take_indexes(self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer) -> None:
+    def set_indexes(self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer) -> None:
         """Indexes read from their files."""
         self._offset_index, self._time_index, self._txn_index = map(
             bytearray, (offset_index, time_index, txn_index)
@@ -448,27 +450,27 @@ class Segment:
                 return batch
         return None
 
-    def find_cut(self, offset: int) -> Cut:
+    def boundary_before(self, offset: int) -> BatchBoundary:
         """The boundary before which every batch lies wholly below `offset`: a reader's upper end."""
         if offset >= self.end_offset:
-            return Cut(self.size, self.end_offset)
+            return BatchBoundary(self.size, self.end_offset)
         for damage in self.damage:
             if damage.start_offset <= offset < damage.end_offset:
-                return Cut(damage.position, damage.start_offset)
+                return BatchBoundary(damage.position, damage.start_offset)
         batch = self.find(offset)
         if batch is None:
-            return Cut(self.size, self.end_offset)
-        return Cut(batch.position, min(offset, batch.header.base_offset))  # compaction leaves gaps
+            return BatchBoundary(self.size, self.end_offset)
+        return BatchBoundary(batch.position, min(offset, batch.header.base_offset))  # compaction leaves gaps
 
-    def cut_within(
-        self, start: int, max_bytes: int, upper: Cut, epochs: LeaderEpochs | None = None
-    ) -> Cut | None:
+    def boundary_within(
+        self, start: int, max_bytes: int, upper: BatchBoundary, epochs: LeaderEpochs | None = None
+    ) -> BatchBoundary | None:
         """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if none
         fits. Raises CorruptLog, also where a header on the way is of another leader epoch than `epochs` say.
         """
         if start + max_bytes >= upper.position:
             return upper
-        found: Cut | None = None
+        found: BatchBoundary | None = None
         epoch: int | None = None
         for position, header in self.scan(
             max(start, self._indexed_position(start + max_bytes)), upper.position
@@ -478,10 +480,10 @@ class Segment:
                 if not epochs.allows(epoch, header.last_offset):
                     raise CorruptLog(f"{self.path()}: leader epoch {epoch} at {position}")
             if position > start:
-                found = Cut(position, header.base_offset)
+                found = BatchBoundary(position, header.base_offset)
             if position + header.size > start + max_bytes:
                 break
-            found = Cut(position + header.size, header.next_offset)
+            found = BatchBoundary(position + header.size, header.next_offset)
         return found
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> Iterator[BatchAt]:
@@ -491,7 +493,7 @@ class Segment:
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
                 yield batch
 
-    def look_for_transactions(self) -> None:
+    def detect_transactions(self) -> None:
         """After a start it is not known whether a segment has any."""
         if self.has_transactions is None:
             self.has_transactions = any(batch.header.is_transactional for batch in self.scan(0))

@@ -18,7 +18,7 @@ from tierlog.broker.storage.checked_batches import LARGEST_BATCH, CheckedBatch, 
 from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import OFFSET_INDEX
-from tierlog.broker.storage.segment import Cut, Damage, Segment
+from tierlog.broker.storage.segment import BatchBoundary, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY
@@ -43,19 +43,19 @@ class SegmentScrub:
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
         )
-        self._cuts, self._swaps = segment.cuts, log.swaps
+        self._cuts, self._swaps = segment.content_version, log.swaps
         self._file = segment.file
-        self._end = Cut(segment.size, segment.end_offset)
+        self._end = BatchBoundary(segment.size, segment.end_offset)
         self._index = b"" if segment.rolled else bytes(segment.offset_index)
         self._known = {one.position: one for one in segment.damage}
-        self._at = Cut(0, segment.base_offset)
+        self._at = BatchBoundary(0, segment.base_offset)
         self._batches = self._from_here()
 
     @property
     def holds(self) -> bool:
         """Whether the log still has what was looked at; one that has moved reads from another file."""
         log, segment = self._log, self.segment
-        return segment.cuts == self._cuts and log.swaps is self._swaps and log.has(segment)
+        return segment.content_version == self._cuts and log.swaps is self._swaps and log.has(segment)
 
     def step(self) -> int:
         """Reads on; how many bytes. In a thread."""
@@ -67,7 +67,7 @@ class SegmentScrub:
                 continue
             header = found.header
             self.checksum = crc32c(found.content, self.checksum)
-            self._at = Cut(found.position + header.size, header.next_offset)
+            self._at = BatchBoundary(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional
             if self.batches - batches >= STEP_BATCHES or self._at.position - began >= STEP_BYTES:
@@ -84,12 +84,14 @@ class SegmentScrub:
         known = self._known.get(at.position)
         again = next(self._from_here(), None) if known is None else None
         if again is None:
-            self._at = self._next_whole() if known is None else Cut(known.end_position, known.end_offset)
+            self._at = (
+                self._next_whole() if known is None else BatchBoundary(known.end_position, known.end_offset)
+            )
             if known is None:
                 self.found.append(Damage(*_both(at, self._at)))
         self._batches = self._from_here()
 
-    def _next_whole(self) -> Cut:
+    def _next_whole(self) -> BatchBoundary:
         """The first batch behind here that is whole: behind the damaged one, if its length is; or indexed."""
         for position in self._candidates():
             if self._at.position < position < self._end.position:
@@ -97,7 +99,7 @@ class SegmentScrub:
                 if header is None or header.base_offset <= self._at.end_offset:
                     continue
                 if not self._rules.fault(header, header.base_offset):
-                    return Cut(position, header.base_offset)
+                    return BatchBoundary(position, header.base_offset)
         return self._end
 
     def _candidates(self) -> Iterator[int]:
@@ -126,5 +128,5 @@ class SegmentScrub:
         return self.segment.files.read_at(self._file.fd, size, position)
 
 
-def _both(start: Cut, end: Cut) -> tuple[int, int, int, int]:
+def _both(start: BatchBoundary, end: BatchBoundary) -> tuple[int, int, int, int]:
     return start.position, end.position, start.end_offset, end.end_offset

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tierlog.base.files import Files
-from tierlog.broker.storage.delayed_deletion import Graveyard
+from tierlog.broker.storage.delayed_deletion import DelayedDeletion
 from tierlog.broker.storage.names import INDEXES, LOG, SNAPSHOT, SWAP, parse_segment_file, segment_file
 from tierlog.broker.storage.segment import Segment
 from tierlog.config.topic import TopicConfig
@@ -50,18 +50,18 @@ class Swap:
         self._rename("")
         self.stage = SwapStage.FINISHED
 
-    def _rename(self, ending: str) -> None:
+    def _rename(self, file_suffix: str) -> None:
         """May be called again after it failed half way."""
         segment = self.cleaned
         files, directory, base = segment.files, segment.directory, segment.base_offset
         for suffix in (*INDEXES, LOG):
             source = segment.path(suffix)
             if files.exists(source):
-                files.rename(source, segment_file(directory, base, suffix + ending))
-        segment.ending = ending
+                files.rename(source, segment_file(directory, base, suffix + file_suffix))
+        segment.file_suffix = file_suffix
 
 
-class Swapped(Protocol):
+class SwappableLog(Protocol):
     """What is asked of the log."""
 
     @property
@@ -76,15 +76,15 @@ class Swaps:
     A step that failed leaves it pending: the next cleaning goes on with it, or a deletion that comes first.
     """
 
-    __slots__ = ("_directory", "_files", "_graveyard", "pending")
+    __slots__ = ("_delayed_deletion", "_directory", "_files", "pending")
 
-    def __init__(self, files: Files, directory: Path, graveyard: Graveyard) -> None:
+    def __init__(self, files: Files, directory: Path, delayed_deletion: DelayedDeletion) -> None:
         self._files = files
         self._directory = directory
-        self._graveyard = graveyard
+        self._delayed_deletion = delayed_deletion
         self.pending: Swap | None = None
 
-    def begin(self, log: Swapped, swap: Swap) -> bool:
+    def begin(self, log: SwappableLog, swap: Swap) -> bool:
         """False, and nothing was done, if the log has changed since the cleaning began."""
         if self.pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
             return False
@@ -92,11 +92,11 @@ class Swaps:
         swap.begin()
         return True
 
-    def after_begin(self, log: Swapped, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
+    def after_begin(self, log: SwappableLog, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
         """What is still to do, each of it after a sync of the directory."""
         return partial(self.install, log, swap, now_ms), partial(self.finish, swap)
 
-    def install(self, log: Swapped, swap: Swap, now_ms: int) -> None:
+    def install(self, log: SwappableLog, swap: Swap, now_ms: int) -> None:
         """Nothing happens if a deletion was faster and did it."""
         if swap.stage is not SwapStage.BEGUN:
             return
@@ -105,7 +105,7 @@ class Swaps:
             log.replace(swap.sources, swap.cleaned)
         due_ms = now_ms + log.config.file_delete_delay_ms
         for source in reversed(swap.sources):
-            self._graveyard.bury(source.base_offset, due_ms, keep_snapshot=source is first)
+            self._delayed_deletion.rename(source.base_offset, due_ms, keep_snapshot=source is first)
         swap.stage = SwapStage.INSTALLED
 
     def finish(self, swap: Swap) -> None:
@@ -113,7 +113,7 @@ class Swaps:
             swap.finish()
             self.pending = None
 
-    def complete(self, log: Swapped, now_ms: int) -> bool:
+    def complete(self, log: SwappableLog, now_ms: int) -> bool:
         """Before segments are dropped or cut, at the price of two fsyncs here; True if there was one."""
         swap = self.pending
         if swap is None:
@@ -160,6 +160,6 @@ def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
 
 def _end_of(files: Files, directory: Path, base: int, now_ms: int) -> int:
     segment = Segment(files, directory, base, now_ms)
-    segment.ending = SWAP
+    segment.file_suffix = SWAP
     segment.size = files.size_of(segment.path())
     return max((batch.header.next_offset for batch in segment.scan(0)), default=base)

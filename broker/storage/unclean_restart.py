@@ -44,27 +44,30 @@ def boot_id() -> str:
     return ""
 
 
-def loss(files: Files, directories: Iterable[Path], boot: str) -> str | None:
+def data_loss_reason(files: Files, directories: Iterable[Path], boot: str) -> str | None:
     """Why bytes that were not synced may be gone, for the operator; None: they are there. To be called before
     the logs are opened, which removes the marker of a clean stop."""
     for directory in directories:
-        if _clean_epoch(files, directory) is None and (why := _doubt(files, directory, boot)) is not None:
+        if (
+            _clean_epoch(files, directory) is None
+            and (why := _unsynced_loss_reason(files, directory, boot)) is not None
+        ):
             return f"{directory}: {why}"
     return None
 
 
 def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
-    return loss(files, directories, boot) is not None
+    return data_loss_reason(files, directories, boot) is not None
 
 
-def previous_epoch(files: Files, directories: Iterable[Path]) -> int:
+def previous_broker_epoch(files: Files, directories: Iterable[Path]) -> int:
     """The broker epoch under which all of them were used, the least if they differ; UNKNOWN_EPOCH if one does
     not know. To be called before the logs are opened.
     """
     return min((_epoch(files, directory) for directory in directories), default=UNKNOWN_EPOCH)
 
 
-def note_epoch(files: Files, directories: Iterable[Path], broker_epoch: int) -> None:
+def record_broker_epoch(files: Files, directories: Iterable[Path], broker_epoch: int) -> None:
     """From now on they are used under this broker epoch. To be called after the registration and before the
     broker is let in: a directory without the epoch of a broker that served has been put back. Raises OSError.
     """
@@ -74,7 +77,7 @@ def note_epoch(files: Files, directories: Iterable[Path], broker_epoch: int) -> 
             _write(files, directory, last._replace(broker_epoch=broker_epoch))
 
 
-def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
+def record_boot_id(files: Files, directories: Iterable[Path], boot: str) -> None:
     """From now on they are used under this boot. Not before the controller knows of a loss, and the logs are
     without what it tore: else the process after one that is killed meanwhile would keep the loss to itself,
     and take the torn ends for damage. Raises OSError.
@@ -86,7 +89,7 @@ def note_boot(files: Files, directories: Iterable[Path], boot: str) -> None:
             _write(files, directory, now)
 
 
-def forget_boot(files: Files, directories: Iterable[Path]) -> None:
+def clear_boot_id(files: Files, directories: Iterable[Path]) -> None:
     """Bytes may be gone although the machine runs on: an fsync has failed, and what the kernel then dropped
     is unknown. As far as a failing disk allows it, the next start tells the controller. The broker epoch
     stays: the directory is no older copy.
@@ -100,7 +103,7 @@ def forget_boot(files: Files, directories: Iterable[Path]) -> None:
                 files.sync_directory(directory)
 
 
-def _doubt(files: Files, directory: Path, boot: str) -> str | None:
+def _unsynced_loss_reason(files: Files, directory: Path, boot: str) -> str | None:
     last = _read(files, directory)
     if not boot:
         return "this machine does not tell its boot id"

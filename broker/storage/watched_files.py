@@ -2,7 +2,7 @@
 
 So a failed device is noticed at the one door that all its writers use (logs, recovery, cleaner, checkpoints),
 in whatever thread they run. Reads are passed on unwatched: a bad sector costs one answer, not a directory.
-Built by DataDirectory.
+Built by LogDirectory.
 """
 
 import errno
@@ -20,37 +20,37 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Watcher(Protocol):
+class FailureListener(Protocol):
     """Who is told; in any thread."""
 
-    def note(self, error: OSError) -> None: ...
-    def note_sync(self, error: OSError) -> None: ...
+    def on_error(self, error: OSError) -> None: ...
+    def on_sync_error(self, error: OSError) -> None: ...
 
 
 class WatchedFiles:
-    def __init__(self, files: Files, watcher: Watcher) -> None:
+    def __init__(self, files: Files, listener: FailureListener) -> None:
         self.open_files = files.open_files
         self.close, self.size, self.read_at = files.close, files.size, files.read_at
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
         self.exists, self.size_of, self.space = files.exists, files.size_of, files.space
         self.reserve = files.reserve  # a courtesy: no room for it is no trouble
-        self.open = _watched(files.open, watcher.note)  # always for writing too
-        self.writev_at = _watched(files.writev_at, watcher.note)
-        self.truncate = _watched(files.truncate, watcher.note)
-        self.sync = _watched(files.sync, watcher.note_sync)
-        self.sync_directory = _watched(files.sync_directory, watcher.note)
-        self.rename = _watched(files.rename, watcher.note)
-        self.unlink = _watched(files.unlink, watcher.note)
-        self.make_directory = _watched(files.make_directory, watcher.note)
-        self.remove_directory = _watched(files.remove_directory, watcher.note)
+        self.open = _watched(files.open, listener.on_error)  # always for writing too
+        self.writev_at = _watched(files.writev_at, listener.on_error)
+        self.truncate = _watched(files.truncate, listener.on_error)
+        self.sync = _watched(files.sync, listener.on_sync_error)
+        self.sync_directory = _watched(files.sync_directory, listener.on_error)
+        self.rename = _watched(files.rename, listener.on_error)
+        self.unlink = _watched(files.unlink, listener.on_error)
+        self.make_directory = _watched(files.make_directory, listener.on_error)
+        self.remove_directory = _watched(files.remove_directory, listener.on_error)
 
 
-def _watched(operation: Callable[P, R], note: Callable[[OSError], None]) -> Callable[P, R]:
+def _watched(operation: Callable[P, R], on_error: Callable[[OSError], None]) -> Callable[P, R]:
     def watched(*args: P.args, **named: P.kwargs) -> R:
         try:
             return operation(*args, **named)
         except OSError as error:
-            note(error)
+            on_error(error)
             raise
 
     return watched

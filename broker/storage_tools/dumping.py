@@ -13,7 +13,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.leader_epochs import LeaderEpochs, MalformedEpochs
 from tierlog.broker.storage.checked_batches import LARGEST_BATCH
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, read_offsets
-from tierlog.broker.storage.core.producer_state import MalformedSnapshot, ProducerState
+from tierlog.broker.storage.core.producer_state import MalformedSnapshot, ProducerStateManager
 from tierlog.broker.storage.names import (
     EPOCH_CHECKPOINT,
     INDEXES,
@@ -99,8 +99,8 @@ def _dump_file(path: Path, wanted: Wanted) -> Iterator[Document]:
 
 def _reader(path: Path) -> Callable[[Path, Wanted], Iterator[Document]]:
     name = path.name
-    for ending in _SET_ASIDE:
-        name = name.removesuffix(ending)
+    for file_suffix in _SET_ASIDE:
+        name = name.removesuffix(file_suffix)
     segment = parse_segment_file(name)
     if segment is not None:
         return _READERS[segment[1]]
@@ -196,7 +196,7 @@ def _dump_txn_index(path: Path, wanted: Wanted) -> Iterator[Document]:
 
 
 def _dump_snapshot(path: Path, wanted: Wanted) -> Iterator[Document]:
-    for producer in ProducerState.decode(path.read_bytes()):
+    for producer in ProducerStateManager.decode(path.read_bytes()):
         last = producer.batches[-1] if producer.batches else None
         yield {
             "kind": "producer",

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from tierlog.base.types import NO_TIMESTAMP
-from tierlog.broker.storage.core.producer_state import CompletedTransaction, Producer, ProducerState
+from tierlog.broker.storage.core.producer_state import (
+    CompletedTransaction,
+    ProducerStateEntry,
+    ProducerStateManager,
+)
 from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage_tools.offline import BatchFound, without_zeros
 from tierlog.records.indexes import (
@@ -118,7 +122,7 @@ class ProducersCheck:
     """
 
     def __init__(self, snapshot: bytes | None) -> None:
-        self._state = ProducerState.decode(snapshot) if snapshot else ProducerState()
+        self._state = ProducerStateManager.decode(snapshot) if snapshot else ProducerStateManager()
 
     def batch(self, found: BatchFound) -> CompletedTransaction | None:
         """The transaction that the batch ends; one without records does not count."""
@@ -130,7 +134,7 @@ class ProducersCheck:
 
     def compare(self, snapshot: bytes) -> Iterator[str]:
         """A producer may be missing in it, since idle ones are forgotten. Raises MalformedSnapshot."""
-        for said in ProducerState.decode(snapshot):
+        for said in ProducerStateManager.decode(snapshot):
             known = self._state.get(said.producer_id)
             if known is not None and _essence(known) != _essence(said):
                 yield (
@@ -139,7 +143,7 @@ class ProducersCheck:
                 )
 
 
-def _essence(producer: Producer) -> tuple[int, int, int, int]:
+def _essence(producer: ProducerStateEntry) -> tuple[int, int, int, int]:
     last = producer.batches[-1] if producer.batches else None
     return (
         producer.epoch,

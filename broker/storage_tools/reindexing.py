@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.base.files import OsFiles, write_atomically
-from tierlog.broker.storage.core.producer_state import MalformedSnapshot, ProducerState
+from tierlog.broker.storage.core.producer_state import MalformedSnapshot, ProducerStateManager
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.storage.names import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from tierlog.broker.storage.recovery import read_marker
@@ -39,7 +39,7 @@ def rebuild_indexes(
         if not start <= base <= max(partition.chosen):
             continue
         segment = Segment(files, partition.directory, base, 0)
-        segment.forget_indexes()
+        segment.reset_indexes()
         _read(segment, producers, interval_bytes)
         if base not in partition.chosen:
             continue
@@ -48,7 +48,7 @@ def rebuild_indexes(
         yield from _replace(files, segment)
 
 
-def _read(segment: Segment, producers: ProducerState, interval_bytes: int) -> None:
+def _read(segment: Segment, producers: ProducerStateManager, interval_bytes: int) -> None:
     most = segment.base_offset + LARGEST_RELATIVE_OFFSET
     for found in read_batches(segment.path()):
         if isinstance(found, Tail) or found.fault:
@@ -56,13 +56,13 @@ def _read(segment: Segment, producers: ProducerState, interval_bytes: int) -> No
         header = found.header
         if not segment.end_offset <= header.base_offset <= header.last_offset <= most:
             raise CorruptLog(f"{segment.path()}, position {found.position}: offset {header.base_offset}")
-        segment.note(found.position, header, header.base_offset, interval_bytes)
+        segment.index_batch(found.position, header, header.base_offset, interval_bytes)
         if header.producer_id < 0:
             continue
         marker = read_marker(found.data) if header.is_control else None
         completed = producers.apply(header, header.base_offset, marker)
         if completed is not None and completed.aborted:
-            stable = producers.stable_offset_after(completed)
+            stable = producers.last_stable_offset_after(completed)
             segment.add_aborted(
                 AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
@@ -89,13 +89,13 @@ def _read_whole(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def _producers_before(partition: PartitionFiles, base: int) -> tuple[int, ProducerState]:
+def _producers_before(partition: PartitionFiles, base: int) -> tuple[int, ProducerStateManager]:
     """The newest snapshot at or before a segment that can be read; else all from the first segment on."""
     for offset in reversed(partition.snapshots()):
         if offset in partition.bases and offset <= base:
             try:
                 content = segment_file(partition.directory, offset, SNAPSHOT).read_bytes()
-                return offset, ProducerState.decode(content)
+                return offset, ProducerStateManager.decode(content)
             except MalformedSnapshot:
                 continue
-    return partition.bases[0], ProducerState()
+    return partition.bases[0], ProducerStateManager()

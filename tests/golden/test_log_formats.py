@@ -9,7 +9,7 @@ import pytest
 from tierlog.base.files import OsFiles
 from tierlog.base.types import TopicPartition
 from tierlog.broker.storage import checkpoints
-from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, assign, check_batch, read_header
@@ -21,14 +21,14 @@ TOPIC_ID = uuid.UUID("00010203-0405-0607-0809-fbfcfdfeff7f")
 
 
 def test_producer_snapshot() -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     state.apply(BatchHeader(0, 100, 0, 2, 0, 0, 4, 900, 1000, 258, 3, 10, 5), 77)
     kafkas = bytes.fromhex(
         "0001 68c5bed9 00000001"  # version, crc32c of what follows, entries
         "0000000000000102 0003 0000000e 0000000000000051 00000004 00000000000003e8 ffffffff ffffffffffffffff"
     )
-    read = ProducerState.decode(kafkas)
-    assert not read.is_whole
+    read = ProducerStateManager.decode(kafkas)
+    assert not read.has_all_batches
     assert read.encode() == kafkas
     assert state.encode()[6:] == kafkas[6:] + bytes.fromhex(
         "544c5042 0001 00 0000000000000000 00000000000003e8"
@@ -36,7 +36,7 @@ def test_producer_snapshot() -> None:
 
 
 def test_producer_snapshot_with_earlier_batches() -> None:
-    state = ProducerState()
+    state = ProducerStateManager()
     for sequence, offset in ((8, 60), (10, 77)):
         state.apply(BatchHeader(0, 100, 0, 2, 0, 0, 1, 900, 1000, 258, 3, sequence, 2), offset)
     state.expire(5, 10)
@@ -51,7 +51,7 @@ def test_producer_snapshot_with_earlier_batches() -> None:
 
 
 def test_empty_producer_snapshot() -> None:
-    assert ProducerState().encode() == bytes.fromhex("0001 48674bc7 00000000")
+    assert ProducerStateManager().encode() == bytes.fromhex("0001 48674bc7 00000000")
 
 
 def test_segment_files(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Compaction(RuleBasedStateMachine):
         marker = [NewRecord(NOW, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0))]
         options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": -1}
         append(self.log, marker, transactional=True, control=True, **options)
-        self.log.producers.high_watermark_moved(self.log.log_end_offset)
+        self.log.producers.on_high_watermark_updated(self.log.log_end_offset)
         transaction = self.open_transactions.pop(producer, None)
         if transaction is not None:
             self.fates[transaction] = COMMITTED if commit else ABORTED
@@ -146,7 +146,7 @@ class Compaction(RuleBasedStateMachine):
             recovery_point=recovery_point if random.Random(recovery_point).random() < 0.5 else 0,
             cleaned_to=cleaned_to,
         )
-        self.log.producers.high_watermark_moved(self.log.log_end_offset)
+        self.log.producers.on_high_watermark_updated(self.log.log_end_offset)
         again = {p.producer_id: (p.epoch, p.batches and p.batches[-1][:2]) for p in self.log.producers}
         assert again == last
 

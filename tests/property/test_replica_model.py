@@ -192,7 +192,7 @@ class Partition(ReplicaDriver):
     @rule()
     def give_back_room(self) -> None:
         """As upkeep does when the disk has little left."""
-        self.replica.log.active.give_back()
+        self.replica.log.active.release_reserved()
         assert not self.files.reserved()
 
     @rule()

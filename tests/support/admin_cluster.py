@@ -22,7 +22,7 @@ from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.table import SERVED, build_handlers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -85,7 +85,7 @@ class AdminCluster:
         )
         self.metadata = MetadataClient(self.node)
         self.settings = settings_from({"log.dirs": str(directory), **settings})
-        directories = DataDirectories([directory], files, rng)
+        directories = LogDirectories([directory], files, rng)
         self.replicas = ReplicaManager(
             self.settings, directories, clock, self.tasks, rng, moved=lambda name: None
         )

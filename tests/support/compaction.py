@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import FileSlice, OsFiles
-from tierlog.broker.storage.cleaner import Cleaning, Pace, take_job
-from tierlog.broker.storage.core.compaction import Dirty, dirty_part
-from tierlog.broker.storage.core.key_map import LOAD_FACTOR
+from tierlog.broker.storage.cleaner import Cleaner, CleanerThrottler, take_job
+from tierlog.broker.storage.core.compaction import LogToClean, log_to_clean
+from tierlog.broker.storage.core.offset_map import LOAD_FACTOR
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment_swap import Swap
 from tierlog.config.topic import TopicConfig
@@ -39,8 +39,8 @@ def put(log: PartitionLog, key: str, value: str | None, **options: object) -> in
     return append(log, [NewRecord(NOW, key.encode(), encoded)], **options)
 
 
-def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) -> Dirty:
-    return dirty_part(
+def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) -> LogToClean:
+    return log_to_clean(
         log.segments,
         log.config,
         cleaned_to=log.cleaned_to or 0,
@@ -52,10 +52,10 @@ def dirty_of(log: PartitionLog, now_ms: int = NOW, stable: int | None = None) ->
 
 def begin(
     log: PartitionLog, now_ms: int = NOW, *, load_factor: float = LOAD_FACTOR, stable: int | None = None
-) -> Cleaning:
+) -> Cleaner:
     log.flush()
-    pace = Pace(SystemClock(), threading.Event(), lambda: 1e12)
-    return Cleaning(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, 0, load_factor)
+    pace = CleanerThrottler(SystemClock(), threading.Event(), lambda: 1e12)
+    return Cleaner(take_job(log, dirty_of(log, now_ms, stable), now_ms), pace, 0, load_factor)
 
 
 def swap_in(log: PartitionLog, files: OsFiles, swap: Swap, now_ms: int) -> None:
@@ -77,7 +77,7 @@ def clean(
     files = files or OsFiles()
     cleaning = begin(log, now_ms, load_factor=load_factor, stable=stable)
     count = 0
-    for group in cleaning.map_keys():
+    for group in cleaning.build_offset_map():
         swap = cleaning.clean(group)
         if swap is not None:
             swap_in(log, files, swap, now_ms)

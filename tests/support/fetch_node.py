@@ -21,7 +21,7 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.core.follower import Fetched
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -144,7 +144,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
     tasks = TaskGroup(lambda _, failure: failures.append(failure))
     rng, metadata = random.Random(1), Metadata()
     settings = settings_from({"log.dirs": str(directory), **texts})
-    directories = DataDirectories([directory], OsFiles(), rng)
+    directories = LogDirectories([directory], OsFiles(), rng)
     purgatory = Purgatory(10)
     replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=purgatory.touch)
     await replicas.open_all(metadata.image)

@@ -17,7 +17,7 @@ from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager, TellEmpty
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -109,7 +109,7 @@ class Node:
         paths = [path / name for name in "abc"]
         rng = random.Random(1)
         settings = settings_from({"log.dirs": ",".join(map(str, paths)), "metadata.log.dir": str(path / "m")})
-        self.directories = DataDirectories(paths, disk or self.disk, rng)
+        self.directories = LogDirectories(paths, disk or self.disk, rng)
         self.commits = GroupCommit()
         self.manager = ReplicaManager(
             settings,

@@ -87,7 +87,7 @@ class ReplicaDriver(RuleBasedStateMachine):
             producer_expiration_ms=PRODUCERS_MS,
         )
         self.replica.become_leader(self.epoch, 0, [1])
-        self.replica.log.producers.high_watermark_moved(self.replica.high_watermark)
+        self.replica.log.producers.on_high_watermark_updated(self.replica.high_watermark)
         self.idle_since_ms = dict.fromkeys(self.idle_since_ms)
 
     def teardown(self) -> None:

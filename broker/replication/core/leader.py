@@ -21,7 +21,7 @@ from tierlog.broker.replication.core.in_sync import (
     InSyncSet,
     IsrProposal,
 )
-from tierlog.broker.storage.core.producer_state import Duplicate, ProducerState, Refused
+from tierlog.broker.storage.core.producer_state import Duplicate, ProducerStateManager, Rejection
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
@@ -202,15 +202,15 @@ class LeaderCore:
     # -- appends --
 
     def decide_append(
-        self, header: BatchHeader, producers: ProducerState, *, acks: int, from_client: bool = True
-    ) -> Duplicate | Refused | None:
+        self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
+    ) -> Duplicate | Rejection | None:
         """None: append at `log_end_offset`. Judges leadership, replication and idempotence; changes
         nothing.
         """
         if not self.leads:
-            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica does not lead the partition")
+            return Rejection(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica does not lead the partition")
         if acks == ALL_IN_SYNC and not self.may_commit:
-            return Refused(
+            return Rejection(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.in_sync)} in sync, min.insync.replicas is {self.min_in_sync}",
             )
@@ -218,10 +218,10 @@ class LeaderCore:
             return None
         if header.is_transactional:
             # No coordinator here begins transactions, so there is none that the batch could belong to.
-            return Refused(
+            return Rejection(
                 ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has no transaction here"
             )
-        return producers.judge(header)
+        return producers.validate(header)
 
     def appended(self, log_end_offset: int) -> bool:
         """The local log ends here now. True if the high watermark moved."""
@@ -396,7 +396,7 @@ class LeaderCore:
         require(not self.leads, "a leader's log never begins anew")
         self.log_end_offset = self.high_watermark = self._told = offset
 
-    def last_stable_offset(self, producers: ProducerState) -> int:
+    def last_stable_offset(self, producers: ProducerStateManager) -> int:
         """What read_committed may read up to: the high watermark, or the first record whose fate is open."""
         unstable = producers.first_unstable_offset()
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)

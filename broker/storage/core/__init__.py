@@ -1,1 +1,1 @@
-"""Pure core of storage: producer state, retention, compaction, validation of batches."""
+"""Pure core of storage: producer state, retention, compaction and batch validation."""

@@ -1,14 +1,16 @@
-"""What the leader checks of a produced batch beyond its CRC and header (ADR 0004).
+"""Rules that the leader applies to a produced batch beyond its CRC and header (ADR 0004).
 
-Header rules hold for every batch. The records of a batch are walked whole if it is compressed or will be, if
-its header's timestamps are not plausible, or if a setting of the topic speaks of each record; any other batch
-is walked for its first `WALKED_RECORDS`. Wherever records are walked their timestamps are what counts, as in
-Kafka, and the header's maximum is corrected. Nothing here changes a byte; `examination.py` does.
+Header rules apply to every batch. All records are walked if the batch is compressed or will be stored
+compressed, if the header's timestamps are implausible, or if a topic setting applies to each record. In any
+other batch only the first `WALKED_RECORDS` are walked. Where records are walked, their timestamps are
+authoritative, as in Kafka, and the header's maximum timestamp is corrected.
+
+Nothing here changes a byte; `record_validation.py` does.
 """
 
 from enum import Enum
 
-from tierlog.broker.storage.core.producer_state import BadRecord, Refused
+from tierlog.broker.storage.core.producer_state import InvalidRecord, Rejection
 from tierlog.config.topic import DEFAULT_TIMESTAMP_AFTER_MAX_MS, MAX_LONG, TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import (
@@ -24,31 +26,31 @@ from tierlog.records.unpacking import WHOLE_BYTES
 from tierlog.records.walk import BAD_RECORDS_TOLD
 
 WALKED_RECORDS = 8
-"""Records of an uncompressed batch that are walked. A client that frames wrongly does so from its first
-records on.
+"""Number of records walked in an uncompressed batch. A client that frames records wrongly does so from the
+first record.
 """
 
 PLAUSIBLE_AGE_MS = 60_000
 PLAUSIBLE_LEAD_MS = 60_000
-"""A header's maximum timestamp is believed without a walk if it is at most so much older or newer than the
-broker's clock. Retention deletes a record that it belies early, or keeps it longer, by that much at the most.
+"""A header's maximum timestamp is trusted without a walk if it is at most this much older or newer than the
+broker's clock. Retention deletes a record with a wrong timestamp early or late by at most this much.
 """
 
-PLAUSIBLE_SHARE = 10
-"""Nor may it be older than one part in so many of the shortest time retention of the topic."""
+PLAUSIBLE_RETENTION_FRACTION = 10
+"""The age of a trusted timestamp is at most one part in this many of the topic's shortest time retention."""
 
-FREE_BYTES = 32 * 1024 * 1024
-"""What any batch may decompress to, however small it is: real records are sometimes very repetitive."""
+MIN_DECOMPRESSED_LIMIT = 32 * 1024 * 1024
+"""Any batch may decompress to this size, however small it is: real records are sometimes very repetitive."""
 
-LARGEST_RATIO = 32
-"""Beyond that a batch may be so many times as large as it was sent, or as large as an uncompressed one may be
-(max.message.bytes). Nothing holds all of it at once: the bound is one on CPU time, against batches that claim
-gigabytes.
+MAX_COMPRESSION_RATIO = 32
+"""Above MIN_DECOMPRESSED_LIMIT, a batch may decompress to this many times its size, or to max.message.bytes.
+The limit bounds CPU time against batches that claim gigabytes; the decompressed bytes are never all in
+memory.
 """
 
-_BROKERS_BITS = LOG_APPEND_TIME | DELETE_HORIZON
-"""Attributes that say what a broker did. A client's batch loses them: with a delete horizon of its own the
-cleaner would drop tombstones before delete.retention.ms. Bits that nobody knows are kept, as in Kafka.
+_BROKER_ATTRIBUTES = LOG_APPEND_TIME | DELETE_HORIZON
+"""Attributes that only a broker may set. They are cleared from client batches: with a delete horizon set by a
+client, the cleaner would drop tombstones before delete.retention.ms. Unknown bits are kept, as in Kafka.
 """
 
 _CODECS = {
@@ -58,7 +60,7 @@ _CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""compression.type, but for `producer`."""
+"""Values of compression.type, without `producer`."""
 
 _PLAIN_STAYS_PLAIN = ("producer", "uncompressed")
 
@@ -74,18 +76,18 @@ FAULT_CODES = {
 
 
 class RecordChecks(Enum):
-    """How much of a batch's records is looked at before it is written."""
+    """How many of a batch's records are validated before the append."""
 
-    FIRST_RECORDS = "the first records are walked"
-    STRUCTURE = "the batch is decompressed, and all its records are walked"
-    EVERY_RECORD = "and all their fields"
+    FIRST_RECORDS = "walk the first records"
+    STRUCTURE = "decompress the batch and walk all records"
+    EVERY_RECORD = "also validate all fields of each record"
 
 
-def checks_for(header: BatchHeader, config: TopicConfig, now_ms: int) -> RecordChecks:
+def required_checks(header: BatchHeader, config: TopicConfig, now_ms: int) -> RecordChecks:
     if "compact" in config.cleanup_policy or checks_age(config):
         return RecordChecks.EVERY_RECORD
     if (
-        header.attributes & (CODEC_MASK | _BROKERS_BITS)
+        header.attributes & (CODEC_MASK | _BROKER_ATTRIBUTES)
         or config.compression_type not in _PLAIN_STAYS_PLAIN
         or not (config.message_timestamp_type == "LogAppendTime" or _is_plausible(header, config, now_ms))
     ):
@@ -94,41 +96,41 @@ def checks_for(header: BatchHeader, config: TopicConfig, now_ms: int) -> RecordC
 
 
 def _is_plausible(header: BatchHeader, config: TopicConfig, now_ms: int) -> bool:
-    """Whether the header's timestamps may be believed without a look at the records (ADR 0004)."""
+    """Whether the header's timestamps can be trusted without reading the records (ADR 0004)."""
     age = now_ms - header.max_timestamp
     return (
         0 <= header.base_timestamp <= header.max_timestamp
         and -PLAUSIBLE_LEAD_MS <= age <= PLAUSIBLE_AGE_MS
-        and not 0 <= config.retention_ms < PLAUSIBLE_SHARE * age
-        and not 0 <= config.local_retention_ms < PLAUSIBLE_SHARE * age
+        and not 0 <= config.retention_ms < PLAUSIBLE_RETENTION_FRACTION * age
+        and not 0 <= config.local_retention_ms < PLAUSIBLE_RETENTION_FRACTION * age
         and config.message_timestamp_after_max_ms == DEFAULT_TIMESTAMP_AFTER_MAX_MS
     )
 
 
 def stored_codec(header: BatchHeader, config: TopicConfig) -> Codec:
-    """The codec that the topic wants the batch to have."""
+    """The codec in which the topic stores the batch."""
     wanted = config.compression_type
     return header.codec if wanted == "producer" else _CODECS[wanted]
 
 
-def judge_header(header: BatchHeader, config: TopicConfig) -> Refused | None:
-    """The topic's limits, as far as the header tells."""
+def validate_header(header: BatchHeader, config: TopicConfig) -> Rejection | None:
+    """Apply the topic's limits that can be checked from the header alone."""
     if header.size > config.max_message_bytes:
-        return Refused(
+        return Rejection(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {header.size} bytes, max.message.bytes is {config.max_message_bytes}",
         )
     if config.message_timestamp_type == "LogAppendTime" and header.log_append_time:
-        told = tuple(
-            BadRecord(number, "the batch has log append time, which only brokers give")
+        invalid = tuple(
+            InvalidRecord(number, "the batch has log append time, which only brokers set")
             for number in range(min(header.record_count, BAD_RECORDS_TOLD))
         )
-        return Refused(ErrorCode.INVALID_TIMESTAMP, "clients must not send log append time", told)
+        return Rejection(ErrorCode.INVALID_TIMESTAMP, "clients must not send log append time", invalid)
     return None
 
 
 def newest_allowed(config: TopicConfig, now_ms: int) -> int:
-    """The largest timestamp that a record may have (message.timestamp.after.max.ms)."""
+    """The largest timestamp a record may have (message.timestamp.after.max.ms)."""
     if config.message_timestamp_type == "LogAppendTime":
         return MAX_LONG
     return min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
@@ -139,40 +141,44 @@ def oldest_allowed(config: TopicConfig, now_ms: int) -> int:
 
 
 def kept_attributes(header: BatchHeader) -> int:
-    """The attributes of a client's batch as they are stored."""
-    return header.attributes & ~_BROKERS_BITS
+    """The attributes of a client's batch as stored."""
+    return header.attributes & ~_BROKER_ATTRIBUTES
 
 
-def refusal(error: RecordsError) -> Refused:
-    return Refused(FAULT_CODES[error.fault], str(error))
+def refusal(error: RecordsError) -> Rejection:
+    return Rejection(FAULT_CODES[error.fault], str(error))
 
 
 def decompressed_limit(header: BatchHeader, config: TopicConfig) -> int:
-    """How many bytes the records of a batch may have; one bound for all codecs."""
-    return FREE_BYTES + max(LARGEST_RATIO * header.size, config.max_message_bytes)
+    """Maximum decompressed size of a batch's records, for all codecs."""
+    return MIN_DECOMPRESSED_LIMIT + max(MAX_COMPRESSION_RATIO * header.size, config.max_message_bytes)
 
 
-def whole_limit(header: BatchHeader, config: TopicConfig) -> int:
-    """How many of them may be in memory at once, if the codec leaves no choice and no other batch does so."""
-    return FREE_BYTES + max(header.size, config.max_message_bytes)
+def memory_limit(header: BatchHeader, config: TopicConfig) -> int:
+    """Maximum decompressed bytes in memory at once, for a codec that cannot work in pieces, while no other
+    batch does the same.
+    """
+    return MIN_DECOMPRESSED_LIMIT + max(header.size, config.max_message_bytes)
 
 
 def require_plausible_count(header: BatchHeader, config: TopicConfig) -> None:
-    """Raises TOO_LARGE for more records than the smallest ones of WHOLE_BYTES, or of the limit beyond
-    FREE_BYTES, are: the walk costs more for each record than the codec does for its bytes.
+    """Raise TOO_LARGE if the record count is higher than the size limit allows for the smallest possible
+    records. Walking a record costs more than decompressing its bytes.
     """
-    most = WHOLE_BYTES + decompressed_limit(header, config) - FREE_BYTES
+    most = WHOLE_BYTES + decompressed_limit(header, config) - MIN_DECOMPRESSED_LIMIT
     if header.record_count * _LEAST_RECORD > most:
         message = f"{header.record_count} records in a batch of {header.size} bytes"
         raise RecordsError(RecordsFault.TOO_LARGE, message)
 
 
-def first_records_agree(buffer: memoryview, header: BatchHeader) -> bool:
-    """`FIRST_RECORDS`: lengths and offset deltas of the first records; of all and the batch's end if there
-    are no more. Raises INVALID. False if a timestamp is above the header's maximum, or they are all and none
-    has it: then the records are walked whole. The buffer holds exactly the batch.
+def first_records_are_consistent(buffer: memoryview, header: BatchHeader) -> bool:
+    """Check lengths and offset deltas of the first records (`FIRST_RECORDS`). If these are all records, also
+    check the end of the batch.
 
-    One flat loop: it runs for every uncompressed batch that is produced.
+    Returns False if a timestamp is above the header's maximum, or if all records were read and none has it:
+    then the whole batch must be walked. Raises INVALID. The buffer holds exactly the batch.
+
+    One flat loop, since it runs for every uncompressed batch that is produced.
     """
     at, end = HEADER_SIZE, len(buffer)
     count = header.record_count

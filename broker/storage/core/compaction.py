@@ -1,9 +1,10 @@
-"""What compaction does to a log: how far it may go, which segments it merges, what it keeps of each batch.
+"""Compaction rules: which part of a log can be cleaned, which segments are merged, and what is kept of each
+batch.
 
-The rules alone, over values; `broker/storage/cleaner.py` reads and writes the files. As in Kafka: of a key's
-records below the mapped end the last one stays, offsets and order never change, a tombstone stays for
-delete.retention.ms after the first cleaning that saw it (KIP-534), and what a reader or a producer still
-needs of a batch without records stays as an empty batch.
+These are pure functions over values; `broker/storage/cleaner.py` reads and writes the files. As in Kafka, the
+last record of each key below the end of the offset map is kept, offsets and order never change, a tombstone
+is kept for delete.retention.ms after the first cleaning that saw it (KIP-534), and a batch without records is
+kept as an empty batch if a reader or a producer still needs it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,37 +13,40 @@ from heapq import heapify, heappop
 from typing import NamedTuple
 
 from tierlog.base.segments import SegmentInfo
-from tierlog.broker.storage.core.key_map import KeyMap
-from tierlog.broker.storage.core.producer_state import EndMarker, ProducerState
+from tierlog.broker.storage.core.offset_map import OffsetMap
+from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import HEADER_SIZE, BatchHeader
 from tierlog.records.indexes import AbortedTxn
 from tierlog.records.rewrite import Span, emptied, rewritten, spans
 
-# -- how far --
+# -- cleanable range --
 
 
-class Dirty(NamedTuple):
-    """[first_offset, end_offset) has not been compacted and may be; bytes of segments below and in it."""
+class LogToClean(NamedTuple):
+    """[first_offset, end_offset) has not been compacted yet and can be.
+
+    `clean_bytes` and `dirty_bytes` are the sizes of the segments below and in that range.
+    """
 
     first_offset: int
     end_offset: int
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """A record in it is older than max.compaction.lag.ms (KIP-354)."""
+    """A record in the range is older than max.compaction.lag.ms (KIP-354)."""
 
     @property
     def ratio(self) -> float:
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
-    def must_be_cleaned(self, config: TopicConfig) -> bool:
+    def needs_cleaning(self, config: TopicConfig) -> bool:
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > config.min_cleanable_dirty_ratio)
 
 
-def dirty_part(
+def log_to_clean(
     segments: Sequence[SegmentInfo],
     config: TopicConfig,
     *,
@@ -50,8 +54,10 @@ def dirty_part(
     log_start_offset: int,
     last_stable_offset: int,
     now_ms: int,
-) -> Dirty:
-    """Rolled segments wholly below the last stable offset (hence the high watermark), and old enough."""
+) -> LogToClean:
+    """Find the cleanable range: rolled segments below the last stable offset (and so below the high
+    watermark) that are older than min.compaction.lag.ms.
+    """
     first = max(cleaned_to, log_start_offset)
     end, clean_bytes, dirty_bytes, oldest = first, 0, 0, None
     for segment in segments:
@@ -68,7 +74,7 @@ def dirty_part(
         if segment.first_timestamp > 0:
             oldest = min(oldest or segment.first_timestamp, segment.first_timestamp)
     overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
-    return Dirty(first, end, clean_bytes, dirty_bytes, overdue)
+    return LogToClean(first, end, clean_bytes, dirty_bytes, overdue)
 
 
 class SegmentSize(NamedTuple):
@@ -79,8 +85,8 @@ class SegmentSize(NamedTuple):
     time_index_bytes: int
 
 
-def grouped(segments: Iterable[SegmentSize], config: TopicConfig) -> list[list[SegmentSize]]:
-    """Neighbours that become one segment: together no larger than one may be."""
+def group_segments(segments: Iterable[SegmentSize], config: TopicConfig) -> list[list[SegmentSize]]:
+    """Group neighbouring segments that together fit into one segment."""
     groups: list[list[SegmentSize]] = []
     for segment in segments:
         group = groups[-1] if groups else []
@@ -101,10 +107,10 @@ def grouped(segments: Iterable[SegmentSize], config: TopicConfig) -> list[list[S
 # -- transactions --
 
 
-class TransactionFates:
-    """Which transactions a walk over the log has met; it tells aborted data, and markers without data.
+class CleanedTransactionMetadata:
+    """Transactions seen while reading the log in order: identifies aborted data and markers without data.
 
-    A marker stays for as long as the walk meets data of its transaction: a reader of that data needs it.
+    A marker is kept as long as data of its transaction is in the log, since readers of that data need it.
     """
 
     __slots__ = ("_aborted", "_committed", "_met", "_upcoming", "kept")
@@ -112,11 +118,11 @@ class TransactionFates:
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._upcoming = [(entry.first_offset, entry) for entry in aborted]
         heapify(self._upcoming)
-        self._aborted: dict[int, AbortedTxn] = {}  # by producer: those whose marker lies ahead
-        self._met: set[int] = set()  # producers of those of which a batch was met
+        self._aborted: dict[int, AbortedTxn] = {}  # by producer id, until their markers are read
+        self._met: set[int] = set()  # producers with a data batch in an aborted transaction
         self._committed: set[int] = set()
         self.kept: list[AbortedTxn] = []
-        """Entries for the index of the segment that is written: the marker is there, and data was met."""
+        """Entries for the transaction index of the segment being written: their marker is kept."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
@@ -129,17 +135,19 @@ class TransactionFates:
         self._committed.add(header.producer_id)
         return False
 
-    def is_superfluous(self, header: BatchHeader, marker: EndMarker | None) -> bool:
-        """Whether no data of a control batch's transaction was met; so for one that was emptied before."""
+    def can_discard(self, header: BatchHeader, marker: EndMarker | None) -> bool:
+        """Whether no data of a control batch's transaction has been read. Also True for a batch without
+        records.
+        """
         self._reach(header.last_offset)
         if header.record_count == 0:
             return True
         if marker is None:
-            return False  # of a kind that we do not know
+            return False  # an unknown control type
         if marker.committed:
-            superfluous = header.producer_id not in self._committed
+            has_no_data = header.producer_id not in self._committed
             self._committed.discard(header.producer_id)
-            return superfluous
+            return has_no_data
         entry = self._aborted.pop(header.producer_id, None)
         if entry is None or header.producer_id not in self._met:
             return True
@@ -153,20 +161,22 @@ class TransactionFates:
             self._aborted.setdefault(entry.producer_id, entry)
 
 
-# -- what is kept --
+# -- retained batches --
 
 
-class LastOfProducer(NamedTuple):
-    """`offset` is the last one of its last data batch, -1 if it wrote only markers in this epoch."""
+class LastRecord(NamedTuple):
+    """The last data offset of a producer, or -1 if the producer wrote only markers in this epoch."""
 
     epoch: int
     offset: int
 
 
-def last_of_producers(state: ProducerState) -> dict[int, LastOfProducer]:
-    """The batches that carry each live producer's last sequence (or its epoch): they stay, be it empty."""
+def last_records_of_producers(state: ProducerStateManager) -> dict[int, LastRecord]:
+    """The batches that hold each active producer's last sequence, or its epoch. They are kept, empty if
+    necessary.
+    """
     return {
-        producer.producer_id: LastOfProducer(
+        producer.producer_id: LastRecord(
             producer.epoch, producer.batches[-1].last_offset if producer.batches else -1
         )
         for producer in state
@@ -175,21 +185,23 @@ def last_of_producers(state: ProducerState) -> dict[int, LastOfProducer]:
 
 @dataclass(slots=True)
 class BatchFilter:
-    """What becomes of each batch of a log, in order."""
+    """Decides what to keep of each batch of a log, in order."""
 
-    keys: KeyMap
-    transactions: TransactionFates
-    producers: Mapping[int, LastOfProducer]
+    keys: OffsetMap
+    transactions: CleanedTransactionMetadata
+    producers: Mapping[int, LastRecord]
     now_ms: int
     delete_retention_ms: int
 
     def control(self, batch: bytes, header: BatchHeader, marker: EndMarker | None, *, stays: bool) -> bytes:
-        """The bytes of a marker's batch to write, maybe none. `stays`: in no case none."""
-        superfluous = self.transactions.is_superfluous(header, marker)
+        """The bytes to write for a control batch, empty to drop it. With `stays`, an empty batch is written
+        instead.
+        """
+        discard = self.transactions.can_discard(header, marker)
         horizon = header.delete_horizon_ms
-        if header.record_count == 0 or (superfluous and horizon is not None and horizon <= self.now_ms):
+        if header.record_count == 0 or (discard and horizon is not None and horizon <= self.now_ms):
             return emptied(header) if stays or self._is_last_of_producer(header) else b""
-        if superfluous and horizon is None:
+        if discard and horizon is None:
             return _with_horizon(batch, header, self.now_ms + self.delete_retention_ms)
         return batch
 
@@ -202,8 +214,10 @@ class BatchFilter:
         *,
         stays: bool,
     ) -> bytes:
-        """The same for records, which lie in their uncompressed bytes `plain`. They are walked twice where
-        some of them go: a list of those that stay would take thirty times the memory of the smallest.
+        """The bytes to write for a data batch whose uncompressed records are in `plain`, empty to drop it.
+
+        Records are walked twice where some are removed. A list of the kept ones would take thirty times the
+        memory of the smallest records.
         """
         aborted = self.transactions.is_aborted(header)
         if not aborted and header.base_offset >= self.keys.end_offset:
@@ -226,7 +240,7 @@ class BatchFilter:
         if record.offset >= self.keys.end_offset:
             return True
         if record.key is None:
-            return False  # from before the topic was compacted: nothing tells what would replace it
+            return False  # written before the topic was compacted
         return self.keys.is_last(record.key, record.offset) and not (expired and record.is_tombstone)
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
@@ -239,6 +253,6 @@ class BatchFilter:
 
 
 def _with_horizon(batch: bytes, header: BatchHeader, delete_horizon_ms: int) -> bytes:
-    """A marker's batch, which is never compressed, with a delete horizon."""
+    """Set the delete horizon of a control batch, which is never compressed."""
     plain = batch[HEADER_SIZE:]
     return rewritten(header, plain, spans(plain, header), delete_horizon_ms)

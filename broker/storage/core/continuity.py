@@ -1,12 +1,12 @@
-"""Continuity: which batch may follow another in a log, as far as base offset, length and leader epoch tell.
+"""Batch continuity: checks that a batch can follow another one, by base offset, length and leader epoch.
 
-The CRC of a batch covers none of these three (KIP-98: the leader writes them without computing it again). A
-flipped bit in them shows only where a batch is compared with its neighbours, and with the leader epochs that
-the log, or the manifest of the remote tier, knows beside it. A wrong length changes what the CRC is computed
-over, so that check finds it. Called wherever batches are read back and checked: recovery, scrub, reads,
-compaction, upload and download.
+These three fields are outside the batch's CRC, since the leader writes them without computing it again
+(KIP-98). A flipped bit in them is only visible by comparison with the neighbouring batches and with the
+leader epoch cache of the log, or of the remote manifest. A wrong length is detected by the CRC too, as it
+changes the bytes the CRC covers. Called wherever batches are read back and checked: recovery, scrubbing,
+reads, compaction, upload and download.
 
-Not found: a base offset that stays within a gap that compaction has left, as any offset there is possible.
+Not detected: a wrong base offset within a gap left by compaction, where any offset is possible.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,15 +20,15 @@ from tierlog.records.batch import BatchHeader
 MAX_OFFSET = (1 << 63) - 1
 
 Batch = TypeVar("Batch", bound=tuple[Any, ...])
-"""A tuple with the header in second place."""
+"""A tuple whose second element is the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRules:
-    """What is known of the batches of a log from elsewhere than their headers.
+    """What is known about a log's batches independently of their headers.
 
-    `gaps`: compaction may have removed batches, so offsets need only grow. `end_offset`: no batch ends above
-    it. `epochs` tells the leader epoch of every offset below `epochs_end`.
+    `gaps`: compaction may have removed batches, so offsets only need to grow. `end_offset`: no batch ends
+    above it. `epochs` holds the leader epoch of every offset below `epochs_end`.
     """
 
     gaps: bool
@@ -37,7 +37,9 @@ class HeaderRules:
     end_offset: int = MAX_OFFSET
 
     def fault(self, header: BatchHeader, expected: int) -> str:
-        """What a header says that cannot be, if all batches before it end below `expected`; else empty."""
+        """Why a header is invalid, given that all previous batches end below `expected`; empty if it is
+        valid.
+        """
         offset = header.base_offset
         if offset < expected or (offset > expected and not self.gaps):
             return f"a batch begins at offset {offset}, expected {expected}"
@@ -53,58 +55,63 @@ class HeaderRules:
         return f"the batch at offset {header.base_offset} is of leader epoch {epoch}, expected {said}"
 
     def known_until(self, header: BatchHeader) -> int:
-        """Up to which offset batches with that header's epoch have no fault, if they follow each other."""
+        """End of the range in which batches with that header's epoch are valid, if they are contiguous."""
         end_offset = min(self.end_offset, self.epochs_end)
         return self.epochs.known_until(header.leader_epoch, header.last_offset, end_offset)
 
     def is_certain(self, header: BatchHeader, expected: int, last_epoch: int) -> bool:
-        """Whether a header without a fault needs no batch behind it that confirms what it says."""
+        """Whether a valid header needs no confirmation by the next batch."""
         if header.base_offset > expected:
             return False
         known = header.last_offset < self.epochs_end and self.epochs.epoch_of(header.last_offset) != NO_EPOCH
         return known or header.leader_epoch == last_epoch
 
 
-def in_order(
+def consistent_prefix(
     batches: Iterable[Batch],
     start_offset: int,
     rules: HeaderRules,
     last_epoch: int = NO_EPOCH,
-    behind: BatchHeader | None = None,
+    next_header: BatchHeader | None = None,
 ) -> Iterator[Batch]:
-    """The batches up to the first whose header cannot be right. `start_offset` and `last_epoch`: the end and
-    the leader epoch of the batch before the first one. `behind`: what follows the last one.
+    """The batches before the first one whose header is invalid.
 
-    A header may jump ahead: over a gap, or to an epoch that nothing else knows. It is believed only if the
-    batch behind it does not say the opposite: where that one goes on from before the jump, the jump is wrong.
+    `start_offset` and `last_epoch`: the end offset and leader epoch of the batch before the first one.
+    `next_header`: the header after the last batch.
+
+    A header may jump ahead, over a gap or to an unknown leader epoch. It is accepted unless the next batch
+    contradicts it by continuing from before the jump.
     """
     expected, epoch = start_offset, last_epoch
     known_until: int = NO_OFFSET
-    doubted: Batch | None = None
+    unconfirmed: Batch | None = None
     for batch in batches:
         header: BatchHeader = batch[1]
         following = header.base_offset + header.last_offset_delta + 1
         if header.base_offset == expected and header.leader_epoch == epoch and following <= known_until:
-            yield batch  # nearly all of them
+            yield batch  # the common case
             expected = following
             continue
-        if doubted is not None:
-            if _refutes(header, doubted[1], expected, epoch):
+        if unconfirmed is not None:
+            if _refutes(header, unconfirmed[1], expected, epoch):
                 return
-            yield doubted
-            expected, epoch, doubted = doubted[1].next_offset, doubted[1].leader_epoch, None
+            yield unconfirmed
+            expected, epoch = unconfirmed[1].next_offset, unconfirmed[1].leader_epoch
+            unconfirmed = None
         if header.leader_epoch < epoch or rules.fault(header, expected):
             return
         if not rules.is_certain(header, expected, epoch):
-            doubted, known_until = batch, NO_OFFSET
+            unconfirmed, known_until = batch, NO_OFFSET
             continue
         yield batch
         expected, epoch, known_until = following, header.leader_epoch, rules.known_until(header)
-    if doubted is not None and (behind is None or not _refutes(behind, doubted[1], expected, epoch)):
-        yield doubted
+    if unconfirmed is not None and (
+        next_header is None or not _refutes(next_header, unconfirmed[1], expected, epoch)
+    ):
+        yield unconfirmed
 
 
 def _refutes(header: BatchHeader, jumped: BatchHeader, expected: int, epoch: int) -> bool:
-    """Whether a header goes on from where the log was before one that jumps, and not from there."""
+    """Whether a header continues from before another header that jumped ahead, and not from after it."""
     follows = header.base_offset >= jumped.next_offset and header.leader_epoch >= jumped.leader_epoch
     return not follows and header.base_offset >= expected and header.leader_epoch >= epoch

@@ -1,15 +1,14 @@
-"""Producer state of one partition: what makes retries idempotent and transactions visible (KIP-98,
-KIP-360).
+"""Producer state of one partition: makes retries idempotent and transactions visible (KIP-98, KIP-360).
 
-Per producer id: its epoch, its last five batches, and the first offset of its open transaction. `judge`
-decides and changes nothing; `apply` records what was written. The log owns one instance, snapshots it at
-each roll, and rebuilds it from a snapshot and the batches after it.
+For each producer id it keeps the epoch, the last five batches and the first offset of the open transaction.
+`validate` decides and changes nothing; `apply` records an appended batch. The log owns one instance, writes a
+snapshot at each roll, and rebuilds the state from a snapshot and the batches after it.
 
-A snapshot is Kafka's, which holds one batch of each producer, and behind it what Kafka's leaves out: the
-batches before, and how long each producer has been idle (docs/adr/0012-what-a-restart-knows-of-producers.md).
+A snapshot has Kafka's format, which holds one batch per producer, followed by what Kafka leaves out: the
+earlier batches and how long each producer has been idle (docs/adr/0012-what-a-restart-knows-of-producers.md).
 
 Invariants: a producer's kept batches follow each other in sequence and offset; a transaction is open or
-complete, never both; nothing at or above the first unstable offset is stable.
+complete, never both; no offset at or above the first unstable offset is stable.
 """
 
 import struct
@@ -25,29 +24,28 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
 BATCHES_KEPT = 5
-"""Kafka clients keep at most five batches in flight with idempotence on; any of them may be sent again."""
+"""Kafka clients have at most five batches in flight with idempotence enabled. Any of them may be retried."""
 
 LARGEST_SEQUENCE = 2**31 - 1
 NO_PRODUCER_ID = -1
 
 _SNAPSHOT_VERSION = 1
-_PROLOGUE = struct.Struct(">hIi")  # version, crc32c of what follows it, number of entries
+_PROLOGUE = struct.Struct(">hIi")  # version, crc32c of the rest, number of entries
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
-_REST = struct.Struct(
-    ">4sH"
-)  # behind Kafka's entries: magic, version; then for each of them, in their order:
+_REST = struct.Struct(">4sH")  # after Kafka's entries: magic, version, then one entry for each of them
 _REST_MAGIC, _REST_VERSION = b"TLPB", 1
 _EARLIER = tuple(struct.Struct(">Bqq" + "iqiq" * count) for count in range(BATCHES_KEPT))
-"""By how many batches before the last one follow: that number, milliseconds without a batch, the timestamp of
-the last one (in Kafka's entry is the time at which it was written), and those before."""
+"""Layouts by number of earlier batches: that number, idle milliseconds, the timestamp of the last batch
+(Kafka's entry has the time at which it was written), and the earlier batches.
+"""
 
 
 class MalformedSnapshot(ValueError):
-    """The bytes are not a producer snapshot; the log falls back to an older one and replays more batches."""
+    """The bytes are not a producer snapshot. The log falls back to an older one and replays more batches."""
 
 
-class KeptBatch(NamedTuple):
+class BatchMetadata(NamedTuple):
     last_sequence: int
     last_offset: int
     offset_delta: int
@@ -59,38 +57,38 @@ class KeptBatch(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A retry of a batch that was written before: answer with its offsets, write nothing."""
+    """A retry of a batch that has been appended: acknowledge its offsets, append nothing."""
 
     base_offset: int
     last_offset: int
     timestamp: int
 
 
-class BadRecord(NamedTuple):
-    """One record on whose account a batch is refused (KIP-467)."""
+class InvalidRecord(NamedTuple):
+    """A record because of which the batch is rejected (KIP-467)."""
 
     number: int
-    """Its place in the batch, from 0."""
+    """Index in the batch, from 0."""
     message: str
 
 
-class Refused(NamedTuple):
-    """Definitely not written."""
+class Rejection(NamedTuple):
+    """The batch has not been appended and never will be."""
 
     error: ErrorCode
     message: str
-    records: tuple[BadRecord, ...] = ()
+    records: tuple[InvalidRecord, ...] = ()
 
 
 class EndMarker(NamedTuple):
-    """What a control record says of a transaction."""
+    """Content of a control record that ends a transaction."""
 
     committed: bool
     coordinator_epoch: int
 
 
 class CompletedTransaction(NamedTuple):
-    """Offsets inclusive; `last_offset` is the marker's."""
+    """Offsets are inclusive; `last_offset` is that of the marker."""
 
     producer_id: int
     first_offset: int
@@ -98,9 +96,11 @@ class CompletedTransaction(NamedTuple):
     aborted: bool
 
 
-class Producer:
-    """State of one producer id. `transaction_first_offset` is -1 outside a transaction. `idle_ms`: what
-    `ProducerState.expire` has seen to pass since its last batch, never more; -1 before it has seen any.
+class ProducerStateEntry:
+    """State of one producer id.
+
+    `transaction_first_offset` is -1 outside a transaction. `idle_ms` is the time since its last batch as
+    observed by `ProducerStateManager.expire`, never more than the true time; -1 before the first observation.
     """
 
     __slots__ = (
@@ -116,7 +116,7 @@ class Producer:
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
         self.epoch = -1
-        self.batches: deque[KeptBatch] = deque(maxlen=BATCHES_KEPT)
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.coordinator_epoch = -1
         self.timestamp = NO_TIMESTAMP
         self.idle_ms = -1
@@ -128,35 +128,35 @@ class Producer:
             self.epoch = epoch
 
 
-class ProducerState:
-    __slots__ = ("_complete", "_looked_ms", "_open", "_producers", "is_whole")
+class ProducerStateManager:
+    __slots__ = ("_complete", "_expired_at_ms", "_open", "_producers", "has_all_batches")
 
     def __init__(self) -> None:
-        self.is_whole = True
-        """Whether it knows the last five batches of each producer; not so after Kafka's snapshot alone."""
-        self._looked_ms: int | None = None  # the monotonic clock at the last look for idle ones
-        self._producers: dict[int, Producer] = {}
+        self.has_all_batches = True
+        """Whether it has the last five batches of each producer. False after loading a snapshot written by
+        Kafka.
+        """
+        self._expired_at_ms: int | None = None  # monotonic time of the last call of `expire`
+        self._producers: dict[int, ProducerStateEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self._complete: dict[
-            int, int
-        ] = {}  # marker offset -> first offset, until the high watermark has passed it
+        self._complete: dict[int, int] = {}  # marker offset -> first offset, until below the high watermark
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def __iter__(self) -> Iterator[Producer]:
+    def __iter__(self) -> Iterator[ProducerStateEntry]:
         return iter(self._producers.values())
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
-    def judge(self, header: BatchHeader) -> Duplicate | Refused | None:
-        """Whether a client's batch may be appended: None means yes. Changes nothing."""
+    def validate(self, header: BatchHeader) -> Duplicate | Rejection | None:
+        """Check whether a client's batch can be appended: None means yes. Changes nothing."""
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch < 0:
-            return None  # state may have expired: accept any sequence (KIP-360)
+            return None  # the state may have expired: any sequence is accepted (KIP-360)
         if header.producer_epoch < known.epoch:
-            return Refused(
+            return Rejection(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {known.epoch}, the batch {header.producer_epoch}",
             )
@@ -164,7 +164,7 @@ class ProducerState:
             if header.base_sequence == 0:
                 return None
             return _gap(header, expected=0)
-        return _judge_sequence(known, header) or _judge_transaction(known, header)
+        return _validate_sequence(known, header) or _validate_transaction(known, header)
 
     def apply(
         self,
@@ -174,12 +174,12 @@ class ProducerState:
         *,
         now_ms: int = NO_TIMESTAMP,
     ) -> CompletedTransaction | None:
-        """Records an appended batch (its header's own base offset is not read); a marker ends its
-        transaction.
+        """Record an appended batch. A marker ends its transaction. The base offset in the header
+        is ignored.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = Producer(header.producer_id)
+            producer = self._producers[header.producer_id] = ProducerStateEntry(header.producer_id)
         producer.begin_epoch(header.producer_epoch)
         producer.timestamp = header.max_timestamp if now_ms == NO_TIMESTAMP else now_ms
         producer.idle_ms = -1
@@ -187,7 +187,9 @@ class ProducerState:
             return self._end_transaction(producer, base_offset, marker)
         delta = header.last_offset_delta
         last_sequence = advance_sequence(header.base_sequence, delta)
-        producer.batches.append(KeptBatch(last_sequence, base_offset + delta, delta, header.max_timestamp))
+        producer.batches.append(
+            BatchMetadata(last_sequence, base_offset + delta, delta, header.max_timestamp)
+        )
         if header.is_transactional and producer.transaction_first_offset < 0:
             producer.transaction_first_offset = base_offset
             self._open[producer.producer_id] = base_offset
@@ -199,25 +201,26 @@ class ProducerState:
             return None
         return min((*self._open.values(), *self._complete.values()))
 
-    def stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """The last stable offset once that transaction is gone; the transaction index stores it."""
+    def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
+        """The last stable offset once that transaction is complete; stored in the transaction index."""
         others = [first for producer_id, first in self._open.items() if producer_id != completed.producer_id]
         return min(others, default=completed.last_offset + 1)
 
-    def high_watermark_moved(self, high_watermark: int) -> None:
-        """Transactions whose markers are replicated no longer hold the last stable offset."""
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Stop holding the last stable offset for transactions whose markers are committed."""
         if self._complete:
             self._complete = {at: first for at, first in self._complete.items() if at >= high_watermark}
 
     def expire(self, monotonic_ms: int, after_ms: int) -> int:
-        """Forgets producers outside a transaction that wrote nothing for `after_ms`; returns how many.
+        """Remove producers without an open transaction that have been idle for `after_ms`; returns their
+        number.
 
-        Idle time is summed up from one call to the next, by a clock that does not jump, and kept in
-        snapshots: no wall clock has a say in it, before or after a restart. What has passed since the last
-        snapshot before a crash, and while the broker was away, is not counted.
+        Idle time is summed from call to call with a monotonic clock and stored in snapshots, so it does not
+        depend on the wall clock. Time since the last snapshot before a crash, and time while the broker is
+        down, is not counted.
         """
-        passed_ms = 0 if self._looked_ms is None else max(0, monotonic_ms - self._looked_ms)
-        self._looked_ms = monotonic_ms
+        passed_ms = 0 if self._expired_at_ms is None else max(0, monotonic_ms - self._expired_at_ms)
+        self._expired_at_ms = monotonic_ms
         gone = []
         for producer in self._producers.values():
             producer.idle_ms = 0 if producer.idle_ms < 0 else producer.idle_ms + passed_ms
@@ -228,15 +231,15 @@ class ProducerState:
         return len(gone)
 
     def encode(self) -> bytes:
-        """Kafka's snapshot, version 1, and the rest behind it, which Kafka's tools and brokers skip."""
+        """Kafka's snapshot, version 1, followed by data that Kafka's tools and brokers ignore."""
         entries = [_ENTRY.pack(*_snapshot_fields(producer)) for producer in self._producers.values()]
         body = b"".join([struct.pack(">i", len(entries)), *entries, *self._rest()])
         return _PROLOGUE.pack(_SNAPSHOT_VERSION, crc32c(body), len(entries)) + body[4:]
 
     def _rest(self) -> Iterator[bytes]:
-        if self._producers and self.is_whole:
+        if self._producers and self.has_all_batches:
             yield _REST.pack(_REST_MAGIC, _REST_VERSION)
-        for producer in self._producers.values() if self.is_whole else ():
+        for producer in self._producers.values() if self.has_all_batches else ():
             batches = producer.batches
             count = max(len(batches) - 1, 0)
             timestamp = batches[-1].timestamp if batches else NO_TIMESTAMP
@@ -244,7 +247,7 @@ class ProducerState:
             yield _EARLIER[count].pack(count, max(producer.idle_ms, 0), timestamp, *earlier)
 
     @classmethod
-    def decode(cls, content: bytes) -> "ProducerState":
+    def decode(cls, content: bytes) -> "ProducerStateManager":
         """Raises MalformedSnapshot."""
         if len(content) < _PROLOGUE.size:
             raise MalformedSnapshot("too short")
@@ -265,14 +268,14 @@ class ProducerState:
             coordinator_epoch,
             txn_first,
         ) in _ENTRY.iter_unpack(content[_PROLOGUE.size : end]):
-            producer = state._producers[producer_id] = Producer(producer_id)
+            producer = state._producers[producer_id] = ProducerStateEntry(producer_id)
             producer.epoch, producer.timestamp, producer.coordinator_epoch = (
                 epoch,
                 timestamp,
                 coordinator_epoch,
             )
             if offset >= 0:
-                producer.batches.append(KeptBatch(sequence, offset, delta, timestamp))
+                producer.batches.append(BatchMetadata(sequence, offset, delta, timestamp))
             producer.transaction_first_offset = txn_first
             if txn_first >= 0:
                 state._open[producer_id] = txn_first
@@ -280,8 +283,8 @@ class ProducerState:
         return state
 
     def _decode_rest(self, rest: bytes) -> None:
-        """What a newer tierlog writes there is skipped; Kafka writes nothing."""
-        self.is_whole = not self._producers
+        """Read the part after Kafka's entries. Unknown versions are ignored."""
+        self.has_all_batches = not self._producers
         if len(rest) < _REST.size or _REST.unpack_from(rest) != (_REST_MAGIC, _REST_VERSION):
             return
         at = _REST.size
@@ -292,14 +295,14 @@ class ProducerState:
                 at += layout.size
                 if producer.batches:
                     producer.batches[-1] = producer.batches[-1]._replace(timestamp=timestamp)
-                earlier = [KeptBatch(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
+                earlier = [BatchMetadata(*fields[n : n + 4]) for n in range(0, len(fields), 4)]
                 producer.batches.extendleft(reversed(earlier))
         except (struct.error, IndexError):
-            raise MalformedSnapshot("what lies behind Kafka's entries is cut short") from None
-        self.is_whole = True
+            raise MalformedSnapshot("the part after Kafka's entries is truncated") from None
+        self.has_all_batches = True
 
     def check(self) -> None:
-        """Raises InvariantViolation if a producer's batches do not follow each other."""
+        """Raise InvariantViolation if a producer's batches do not follow each other."""
         for producer in self._producers.values():
             for before, after in zip(producer.batches, list(producer.batches)[1:], strict=False):
                 require(
@@ -312,7 +315,7 @@ class ProducerState:
             )
 
     def _end_transaction(
-        self, producer: Producer, marker_offset: int, marker: EndMarker | None
+        self, producer: ProducerStateEntry, marker_offset: int, marker: EndMarker | None
     ) -> CompletedTransaction | None:
         if marker is None:
             return None
@@ -320,19 +323,19 @@ class ProducerState:
         first = self._open.pop(producer.producer_id, None)
         producer.transaction_first_offset = -1
         if first is None:
-            return None  # an empty transaction: the producer wrote nothing to this partition
+            return None  # the transaction has no records in this partition
         self._complete[marker_offset] = first
         return CompletedTransaction(producer.producer_id, first, marker_offset, not marker.committed)
 
 
 def advance_sequence(sequence: int, by: int) -> int:
-    """Sequences wrap from 2^31-1 to 0; a batch without sequences (-1, the coordinator's own) keeps that."""
+    """Sequences wrap from 2^31-1 to 0. Batches of the coordinator have none (-1)."""
     return sequence if sequence < 0 else (sequence + by) & LARGEST_SEQUENCE
 
 
-def _judge_sequence(known: Producer, header: BatchHeader) -> Duplicate | Refused | None:
+def _validate_sequence(known: ProducerStateEntry, header: BatchHeader) -> Duplicate | Rejection | None:
     if not known.batches:
-        # Only markers were written in this epoch: the producer starts from 0 again.
+        # Only markers were written in this epoch: the producer starts again from 0.
         return None if header.base_sequence == 0 else _gap(header, expected=0)
     expected = advance_sequence(known.batches[-1].last_sequence, 1)
     if header.base_sequence == expected:
@@ -344,21 +347,23 @@ def _judge_sequence(known: Producer, header: BatchHeader) -> Duplicate | Refused
     return _gap(header, expected)
 
 
-def _judge_transaction(known: Producer, header: BatchHeader) -> Refused | None:
+def _validate_transaction(known: ProducerStateEntry, header: BatchHeader) -> Rejection | None:
     if known.transaction_first_offset >= 0 and not header.is_transactional:
-        return Refused(ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction")
+        return Rejection(
+            ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has an open transaction"
+        )
     return None
 
 
-def _gap(header: BatchHeader, expected: int) -> Refused:
-    return Refused(
+def _gap(header: BatchHeader, expected: int) -> Rejection:
+    return Rejection(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
     )
 
 
-def _snapshot_fields(producer: Producer) -> tuple[int, ...]:
-    last = producer.batches[-1] if producer.batches else KeptBatch(-1, -1, 0, -1)
+def _snapshot_fields(producer: ProducerStateEntry) -> tuple[int, ...]:
+    last = producer.batches[-1] if producer.batches else BatchMetadata(-1, -1, 0, -1)
     return (
         producer.producer_id,
         producer.epoch,

@@ -1,6 +1,6 @@
-"""When a segment is rolled and which segments are deleted: the rules alone, over values.
+"""Segment rolling and retention: pure rules for when a segment is rolled and which segments are deleted.
 
-Called by the replica on append and by the periodic retention loop.
+Called by the replica on append and by the periodic retention task.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,16 @@ from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
 
 LARGEST_RELATIVE_OFFSET = 2**31 - 1
-"""Index entries hold offsets relative to the segment's base in 32 bits."""
+"""Index entries hold 32-bit offsets relative to the segment's base offset."""
 
 NO_LIMIT = -1
 
 
-class Fill(Protocol):
-    """How full the active segment is: the segment itself, read where it stands, since every append asks.
+class ActiveSegment(Protocol):
+    """The fields of the active segment that the roll rules read. The segment itself implements it, since
+    every append checks the rules.
 
-    `first_timestamp` is that of the first batch, -1 while empty.
+    `first_timestamp` is that of the first batch, or NO_TIMESTAMP while the segment is empty.
     """
 
     base_offset: int
@@ -35,7 +36,7 @@ class Fill(Protocol):
 
 
 def must_roll(
-    fill: Fill,
+    fill: ActiveSegment,
     config: TopicConfig,
     size: int,
     last_offset: int,
@@ -43,8 +44,8 @@ def must_roll(
     now_ms: int,
     age_limit_ms: int,
 ) -> bool:
-    """Whether a batch of `size` bytes that ends at `last_offset` belongs into a new segment (Kafka's
-    LogSegment).
+    """Whether a batch of `size` bytes ending at `last_offset` belongs in a new segment (Kafka's
+    LogSegment.shouldRoll).
     """
     if fill.size == 0:
         return last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
@@ -57,11 +58,11 @@ def must_roll(
     )
 
 
-def count_fitting(
-    fill: Fill, config: TopicConfig, batches: Sequence[tuple[int, BatchHeader]], age_limit_ms: int
+def count_for_segment(
+    fill: ActiveSegment, config: TopicConfig, batches: Sequence[tuple[int, BatchHeader]], age_limit_ms: int
 ) -> int:
-    """How many of the batches certainly belong into the same segment as the first: they are written at once.
-    Of the next one `must_roll` decides.
+    """How many of the batches belong in the same segment as the first one, and can be written together.
+    `must_roll` decides about the next one.
     """
     size, first = fill.size, batches[0][1]
     oldest = fill.first_timestamp if fill.size else first.first_timestamp
@@ -84,33 +85,38 @@ def count_fitting(
 
 
 def age_limit_ms(config: TopicConfig) -> int:
-    """How old the active segment of a topic may be: what is compacted must be rolled first (KIP-354)."""
+    """Maximum age of the active segment. Compaction needs rolled segments, so max.compaction.lag.ms applies
+    too (KIP-354).
+    """
     compacts = "compact" in config.cleanup_policy
     return min(config.segment_ms, config.max_compaction_lag_ms) if compacts else config.segment_ms
 
 
 def draw_age_limit_ms(config: TopicConfig, rng: Rng) -> int:
-    """How old the next active segment may be, less a random part, so that not all are rolled at once."""
+    """The age limit for the next active segment, minus a random part (segment.jitter.ms), so that segments do
+    not all roll at once.
+    """
     most = min(config.segment_jitter_ms, config.segment_ms)
     return age_limit_ms(config) - (rng.randrange(most) if most > 0 else 0)
 
 
-def idle_must_roll(fill: Fill, now_ms: int, age_limit_ms: int) -> bool:
-    """Whether an active segment that nobody appends to is rolled, so that its records can be tiered."""
+def must_roll_idle(fill: ActiveSegment, now_ms: int, age_limit_ms: int) -> bool:
+    """Whether an active segment without appends is rolled, so that its records can be tiered."""
     return fill.size > 0 and now_ms - fill.created_ms > age_limit_ms
 
 
-def expired(
+def count_expired(
     segments: Sequence[SegmentInfo],
     config: TopicConfig,
     log_start_offset: int,
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """How many of the oldest segments retention deletes. The last one may be among them: roll it first.
+    """How many of the oldest segments retention deletes. This may include the active segment, which must be
+    rolled first.
 
-    A tiered partition loses here only what lies below its log start: the rest is the tiering planner's, which
-    knows what has been uploaded.
+    In a tiered partition only segments below the log start offset are deleted here. The tiering planner,
+    which knows what has been uploaded, decides about the rest.
     """
     policy_deletes = "delete" in config.cleanup_policy and not config.remote_storage_enable
     excess = sum(segment.size_bytes for segment in segments) - config.retention_bytes
@@ -137,8 +143,10 @@ def expired(
     return count
 
 
-def _age_ms(fill: Fill, max_timestamp: int, now_ms: int) -> int:
-    """By the records' own clock where they have one, so that replayed history is cut as it was first."""
+def _age_ms(fill: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
+    """By record timestamps if there are any, so that replayed history rolls at the same places as the
+    original.
+    """
     if fill.first_timestamp != NO_TIMESTAMP and max_timestamp != NO_TIMESTAMP:
         return max_timestamp - fill.first_timestamp
     return now_ms - fill.created_ms

@@ -33,7 +33,7 @@ from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, Registration
-from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
 from tierlog.broker.net.dispatch import Dispatcher
@@ -46,10 +46,10 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_reports import ReplicaReports
-from tierlog.broker.storage.log_dir import DataDirectory
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage, Segment
-from tierlog.broker.storage.unclean_restart import may_have_lost, note_boot, previous_epoch
+from tierlog.broker.storage.unclean_restart import may_have_lost, previous_broker_epoch, record_boot_id
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AllocateProducerIds
@@ -245,7 +245,7 @@ class SimBroker:
 
     async def _start(self) -> None:
         settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
-        self.directories = DataDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
+        self.directories = LogDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
         identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
         tasks = TaskGroup(self._report)
         self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum, self.name)
@@ -340,7 +340,7 @@ class SimBroker:
             lease=WatchedLease(self, lifecycle, self._observer),
             isr_due=updater.due,
         )
-        upkeep = Upkeep(settings, replicas, self.files, self.clock, tasks, commits, node)
+        upkeep = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
         await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering, reports, scrubber)
 
     async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
@@ -377,7 +377,7 @@ class SimBroker:
             interval_ms=self.settings.broker_heartbeat_interval_ms,
             session_ms=self.settings.broker_session_timeout_ms,
             alone=False,
-            registered=self.directories.note_epoch,
+            registered=self.directories.record_broker_epoch,
             replaced=lambda why: self.kill(),
         )
 
@@ -414,7 +414,7 @@ class SimBroker:
         deps: Dependencies,
         lifecycle: BrokerLifecycle,
         updater: IsrUpdater,
-        upkeep: Upkeep,
+        upkeep: LogMaintenance,
         tiering: Tiering | None,
         reports: ReplicaReports,
         scrubber: Scrubber,
@@ -436,7 +436,7 @@ class SimBroker:
                 rack=None,
                 may_have_lost=self.directories.may_have_lost,
                 directories=tuple(one.directory_id for one in self.directories.online if one.directory_id),
-                previous_epoch=previous_epoch(self.files, paths),
+                previous_epoch=previous_broker_epoch(self.files, paths),
                 min_in_sync=settings.min_insync_replicas,
                 unclean_election=settings.unclean_leader_election_enable,
             )
@@ -446,7 +446,7 @@ class SimBroker:
         opened = metadata.image
         await self._open(replicas, opened, reports)
         if not (self.directories.offline or replicas.offline_count):
-            note_boot(self.files, paths, str(self.boot))
+            record_boot_id(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
@@ -467,7 +467,7 @@ class SimBroker:
         write, before = replicas.checkpoints.write, self._checkpointed
         self._checkpointed = {}
 
-        async def written(directory: DataDirectory) -> bool:
+        async def written(directory: LogDirectory) -> bool:
             known = {
                 replica.name: (replica, min(replica.high_watermark, replica.recovery_point))
                 for replica in replicas.replicas_in(directory)

@@ -19,7 +19,7 @@ from simulator.switches import safeguard as _safeguard
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.groups.core import coordinator
 from tierlog.broker.lifecycle import BrokerLifecycle
-from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.remote import tier_driver
 from tierlog.broker.replication.core import fetched_batches as replicated
 from tierlog.broker.replication.core.follower import FollowerCore
@@ -28,7 +28,7 @@ from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.storage import checked_batches, recovery
-from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.config.topic import MAX_LONG
 from tierlog.metadata import evolve
 from tierlog.metadata.controller import election, in_sync, partition_change, remote
@@ -274,7 +274,7 @@ def _() -> Patches:
 
 @_safeguard("sequences of producers", "a retry is written twice")
 def _() -> Patches:
-    yield ProducerState, "judge", lambda producers, header: None
+    yield ProducerStateManager, "validate", lambda producers, header: None
 
 
 @_safeguard("commits are of the group's generation", "who lost a partition commits for it")
@@ -304,7 +304,7 @@ def _() -> Patches:
 @_safeguard("a snapshot has five batches of each producer", "a retry after a restart is refused")
 def _() -> Patches:
     """As Kafka's, and what it leaves out lies too far back in the log."""
-    yield ProducerState, "_rest", lambda state: iter(())
+    yield ProducerStateManager, "_rest", lambda state: iter(())
     yield recovery, "refill", lambda *_: None
 
 
@@ -317,12 +317,14 @@ class _WallClock:
 
 @_safeguard("producers are idle by the monotonic clock", "a retry is written twice after a jump of the clock")
 def _() -> Patches:
-    init = Upkeep.__init__
+    init = LogMaintenance.__init__
 
-    def without(upkeep: Upkeep, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any) -> None:
+    def without(
+        upkeep: LogMaintenance, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any
+    ) -> None:
         init(upkeep, settings, replicas, files, _WallClock(clock), *rest)
 
-    yield Upkeep, "__init__", without
+    yield LogMaintenance, "__init__", without
 
 
 # --- the remote tier

@@ -32,8 +32,8 @@ from tierlog.protocol.schema import ZERO_UUID
 
 @safeguard("timestamps of records, and not of headers", "a false header deletes acknowledged records")
 def _() -> Patches:
-    yield replica, "checks_for", lambda *_: RecordChecks.FIRST_RECORDS
-    yield replica, "first_records_agree", lambda *_: True
+    yield replica, "required_checks", lambda *_: RecordChecks.FIRST_RECORDS
+    yield replica, "first_records_are_consistent", lambda *_: True
 
 
 # --- the controller

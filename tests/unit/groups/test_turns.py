@@ -16,10 +16,10 @@ from tierlog.broker.gateway.exposition import exposition
 from tierlog.broker.maintenance import log_cleaner
 from tierlog.broker.maintenance import log_maintenance as upkeep
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
-from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -36,13 +36,13 @@ class Node:
         settings = settings_from({"log.dirs": str(path), "log.cleanup.policy": "compact"})
         files, clock, rng = OsFiles(), Hands(), random.Random(1)
         self.tasks = TaskGroup(lambda *_: None)
-        self.directories = DataDirectories([path], files, rng)
+        self.directories = LogDirectories([path], files, rng)
         commits = GroupCommit()
         self.replicas = ReplicaManager(
             settings, self.directories, clock, self.tasks, rng, moved=lambda _: None
         )
         self.cleaner = LogCleaner(settings, self.replicas, clock, self.tasks, commits)
-        self.upkeep = Upkeep(settings, self.replicas, files, clock, self.tasks, commits, self)
+        self.upkeep = LogMaintenance(settings, self.replicas, files, clock, self.tasks, commits, self)
 
     async def ensure_reserve(self) -> bool:
         return True

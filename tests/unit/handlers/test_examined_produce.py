@@ -28,8 +28,8 @@ from tierlog.broker.handlers.validated_produce import Unexamined
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.core.record_validation import BYTES_AT_ONCE, RECORDS_AT_ONCE
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.core.record_validation import BYTES_PER_TURN, RECORDS_PER_TURN
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata import records as r
@@ -43,7 +43,7 @@ from tierlog.records.codecs import Codec
 from tierlog.records.writer import NewRecord, encode_batch, with_section
 
 TOPIC = uuid.UUID(int=5)
-MANY = RECORDS_AT_ONCE + 1
+MANY = RECORDS_PER_TURN + 1
 ALL, LEADER, NONE = -1, 1, 0
 
 
@@ -115,7 +115,7 @@ class Node:
         settings = settings_from({"log.dirs": str(directory)})
         self.replicas = ReplicaManager(
             settings,
-            DataDirectories([directory], OsFiles(), rng),
+            LogDirectories([directory], OsFiles(), rng),
             SystemClock(),
             self.tasks,
             rng,
@@ -442,7 +442,7 @@ async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> 
     for codec in Codec:
         answer = await client.ask(PRODUCE_KEY, 9, request(batch(100, codec)))
         assert told(answer)[0][0] == 0
-    large = bytes(encode_batch([NewRecord(SystemClock().now_ms(), None, bytes(BYTES_AT_ONCE))]))
+    large = bytes(encode_batch([NewRecord(SystemClock().now_ms(), None, bytes(BYTES_PER_TURN))]))
     assert told(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
     assert told(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
     assert (node.threads.held, node.examiner.batches) == ([], 0)

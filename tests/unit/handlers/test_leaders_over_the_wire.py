@@ -20,7 +20,7 @@ from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -76,7 +76,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         Metadata(),
     )
     settings = settings_from({"log.dirs": str(tmp_path)})
-    directories = DataDirectories([tmp_path], OsFiles(), rng)
+    directories = LogDirectories([tmp_path], OsFiles(), rng)
     replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=lambda name: None)
     await replicas.open_all(metadata.image)
     deps = Dependencies(

@@ -179,7 +179,7 @@ async def test_a_topic_deleted_just_after_the_switch_leaves_nothing_behind(tmp_p
     node.to("b")
     await until(lambda: node.directories.directory_of(NAME) is node.directories.all[1])
     node.follow(EMPTY)
-    node.directories.prefer(NAME, node.directories.all[0])
+    node.directories.set_preferred(NAME, node.directories.all[0])
     node.follow(image_of(2))
     await node.manager.made()
     node.append(500)

@@ -8,14 +8,14 @@ from moving_node import NAME, Node, image_of
 from pump import until
 
 from tierlog.broker.maintenance.directory_move import SLOW_ENDS_MAX
-from tierlog.broker.maintenance.directory_moves import MoveEnd
+from tierlog.broker.maintenance.directory_moves import MoveOutcome
 
 
 async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
     """Its target hangs while flushes are held, for longer than they are held."""
     node = await Node(path, held_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
-    node.disk.closes_if = node.replica.log.flushing._lock.locked
+    node.disk.closes_if = node.replica.log.flusher._lock.locked
     await hang(node)
     return node
 
@@ -59,21 +59,21 @@ async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -
     node.disk.gate.set()
     await node.moved()
     assert node.places() == ["a/t-0"]
-    assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveEnd.FAILED: 1})
+    assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveOutcome.FAILED: 1})
     node.moves.waits.held_s = 30
     node.to("b")
     await node.moved()
     assert node.places() == ["b/t-0"]
-    assert (node.moves.failed, node.moves.ended[MoveEnd.MOVED]) == (set(), 1)
+    assert (node.moves.failed, node.moves.ended[MoveOutcome.MOVED]) == (set(), 1)
     await node.stop()
 
 
-@pytest.mark.parametrize("end", [MoveEnd.FAILED, MoveEnd.STOPPED])
+@pytest.mark.parametrize("end", [MoveOutcome.FAILED, MoveOutcome.STOPPED])
 async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
-    tmp_path: Path, end: MoveEnd
+    tmp_path: Path, end: MoveOutcome
 ) -> None:
     node = await hung_at_the_end(tmp_path)
-    if end is MoveEnd.STOPPED:
+    if end is MoveOutcome.STOPPED:
         node.moves.waits.held_s = 30
         node.to("a")
     await until(lambda: not node.moves._moves)
@@ -100,5 +100,5 @@ async def test_those_who_wait_for_a_flush_get_it_before_flushes_are_held_again(t
     assert node.moves.under_way == [move]
     node.to("a")
     await node.moved()
-    assert node.moves.ended == {MoveEnd.STOPPED: 1}
+    assert node.moves.ended == {MoveOutcome.STOPPED: 1}
     await node.stop()

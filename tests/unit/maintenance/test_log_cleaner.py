@@ -18,8 +18,8 @@ from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import CLEANER_OFFSETS
-from tierlog.broker.storage.damage import mended, segments_of
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.damage import mark_repaired, segments_of
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
@@ -93,7 +93,7 @@ class Node:
             self.image = evolve_all(self.image, made)
         self.image = self.configure(**configs)
         tasks = TaskGroup(lambda *_: None)
-        self.directories = DataDirectories([self.path], self.disk, rng)
+        self.directories = LogDirectories([self.path], self.disk, rng)
         self.directories.claim(settings.node_id, "")
         self.commits = GroupCommit()
         self.replicas = ReplicaManager(
@@ -224,7 +224,7 @@ async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on
     log, damage = node.replica("t").log, Damage(0, len(whole), 0, 1)
     log.note_damage(segments_of(log)[0], damage)
     Path(damaged).write_bytes(whole)
-    mended(log, segments_of(log)[0], damage)
+    mark_repaired(log, segments_of(log)[0], damage)
     assert await node.cleaner.clean_all() == 1, "it is repaired"
     assert (node.cleaner.uncleanable, node.last("t")) == (0, EXPECTED)
     await node.stop()

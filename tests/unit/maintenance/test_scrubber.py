@@ -19,7 +19,7 @@ from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.replication.core.follower import Fetched, Retry
 from tierlog.broker.replication.replica import ReadResult, Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
@@ -118,7 +118,7 @@ class Node:
         )
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
-        self.directories = DataDirectories([path], OsFiles(), rng)
+        self.directories = LogDirectories([path], OsFiles(), rng)
         self.directories.claim(1, "")
         self.replicas = ReplicaManager(
             settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None

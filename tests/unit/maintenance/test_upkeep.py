@@ -1,4 +1,4 @@
-"""Upkeep: one replica's full disk is not another's, and a failed fsync ends its directory."""
+"""LogMaintenance: one replica's full disk is not another's, and a failed fsync ends its directory."""
 
 import asyncio
 import random
@@ -10,11 +10,11 @@ from hands import Hands
 
 from tierlog.base.files import OsFiles, Space
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.maintenance.log_maintenance import Upkeep
+from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -61,7 +61,7 @@ class Node:
         settings, rng, clock = settings_from({"log.dirs": str(path)}), random.Random(1), Jumping()
         self.clock = clock
         tasks = TaskGroup(lambda name, failure: self.fatal.append((name, failure)))
-        directories = DataDirectories([path], self.disk, rng)
+        directories = LogDirectories([path], self.disk, rng)
         self.directory = directories.all[0]
         self.replicas = ReplicaManager(
             settings,
@@ -72,7 +72,7 @@ class Node:
             moved=lambda name: None,
             fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
-        self.upkeep = Upkeep(
+        self.upkeep = LogMaintenance(
             settings,
             self.replicas,
             self.disk,
@@ -238,13 +238,13 @@ async def test_reserves_do_not_keep_a_disk_full(tmp_path: Path) -> None:
     def reserved() -> list[bool]:
         return [path.stat().st_blocks * 512 >= 1 << 20 for path in files]
 
-    await node.upkeep.look_for_room()
+    await node.upkeep.recheck_full()
     assert reserved() == [True, True]
     node.disk.usable = 0
-    node.directory.fill()
-    await node.upkeep.look_for_room()
+    node.directory.mark_full()
+    await node.upkeep.recheck_full()
     assert (node.directory.is_full, reserved()) == (True, [False, False])
     node.disk.usable = 1 << 39
-    await node.upkeep.look_for_room()
+    await node.upkeep.recheck_full()
     for replica in node.replicas:
         node.append(replica)

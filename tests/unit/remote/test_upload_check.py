@@ -72,7 +72,7 @@ async def allow_copies(node: TierNode) -> None:
 async def reading(node: TierNode, replica: Replica) -> HeldThreads:
     """The check has begun, and waits for the disk."""
     threads = HeldThreads()
-    replica.room = SimpleNamespace(refusal=None, threads=threads, found_hanging=lambda patience_s: None)
+    replica.room = SimpleNamespace(refusal=None, threads=threads, mark_hung=lambda timeout_s: None)
     await allow_copies(node)
     await threads.came.wait()
     return threads
@@ -216,7 +216,7 @@ async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path
         elsewhere = tmp_path / "elsewhere"
         shutil.copytree(replica.log.directory, elsewhere)
         flip_a_bit(replica, 0)
-        replica.log.go_on_in(elsewhere, OsFiles())
+        replica.log.switch_directory(elsewhere, OsFiles())
         replica.room = SimpleNamespace(refusal=None, threads=None)
         threads.answer()
         await node.driver.flush("t")

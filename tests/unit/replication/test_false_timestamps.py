@@ -19,7 +19,7 @@ from tierlog.broker.storage.core.batch_validation import (
     PLAUSIBLE_LEAD_MS,
     WALKED_RECORDS,
     RecordChecks,
-    checks_for,
+    required_checks,
 )
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
@@ -127,7 +127,7 @@ def test_a_header_is_believed_within_a_minute_and_a_tenth_of_retention(retention
     age = min(PLAUSIBLE_AGE_MS, retention_ms // 10) if retention_ms >= 0 else PLAUSIBLE_AGE_MS
     for said, believed in ((NOW - age, True), (NOW - age - 1, False), (NOW + PLAUSIBLE_LEAD_MS + 1, False)):
         header = read_header(batch(said))
-        assert (checks_for(header, config, NOW) is RecordChecks.FIRST_RECORDS) is believed
+        assert (required_checks(header, config, NOW) is RecordChecks.FIRST_RECORDS) is believed
 
 
 def test_what_is_believed_is_deleted_no_earlier_than_a_minute_before_its_time(tmp_path: Path) -> None:

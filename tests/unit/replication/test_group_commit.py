@@ -13,7 +13,7 @@ from watched_disk import WatchedDisk
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.flushing import SyncFailed
+from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch

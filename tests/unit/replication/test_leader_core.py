@@ -4,7 +4,7 @@ import pytest
 
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.replication.core.leader import ALL_IN_SYNC, IsrProposal, LeaderCore
-from tierlog.broker.storage.core.producer_state import ProducerState, Refused
+from tierlog.broker.storage.core.producer_state import ProducerStateManager, Rejection
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
@@ -102,22 +102,22 @@ def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
     core = LeaderCore(1, 0, 0)
     core.become_leader(0, 0, [1, 2], [1, 2], 0, min_in_sync=3)
     assert core.min_in_sync == 2
-    assert core.decide_append(HEADER, ProducerState(), acks=ALL_IN_SYNC) is None
+    assert core.decide_append(HEADER, ProducerStateManager(), acks=ALL_IN_SYNC) is None
 
 
 def test_acks_all_is_refused_below_min_insync_replicas() -> None:
     core = leader(1, min_in_sync=2)
-    verdict = core.decide_append(HEADER, ProducerState(), acks=ALL_IN_SYNC)
-    assert isinstance(verdict, Refused) and verdict.error == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert core.decide_append(HEADER, ProducerState(), acks=1) is None
+    verdict = core.decide_append(HEADER, ProducerStateManager(), acks=ALL_IN_SYNC)
+    assert isinstance(verdict, Rejection) and verdict.error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert core.decide_append(HEADER, ProducerStateManager(), acks=1) is None
 
 
 def test_who_does_not_lead_refuses() -> None:
     core = leader(1)
     core.resign(5, 8)
     for asked in (core, LeaderCore(1, 0, 0)):
-        verdict = asked.decide_append(HEADER, ProducerState(), acks=1)
-        assert isinstance(verdict, Refused) and verdict.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        verdict = asked.decide_append(HEADER, ProducerStateManager(), acks=1)
+        assert isinstance(verdict, Rejection) and verdict.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_acknowledgement_follows_the_high_watermark_or_the_log_end() -> None:

@@ -16,7 +16,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.batch_validator import Examiner
 from tierlog.broker.handlers.offsets import list_offsets_handler
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.lookups import FoundTimestamp, TimestampSearch, search_again
+from tierlog.broker.storage.lookups import FoundTimestamp, TimestampSearch, retry_if_replaced
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.image import RemotePartition
@@ -92,7 +92,7 @@ def test_a_search_that_fails_while_no_segment_goes_is_not_made_again(fault: Exce
 
     segment: Any = object()
     with pytest.raises(type(fault)):
-        finish(search_again(lambda: [segment], search))
+        finish(retry_if_replaced(lambda: [segment], search))
 
 
 def handler_of(*replicas: Replica) -> Callable[..., Any]:

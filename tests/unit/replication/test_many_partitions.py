@@ -17,7 +17,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import MADE_ON_LOOP, ReplicaManager
 from tierlog.broker.storage.checkpoints import PARTITION_METADATA, encode_uuid
 from tierlog.broker.storage.log_dir import REMOVED_AT_A_TIME
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -62,7 +62,7 @@ class Run:
         self.failures: list[BaseException] = []
         self.files = files or Counted()
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
-        self.directories = DataDirectories([path / "data"], self.files, random.Random(1))
+        self.directories = LogDirectories([path / "data"], self.files, random.Random(1))
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path / "data")}),
             self.directories,
@@ -194,7 +194,7 @@ async def test_removals_leave_threads_to_those_who_wait_for_an_fsync(tmp_path: P
     run = await Run(tmp_path, files).start(topic(1, 20))
     room = run.directories.all[0]
     run.manager.follow(topic(1, 20), EMPTY)
-    removing = [run.tasks.spawn("remove", room.remove_in_turn(path)) for path in room.deleted()]
+    removing = [run.tasks.spawn("remove", room.remove_later(path)) for path in room.deleted()]
     assert len(removing) == 20
     for _ in range(REMOVED_AT_A_TIME):
         assert await asyncio.to_thread(files.entered.acquire, timeout=30)

@@ -13,7 +13,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -59,7 +59,7 @@ class Node:
         self.disk, rng = Gate(), random.Random(1)
         self.fatal: list[str] = []
         self.tasks = TaskGroup(lambda *_: None)
-        self.directories = DataDirectories([path], self.disk, rng)
+        self.directories = LogDirectories([path], self.disk, rng)
         self.directory = self.directories.all[0]
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path), "metadata.log.dir": f"{path}-metadata"}),
@@ -77,7 +77,7 @@ class Node:
         self.manager.follow(EMPTY, image_with(1))
         assert self.manager.is_offline(NAME)
         self.disk.full = False
-        self.directory.has_room()
+        self.directory.mark_not_full()
         return self
 
     async def begin(self) -> "asyncio.Task[None]":

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica_manager import PROGRESS_EVERY, ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -72,7 +72,7 @@ def manager_on(path: Path, files: OsFiles, threads: int) -> ReplicaManager:
     settings = settings_from({"log.dirs": str(path), "num.recovery.threads.per.data.dir": str(threads)})
     return ReplicaManager(
         settings,
-        DataDirectories([path], files, rng),
+        LogDirectories([path], files, rng),
         Hands(),
         TaskGroup(lambda *_: None),
         rng,

@@ -267,7 +267,7 @@ async def test_nothing_is_fetched_as_long_as_the_checkpoint_calls_durable_what_w
     assert follower.lowered == [replica]
     leader.answer(records(0, 0))
     assert asked_for(await leader.request()) == {0}
-    replica.checkpointed(cuts=replica.log.flushing.cuts)
+    replica.checkpointed(cuts=replica.log.flusher.truncations)
     leader.answer()
     request = await leader.request()
     while asked_for(request) != {1}:

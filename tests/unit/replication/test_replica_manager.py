@@ -15,7 +15,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -62,7 +62,7 @@ class Run:
         files, rng = OsFiles(), random.Random(1)
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path), **settings}),
-            DataDirectories([path], files, rng),
+            LogDirectories([path], files, rng),
             SystemClock(),
             self.tasks,
             rng,
@@ -177,7 +177,9 @@ async def test_a_topic_created_again_shares_nothing(tmp_path: Path) -> None:
     assert not run.manager.holds(old)
     run.manager.follow(without, created(without, AGAIN))
     assert run.replica().log_end_offset == 0
-    assert len(list(run.manager.directories.deleted())) == 1, "the old files wait for file.delete.delay.ms"
+    assert len(list(run.manager.directories.deleted_partitions())) == 1, (
+        "the old files wait for file.delete.delay.ms"
+    )
     await run.stop()
 
 

@@ -23,7 +23,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.storage.log_dir import CheckpointRow
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope
@@ -64,7 +64,7 @@ class Node:
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         files, rng = files or OsFiles(), random.Random(1)
-        self.directories = DataDirectories([path], files, rng)
+        self.directories = LogDirectories([path], files, rng)
         self.directory = self.directories.all[0]
         path.mkdir(exist_ok=True)
         self.manager = ReplicaManager(
@@ -232,7 +232,7 @@ async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
     await node.manager.made()
-    assert node.directory.take_checkpoints().log_starts == {}
+    assert node.directory.load_checkpoints().log_starts == {}
     await node.tasks.close()
 
 
@@ -312,13 +312,13 @@ async def test_a_topic_made_anew_waits_until_its_namesake_is_out_of_the_way(
     assert node.manager.get("t", 0) is None
     assert node.manager.is_offline(TopicPartition("t", 0))
     files.failure = None
-    node.directory.has_room()
+    node.directory.mark_not_full()
     await node.manager.make_missing()
     assert (node.replica.log_start_offset, node.replica.log_end_offset) == (0, 0)
     assert append(node.replica, 1) == 0
     await asyncio.sleep(0)
     await asyncio.gather(*(one for one in asyncio.all_tasks() if one.get_name().startswith("remove ")))
-    assert node.directory.deleted() == []
+    assert node.directory.deleted_partitions() == []
     await node.tasks.close()
     again = await started(tmp_path, new)
     assert again.replica.log_end_offset == 1
@@ -349,7 +349,7 @@ async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> N
     node.manager.follow(EMPTY, image)
     assert node.manager.get("t", 0) is None
     files.full = False
-    node.directory.has_room()
+    node.directory.mark_not_full()
     await node.manager.make_missing()
     assert append(node.replica, 1) == 0
 
@@ -437,7 +437,7 @@ async def test_one_elected_on_a_full_disk_leads_once_there_is_room(
         batch = encode_batch([NewRecord(NOW, b"k", b"v", ())])
         assert node.replica.append(memoryview(batch), NOW).error is ErrorCode.KAFKA_STORAGE_ERROR
     files.full = False
-    node.directory.has_room()
+    node.directory.mark_not_full()
     await node.manager.make_missing()
     assert (node.replica.leads, node.replica.leader_epoch) == (True, epoch)
     assert append(node.replica, 1) == 100

@@ -21,7 +21,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.storage.log_dir import DirectoryUnusable
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -70,7 +70,7 @@ class Life:
     ) -> None:
         self.path, self.controller = path, controller
         self.tasks = TaskGroup(lambda name, failure: None)
-        self.directories = DataDirectories([path / "a", path / "b"], files or OsFiles(), random.Random())
+        self.directories = LogDirectories([path / "a", path / "b"], files or OsFiles(), random.Random())
         self.directories.claim(1, "c")
         settings = settings_from({"log.dirs": f"{path / 'a'},{path / 'b'}"})
         self.replicas = ReplicaManager(
@@ -159,7 +159,7 @@ async def test_others_lead_what_lay_on_a_disk_that_failed(tmp_path: Path, contro
     life = await first_life(tmp_path, controller)
     lost, kept = life.lies_in("b"), life.lies_in("a")
     assert lost and kept
-    life.directories.all[1].note(OSError(errno.EIO, os.strerror(errno.EIO)))
+    life.directories.all[1].on_error(OSError(errno.EIO, os.strerror(errno.EIO)))
     await until(lambda: offline(controller) == lost)
     assert leaders(controller) == {**dict.fromkeys(lost, 2), **dict.fromkeys(kept, 1)}
     assert all(life.replicas.get("t", number) is not None for number in kept)
@@ -199,7 +199,7 @@ async def test_others_lead_what_lies_on_a_full_disk_until_it_has_room(
     await asyncio.to_thread(directory.note, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     await until(lambda: full(controller) == held)
     assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
-    await asyncio.to_thread(directory.has_room)
+    await asyncio.to_thread(directory.mark_not_full)
     await until(lambda: full(controller) == [])
     assert {number for number, leader in leaders(controller).items() if leader == 2} == set(held)
     await life.stop()
@@ -210,7 +210,7 @@ async def test_a_partition_that_moves_off_a_full_disk_is_told_at_once(
 ) -> None:
     life = await first_life(tmp_path, controller)
     held = life.lies_in("b")
-    life.directories.all[1].fill()
+    life.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)
     await until(lambda: not life.reports._due.is_set())  # nothing is left to tell
     life.directories.moved(TopicPartition("t", held[0]), life.directories.all[0])
@@ -223,7 +223,7 @@ async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
 ) -> None:
     life = await first_life(tmp_path, controller)
     for directory in life.directories.all:
-        directory.fill()
+        directory.mark_full()
     await until(lambda: full(controller) == list(range(PARTITIONS)))
     controller.create("later", (1, 2))
     await until(lambda: full(controller, "later") == [0])
@@ -233,9 +233,9 @@ async def test_a_partition_that_is_made_on_full_disks_is_led_elsewhere(
 async def test_room_that_does_not_last_is_not_told(tmp_path: Path, controller: Told) -> None:
     life = await first_life(tmp_path, controller, room_lasts_s=3600)
     held = life.lies_in("b")
-    life.directories.all[1].fill()
+    life.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)
-    life.directories.all[1].has_room()
+    life.directories.all[1].mark_not_full()
     life.directories.all[0].fail("Input/output error")  # after it, it is told too
     await until(lambda: offline(controller) == life.lies_in("a"))
     assert full(controller) == held
@@ -257,7 +257,7 @@ async def fill_b(path: Path, controller: Told) -> list[int]:
     """In a first life that has ended."""
     life = await first_life(path, controller)
     held = life.lies_in("b")
-    life.directories.all[1].fill()
+    life.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)
     await life.stop()
     return held
@@ -271,7 +271,7 @@ async def test_a_disk_that_was_full_and_is_short_is_taken_for_full_after_a_resta
     life = await Life(tmp_path, controller, files=Short(tmp_path / "b")).start()
     assert [directory.is_full for directory in life.directories.all] == [False, True]
     await until(lambda: full(controller) == [0, *held])
-    life.directories.all[1].has_room()
+    life.directories.all[1].mark_not_full()
     await until(lambda: full(controller) == [])
     await life.stop()
 
@@ -292,7 +292,7 @@ async def test_a_controller_that_knows_no_full_disks_is_not_told_over_and_over(
     life = await first_life(tmp_path, controller)
     controller.reports.clear()
     controller.forgets_full = True
-    life.directories.all[1].fill()
+    life.directories.all[1].mark_full()
     await until(lambda: len(controller.reports) == 1)
     life.directories.all[0].fail("Input/output error")
     await until(lambda: offline(controller) == life.lies_in("a"))
@@ -425,7 +425,7 @@ async def test_a_damaged_log_that_opens_late_leads_only_once_the_controller_know
     assert not any(emptied(controller))
     controller.available, files.full = False, False
     for directory in life.directories.all:
-        directory.has_room()
+        directory.mark_not_full()
     await life.replicas.make_missing()  # which waits for no quorum
     assert life.replicas.get("t", 0) is None
     controller.available = True

@@ -24,7 +24,7 @@ from tierlog.broker.replication.core.follower import (
     Truncate,
 )
 from tierlog.broker.replication.replica import ReadResult, Replica
-from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import assign, iter_batches
@@ -380,7 +380,7 @@ def test_what_is_remote_alone_is_left_to_the_caller(tmp_path: Path) -> None:
         leader.append(batch(producer_id=5, producer_epoch=0, base_sequence=sequence), NOW)
     leader.delete_local_before(3, NOW)
     assert fetch(follower, leader) == StartFromTier(0)
-    state = ProducerState()
+    state = ProducerStateManager()
     for at, header in iter_batches(batch(producer_id=5, producer_epoch=0, base_sequence=2)):
         state.apply(header, at + 2)
     follower.start_at(3, NOW, log_start_offset=0, epochs=[EpochEntry(0, 0)], producer_snapshot=state.encode())
@@ -500,7 +500,7 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
             assert go_on.wait(30)
 
     follower = replica(tmp_path, 2)
-    follower.log.flushing._files = Slow()
+    follower.log.flusher._files = Slow()
     follower.log.active.files = Slow()
     other = replica(tmp_path, 1)
     lead(other, 0, follower)

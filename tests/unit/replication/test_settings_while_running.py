@@ -13,7 +13,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import AppendResult, Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -33,7 +33,7 @@ class Node:
     def __init__(self, path: Path) -> None:
         rng = random.Random(1)
         self.clock = Hands()
-        self.directories = DataDirectories([path], OsFiles(), rng)
+        self.directories = LogDirectories([path], OsFiles(), rng)
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path)}),
             self.directories,

@@ -10,7 +10,7 @@ from refusing import Refusing
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.leader_epochs import EpochEntry
-from tierlog.broker.storage.core.producer_state import ProducerState
+from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, iter_batches, read_header
@@ -43,7 +43,7 @@ def batch_at(base: int, count: int) -> bytearray:
 
 def snapshot(offset: int) -> bytes:
     """Of the producer, which wrote all below the offset."""
-    state = ProducerState()
+    state = ProducerStateManager()
     for _, header in iter_batches(batch_at(offset - 2, 2)):
         state.apply(header, offset - 2)
     return state.encode()

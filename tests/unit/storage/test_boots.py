@@ -19,12 +19,12 @@ from tierlog.broker.storage.unclean_restart import (
     BOOT_FILE,
     UNKNOWN_EPOCH,
     boot_id,
-    forget_boot,
-    loss,
+    clear_boot_id,
+    data_loss_reason,
     may_have_lost,
-    note_boot,
-    note_epoch,
-    previous_epoch,
+    previous_broker_epoch,
+    record_boot_id,
+    record_broker_epoch,
 )
 
 FILES = OsFiles()
@@ -40,34 +40,34 @@ def directories(tmp_path: Path) -> list[Path]:
 
 
 def test_a_killed_process_has_lost_nothing_while_the_machine_runs_on(directories: list[Path]) -> None:
-    note_boot(FILES, directories, "one")
+    record_boot_id(FILES, directories, "one")
     assert not may_have_lost(FILES, directories, "one")
     assert may_have_lost(FILES, directories, "two")
 
 
 def test_after_a_clean_stop_nothing_is_lost_under_any_boot(directories: list[Path]) -> None:
-    note_boot(FILES, directories, "one")
+    record_boot_id(FILES, directories, "one")
     for directory in directories:
         mark_clean_shutdown(FILES, directory)
     assert not may_have_lost(FILES, directories, "two")
 
 
 def test_one_new_directory_among_others_may_be_in_the_place_of_a_lost_one(directories: list[Path]) -> None:
-    note_boot(FILES, directories[:1], "one")
+    record_boot_id(FILES, directories[:1], "one")
     assert may_have_lost(FILES, directories, "one")
 
 
 def test_where_the_boot_cannot_be_told_each_is_another(directories: list[Path]) -> None:
-    note_boot(FILES, directories, "")
+    record_boot_id(FILES, directories, "")
     assert may_have_lost(FILES, directories, "")
 
 
 def test_after_a_failed_fsync_the_same_boot_vouches_for_nothing(directories: list[Path]) -> None:
-    note_boot(FILES, directories, "one")
-    note_epoch(FILES, directories, 7)
-    forget_boot(FILES, directories)
+    record_boot_id(FILES, directories, "one")
+    record_broker_epoch(FILES, directories, 7)
+    clear_boot_id(FILES, directories)
     assert may_have_lost(FILES, directories, "one")
-    assert previous_epoch(FILES, directories) == 7, "it is no older copy"
+    assert previous_broker_epoch(FILES, directories) == 7, "it is no older copy"
 
 
 class FailingFiles(OsFiles):
@@ -78,47 +78,47 @@ class FailingFiles(OsFiles):
 
 
 def test_a_boot_that_cannot_be_written_off_is_removed(directories: list[Path]) -> None:
-    note_boot(FILES, directories, "one")
-    forget_boot(FailingFiles(), directories)
+    record_boot_id(FILES, directories, "one")
+    clear_boot_id(FailingFiles(), directories)
     assert may_have_lost(FILES, directories, "one")
 
 
 def test_why_records_may_be_gone(directories: list[Path]) -> None:
-    assert "is new" in str(loss(FILES, directories, "one"))
-    note_boot(FILES, directories, "one")
-    assert loss(FILES, directories, "one") is None
-    assert "has been booted since" in str(loss(FILES, directories, "two"))
+    assert "is new" in str(data_loss_reason(FILES, directories, "one"))
+    record_boot_id(FILES, directories, "one")
+    assert data_loss_reason(FILES, directories, "one") is None
+    assert "has been booted since" in str(data_loss_reason(FILES, directories, "two"))
     os.chown(directories[1] / META_PROPERTIES, os.getuid(), os.getgid())
-    why = str(loss(FILES, directories, "one"))
+    why = str(data_loss_reason(FILES, directories, "one"))
     assert str(directories[1]) in why and "chown" in why
 
 
 def test_a_directory_carries_the_epoch_of_its_last_use(directories: list[Path]) -> None:
-    assert previous_epoch(FILES, directories) == UNKNOWN_EPOCH
-    note_boot(FILES, directories, "one")
-    note_epoch(FILES, directories, 7)
-    assert previous_epoch(FILES, directories) == 7
+    assert previous_broker_epoch(FILES, directories) == UNKNOWN_EPOCH
+    record_boot_id(FILES, directories, "one")
+    record_broker_epoch(FILES, directories, 7)
+    assert previous_broker_epoch(FILES, directories) == 7
     assert not may_have_lost(FILES, directories, "one")
     for directory in directories:
         mark_clean_shutdown(FILES, directory, 8)
-    assert previous_epoch(FILES, directories) == 8
+    assert previous_broker_epoch(FILES, directories) == 8
     (directories[0] / CLEAN_SHUTDOWN).write_bytes(
         b'{"version":0,"brokerEpoch":-1}'
     )  # as earlier versions wrote
-    assert previous_epoch(FILES, directories) == UNKNOWN_EPOCH
+    assert previous_broker_epoch(FILES, directories) == UNKNOWN_EPOCH
 
 
 def test_the_oldest_of_several_directories_counts(directories: list[Path]) -> None:
-    note_epoch(FILES, directories, 7)
-    note_epoch(FILES, directories[1:], 9)
-    assert previous_epoch(FILES, directories) == 7
+    record_broker_epoch(FILES, directories, 7)
+    record_broker_epoch(FILES, directories[1:], 9)
+    assert previous_broker_epoch(FILES, directories) == 7
 
 
 def test_an_epoch_vouches_for_no_boot(directories: list[Path]) -> None:
-    note_epoch(FILES, directories, 7)
+    record_broker_epoch(FILES, directories, 7)
     assert may_have_lost(FILES, directories, "one")
-    note_boot(FILES, directories, "one")
-    assert previous_epoch(FILES, directories) == 7
+    record_boot_id(FILES, directories, "one")
+    assert previous_broker_epoch(FILES, directories) == 7
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -127,19 +127,19 @@ def test_a_copy_of_a_running_process_is_seen_when_it_is_put_back(tmp_path: Path,
     directory, backup = tmp_path / "a", tmp_path / "backup"
     directory.mkdir()
     write_meta_properties(FILES, directory, "c", 1, uuid.uuid4())
-    note_boot(FILES, [directory], "one")
-    note_epoch(FILES, [directory], 7)
+    record_boot_id(FILES, [directory], "one")
+    record_broker_epoch(FILES, [directory], 7)
     shutil.copytree(directory, backup)
     if not in_place:
         shutil.rmtree(directory)
     shutil.copytree(backup, directory, dirs_exist_ok=True)
-    assert previous_epoch(FILES, [directory]) == 7
+    assert previous_broker_epoch(FILES, [directory]) == 7
     assert may_have_lost(FILES, [directory], "one")
 
 
 def test_a_file_of_an_earlier_version_names_no_epoch(directories: list[Path]) -> None:
     (directories[0] / BOOT_FILE).write_bytes(b"one")
-    assert previous_epoch(FILES, directories[:1]) == UNKNOWN_EPOCH
+    assert previous_broker_epoch(FILES, directories[:1]) == UNKNOWN_EPOCH
 
 
 def test_this_machine_tells_its_boot() -> None:

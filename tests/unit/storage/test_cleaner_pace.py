@@ -8,7 +8,7 @@ from compaction import NOW, append, dirty_of, open_log
 from hands import Hands
 
 from tierlog.base.clock import SystemClock
-from tierlog.broker.storage.cleaner import SLICE_RECORDS, Cleaning, CleaningStopped, Pace, take_job
+from tierlog.broker.storage.cleaner import SLICE_RECORDS, Cleaner, CleanerThrottler, CleaningStopped, take_job
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.config.topic import TopicConfig
 from tierlog.records.codecs import Codec
@@ -17,7 +17,7 @@ from tierlog.records.writer import NewRecord
 RECORDS = 5000
 
 
-class Counting(Pace):
+class Counting(CleanerThrottler):
     breaths = 0
 
     def breathe(self) -> None:
@@ -36,14 +36,14 @@ def log(tmp_path: Path, request: pytest.FixtureRequest) -> PartitionLog:
     return log
 
 
-def cleaning_of(log: PartitionLog, pace: Pace) -> Cleaning:
-    return Cleaning(take_job(log, dirty_of(log), NOW), pace, 1 << 20)
+def cleaning_of(log: PartitionLog, pace: CleanerThrottler) -> Cleaner:
+    return Cleaner(take_job(log, dirty_of(log), NOW), pace, 1 << 20)
 
 
 def test_the_thread_breathes_within_a_large_batch(log: PartitionLog) -> None:
     pace = Counting(SystemClock(), threading.Event(), lambda: 1e12)
     cleaning = cleaning_of(log, pace)
-    (group,) = cleaning.map_keys()
+    (group,) = cleaning.build_offset_map()
     assert pace.breaths >= RECORDS // SLICE_RECORDS
     pace.breaths = 0
     assert cleaning.clean(group) is not None
@@ -52,10 +52,10 @@ def test_the_thread_breathes_within_a_large_batch(log: PartitionLog) -> None:
 
 def test_a_stop_is_obeyed_within_a_large_batch(log: PartitionLog) -> None:
     stop = threading.Event()
-    cleaning = cleaning_of(log, Pace(SystemClock(), stop, lambda: 1e12))
+    cleaning = cleaning_of(log, CleanerThrottler(SystemClock(), stop, lambda: 1e12))
     stop.set()
     with pytest.raises(CleaningStopped):
-        cleaning.map_keys()
+        cleaning.build_offset_map()
     assert cleaning.keys < RECORDS * 2 // 3
 
 
@@ -70,7 +70,7 @@ def test_what_is_read_and_written_stays_below_the_rate() -> None:
             return False
 
     clock, stop = Hands(), Waits()
-    pace = Pace(clock, stop, lambda: 1000)
+    pace = CleanerThrottler(clock, stop, lambda: 1000)
     for _ in range(50):
         pace.spend(100)
     assert stop.waited_s == pytest.approx(5.0)
@@ -87,7 +87,7 @@ def test_a_rate_that_changes_holds_from_the_next_step_on() -> None:
             return False
 
     clock, stop, rates = Hands(), Waits(), [1e12]
-    pace = Pace(clock, stop, lambda: rates[-1])
+    pace = CleanerThrottler(clock, stop, lambda: rates[-1])
     pace.spend(1_000_000)
     assert stop.waited_s < 0.001
     rates.append(1000)

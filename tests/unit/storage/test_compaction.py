@@ -8,14 +8,14 @@ import pytest
 from tierlog.base.segments import SegmentInfo
 from tierlog.broker.storage.core.compaction import (
     BatchFilter,
-    Dirty,
-    LastOfProducer,
+    CleanedTransactionMetadata,
+    LastRecord,
+    LogToClean,
     SegmentSize,
-    TransactionFates,
-    dirty_part,
-    grouped,
+    group_segments,
+    log_to_clean,
 )
-from tierlog.broker.storage.core.key_map import KeyMap
+from tierlog.broker.storage.core.offset_map import OffsetMap
 from tierlog.broker.storage.core.producer_state import EndMarker
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, check_batch, read_header
@@ -51,19 +51,19 @@ LOG = (segment(0, age=500), segment(1, age=300), segment(2, age=200), segment(3,
 @pytest.mark.parametrize(
     ("config", "cleaned_to", "start", "stable", "expected"),
     [
-        ({}, 0, 0, 40, Dirty(0, 30, 0, 300, False)),
-        ({}, 10, 0, 40, Dirty(10, 30, 100, 200, False)),
-        ({}, 15, 0, 40, Dirty(15, 30, 100, 200, False)),  # the map was full within a segment
-        ({}, 0, 20, 40, Dirty(20, 30, 200, 100, False)),
-        ({}, 0, 0, 29, Dirty(0, 20, 0, 200, False)),  # an open transaction, or not replicated
-        ({}, 30, 0, 40, Dirty(30, 30, 300, 0, False)),
-        ({"min_compaction_lag_ms": 200}, 0, 0, 40, Dirty(0, 20, 0, 200, False)),
-        ({"max_compaction_lag_ms": 400}, 0, 0, 40, Dirty(0, 30, 0, 300, True)),
-        ({"max_compaction_lag_ms": 400}, 10, 0, 40, Dirty(10, 30, 100, 200, False)),
+        ({}, 0, 0, 40, LogToClean(0, 30, 0, 300, False)),
+        ({}, 10, 0, 40, LogToClean(10, 30, 100, 200, False)),
+        ({}, 15, 0, 40, LogToClean(15, 30, 100, 200, False)),  # the map was full within a segment
+        ({}, 0, 20, 40, LogToClean(20, 30, 200, 100, False)),
+        ({}, 0, 0, 29, LogToClean(0, 20, 0, 200, False)),  # an open transaction, or not replicated
+        ({}, 30, 0, 40, LogToClean(30, 30, 300, 0, False)),
+        ({"min_compaction_lag_ms": 200}, 0, 0, 40, LogToClean(0, 20, 0, 200, False)),
+        ({"max_compaction_lag_ms": 400}, 0, 0, 40, LogToClean(0, 30, 0, 300, True)),
+        ({"max_compaction_lag_ms": 400}, 10, 0, 40, LogToClean(10, 30, 100, 200, False)),
     ],
 )
-def test_the_dirty_part(config: dict, cleaned_to: int, start: int, stable: int, expected: Dirty) -> None:
-    found = dirty_part(
+def test_the_dirty_part(config: dict, cleaned_to: int, start: int, stable: int, expected: LogToClean) -> None:
+    found = log_to_clean(
         LOG,
         TopicConfig(**config),
         cleaned_to=cleaned_to,
@@ -77,15 +77,15 @@ def test_the_dirty_part(config: dict, cleaned_to: int, start: int, stable: int, 
 @pytest.mark.parametrize(
     ("dirty", "cleans"),
     [
-        (Dirty(0, 9, 100, 100, False), False),
-        (Dirty(0, 9, 100, 101, False), True),
-        (Dirty(0, 9, 100, 1, True), True),
-        (Dirty(0, 9, 100, 0, True), False),
-        (Dirty(0, 0, 0, 0, False), False),
+        (LogToClean(0, 9, 100, 100, False), False),
+        (LogToClean(0, 9, 100, 101, False), True),
+        (LogToClean(0, 9, 100, 1, True), True),
+        (LogToClean(0, 9, 100, 0, True), False),
+        (LogToClean(0, 0, 0, 0, False), False),
     ],
 )
-def test_when_a_log_must_be_cleaned(dirty: Dirty, cleans: bool) -> None:
-    assert dirty.must_be_cleaned(TopicConfig(min_cleanable_dirty_ratio=0.5)) is cleans
+def test_when_a_log_must_be_cleaned(dirty: LogToClean, cleans: bool) -> None:
+    assert dirty.needs_cleaning(TopicConfig(min_cleanable_dirty_ratio=0.5)) is cleans
 
 
 def test_neighbours_are_merged_as_far_as_a_segment_may_reach() -> None:
@@ -100,7 +100,7 @@ def test_neighbours_are_merged_as_far_as_a_segment_may_reach() -> None:
         SegmentSize(40 + 2**31, 41 + 2**31, 1, 0, 0),  # too far for a relative offset
         SegmentSize(41 + 2**31, 42 + 2**31, 500, 0, 0),  # larger than a segment may be: alone
     ]
-    groups = [[size.base_offset for size in group] for group in grouped(sizes, config)]
+    groups = [[size.base_offset for size in group] for group in group_segments(sizes, config)]
     assert groups == [[0, 10], [20], [30], [40, 50], [40 + 2**31], [41 + 2**31]]
 
 
@@ -117,20 +117,20 @@ def batch_of(records: list[NewRecord], base: int = 0, **options: object) -> byte
     return bytes(batch)
 
 
-def keys_with(records: dict[bytes, int], end: int = 100) -> KeyMap:
-    keys = KeyMap(1 << 20, 0, len(records))
+def keys_with(records: dict[bytes, int], end: int = 100) -> OffsetMap:
+    keys = OffsetMap(1 << 20, 0, len(records))
     assert keys.add_batch([span(key, offset) for key, offset in records.items()], len(records), end)
     return keys
 
 
 def filter_for(
-    keys: KeyMap,
+    keys: OffsetMap,
     *,
     now: int = NOW,
     aborted: tuple[AbortedTxn, ...] = (),
-    producers: dict[int, LastOfProducer] | None = None,
+    producers: dict[int, LastRecord] | None = None,
 ) -> BatchFilter:
-    return BatchFilter(keys, TransactionFates(aborted), producers or {}, now, DAY)
+    return BatchFilter(keys, CleanedTransactionMetadata(aborted), producers or {}, now, DAY)
 
 
 def run(chosen: BatchFilter, batch: bytes, *, stays: bool = False) -> bytes:
@@ -180,14 +180,14 @@ def test_the_last_batch_of_a_live_producer_stays_without_records() -> None:
     options = {"producer_id": 3, "producer_epoch": 1, "base_sequence": 8, "codec": Codec.LZ4}
     batch = batch_of(PAIR, 50, **options)
     keys = keys_with({b"a": 60, b"b": 61})
-    kept = run(filter_for(keys, producers={3: LastOfProducer(1, 51)}), batch)
+    kept = run(filter_for(keys, producers={3: LastRecord(1, 51)}), batch)
     header = check_batch(kept)
     assert (header.record_count, header.size, header.last_offset) == (0, 61, 51)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (3, 1, 8)
     assert (header.leader_epoch, header.max_timestamp) == (4, NOW + 700)
     assert list(iter_records(kept, max_bytes=9)) == []
-    assert run(filter_for(keys, producers={3: LastOfProducer(1, 51)}), kept) == kept
-    assert run(filter_for(keys, producers={3: LastOfProducer(1, 80)}), batch) == b""
+    assert run(filter_for(keys, producers={3: LastRecord(1, 51)}), kept) == kept
+    assert run(filter_for(keys, producers={3: LastRecord(1, 80)}), batch) == b""
     assert run(filter_for(keys), kept) == b""
     assert run(filter_for(keys), kept, stays=True) == kept
 
@@ -246,7 +246,7 @@ def test_the_marker_of_a_commit_stays_with_its_data() -> None:
 def test_the_last_marker_of_a_producer_keeps_its_epoch() -> None:
     marker = marker_of(11, 7, COMMIT)
     waiting = control(filter_for(keys_with({})), marker, COMMIT)
-    late = filter_for(keys_with({}), now=NOW + DAY, producers={7: LastOfProducer(0, -1)})
+    late = filter_for(keys_with({}), now=NOW + DAY, producers={7: LastRecord(0, -1)})
     kept = control(late, waiting, COMMIT)
     header = check_batch(kept)
     assert (header.record_count, header.is_control, header.producer_epoch) == (0, True, 0)

@@ -47,7 +47,7 @@ def write(log: PartitionLog) -> None:
     for n in range(14):
         put(log, f"key {n % 6}", f"newer {n}")
     put(log, "of a producer", "2")
-    log.producers.high_watermark_moved(log.log_end_offset)
+    log.producers.on_high_watermark_updated(log.log_end_offset)
     log.roll(NOW)
     put(log, "the last one", "of the active segment")
     log.flush()
@@ -100,7 +100,7 @@ def test_the_power_goes_at_every_file_operation(tmp_path: Path, before: Path, wh
         again = open_log(directory, CONFIG, recovery_point=recovery_point)
         again.check()
         assert again.log_end_offset == end, left
-        assert (again.recovered_cut_bytes, again.recovered_dropped_segments) == (0, 0), left
+        assert (again.recovered_truncated_bytes, again.recovered_dropped_segments) == (0, 0), left
         records = records_of(again)
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets)), left
@@ -130,7 +130,7 @@ def test_a_stop_between_two_steps_of_a_swap(
     log = open_log(directory, CONFIG, clean=True)
     expected = last_values(records_of(log))
     cleaning = begin(log)
-    groups = cleaning.map_keys()
+    groups = cleaning.build_offset_map()
     assert len(groups[0]) > 0
     swap = cleaning.clean(groups[0])
     assert swap is not None and log.swaps.begin(log, swap)
@@ -151,7 +151,7 @@ def test_a_deletion_completes_a_swap_that_is_under_way(tmp_path: Path, before: P
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
     cleaning = begin(log)
-    swap = cleaning.clean(cleaning.map_keys()[0])
+    swap = cleaning.clean(cleaning.build_offset_map()[0])
     assert swap is not None and log.swaps.begin(log, swap)
     log.delete_local_before(swap.cleaned.end_offset, NOW)
     assert swap.stage is SwapStage.FINISHED
@@ -167,7 +167,7 @@ def test_a_segment_that_was_deleted_meanwhile_is_not_swapped(tmp_path: Path, bef
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
     cleaning = begin(log)
-    swap = cleaning.clean(cleaning.map_keys()[0])
+    swap = cleaning.clean(cleaning.build_offset_map()[0])
     assert swap is not None
     log.delete_local_before(swap.cleaned.end_offset, NOW)
     assert not log.swaps.begin(log, swap)
@@ -192,7 +192,7 @@ def test_an_abort_of_the_clean_part_takes_no_later_commit_along(tmp_path: Path) 
 
     def end(commit: bool) -> None:
         append(log, marker(commit), base_sequence=-1, control=True, **transaction)
-        log.producers.high_watermark_moved(log.log_end_offset)
+        log.producers.on_high_watermark_updated(log.log_end_offset)
 
     put(log, "key", "old")
     put(log, "other", "aborted", base_sequence=0, **transaction)

@@ -3,7 +3,7 @@
 import pytest
 
 from tierlog.base.leader_epochs import LeaderEpochs
-from tierlog.broker.storage.core.continuity import HeaderRules, in_order
+from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
 from tierlog.records.batch import BatchHeader, read_header
 from tierlog.records.writer import NewRecord, encode_batch
 
@@ -19,7 +19,7 @@ def batch(base_offset: int, epoch: int) -> BatchHeader:
 
 def taken(rules: HeaderRules, *batches: tuple[int, int]) -> int:
     """How many of them, given as (base offset, leader epoch)."""
-    return len(list(in_order(((None, batch(*one)) for one in batches), batches[0][0], rules)))
+    return len(list(consistent_prefix(((None, batch(*one)) for one in batches), batches[0][0], rules)))
 
 
 def test_batches_that_follow_each_other_are_taken() -> None:

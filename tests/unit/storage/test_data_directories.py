@@ -17,7 +17,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.broker.storage.log_dir import DirectoryUnusable, ForeignDirectory
-from tierlog.broker.storage.log_dirs import DataDirectories
+from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -80,7 +80,7 @@ class Run:
         self.tasks = TaskGroup(lambda name, failure: None)
         rng = random.Random(1)
         settings = settings_from({"log.dirs": f"{self.a},{self.b}", "metadata.log.dir": str(path / metadata)})
-        self.directories = DataDirectories([self.a, self.b], disks or self.disks, rng)
+        self.directories = LogDirectories([self.a, self.b], disks or self.disks, rng)
         self.manager = ReplicaManager(
             settings,
             self.directories,
@@ -132,7 +132,7 @@ async def test_partitions_go_where_most_is_free_and_among_equals_where_fewest_ar
     run.disks.usable = {run.a: 100 * MIB, run.b: 200 * MIB}
     run.manager.follow(topic(1, 4), topic(2, 3, topic(1, 4)))
     assert {run.place(number, "t2") for number in range(3)} == {"b"}
-    run.directories.all[1].fill()
+    run.directories.all[1].mark_full()
     run.manager.follow(topic(2, 3, topic(1, 4)), topic(3, 1, topic(2, 3, topic(1, 4))))
     assert run.place(0, "t3") == "a", "a full directory comes last"
     await run.stop()
@@ -288,7 +288,7 @@ def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: b
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, usable in zip(paths, (64 * MIB, 32 * MIB), strict=True):
         disks.usable[path] = usable
-    first = DataDirectories(paths, disks, random.Random(1))
+    first = LogDirectories(paths, disks, random.Random(1))
     first.claim(1, "c")
     place = first.choose(name)
     assert place.path == paths[0]
@@ -302,7 +302,7 @@ def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: b
     disks.usable[paths[0]] = MIB
     first.choose(name).create(name, topic_id)
     first.release()
-    second = DataDirectories(paths, disks, random.Random(1))
+    second = LogDirectories(paths, disks, random.Random(1))
     second.claim(1, "c")
     assert second.find({name: topic_id}) == ({}, [])
     found = second.directory_of(name)
@@ -375,12 +375,12 @@ async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_pat
     assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR, "what is left is not for records"
     assert append(other) == ErrorCode.NONE
     assert full.read(0, 1000).slice is not None
-    assert not run.directories.look_for_room()
+    assert not run.directories.recheck_full()
     assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert run.directories.on_full_disks() == list(run.directories.all), "both are on one disk"
+    assert run.directories.sharing_full_disks() == list(run.directories.all), "both are on one disk"
     run.disks.usable[run.a] = 64 * MIB
-    assert not run.directories.look_for_room(not_beside=tmp_path), "the metadata's reserve comes first"
-    assert run.directories.look_for_room()
+    assert not run.directories.recheck_full(not_beside=tmp_path), "the metadata's reserve comes first"
+    assert run.directories.recheck_full()
     assert append(full) == ErrorCode.NONE
     assert full.log_end_offset == 2
     full.check()
@@ -393,7 +393,7 @@ async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) ->
     record = NewRecord(now_ms, None, b"v")
     batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
     assert run.replica(0).append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
-    run.directories.fill_beside(tmp_path)
+    run.directories.mark_full_beside(tmp_path)
     again = run.replica(0).append(memoryview(bytearray(batch)), now_ms)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
     assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -409,7 +409,7 @@ async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_
     )
     replica = run.replica(0)
     assert replica.append(memoryview(first), now_ms).error == ErrorCode.NONE
-    run.directories.fill_beside(tmp_path)
+    run.directories.mark_full_beside(tmp_path)
     for batch in (second, third):
         assert replica.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
     run.directories.all[0].has_room()
@@ -436,7 +436,7 @@ async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_star
     assert run.is_offline(0)
     await run.checkpoint()
     run.disks.broken.clear()
-    assert run.directories.look_for_room()
+    assert run.directories.recheck_full()
     await run.manager.make_missing()
     assert not run.is_offline(0)
     assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)

@@ -14,24 +14,24 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, NeverSynced
 from tierlog.broker.storage.log_dir import (
     CheckpointRow,
-    DataDirectory,
     DirectoryUnusable,
     ForeignDirectory,
+    LogDirectory,
 )
-from tierlog.broker.storage.log_dirs import Claimed, DataDirectories
+from tierlog.broker.storage.log_dirs import Claimed, LogDirectories
 
 TOPIC_ID = uuid.UUID(int=7)
 NAME = TopicPartition("orders", 3)
 
 
-def opened(path: Path, seed: int = 1) -> DataDirectory:
-    return DataDirectory(path, OsFiles(), random.Random(seed))
+def opened(path: Path, seed: int = 1) -> LogDirectory:
+    return LogDirectory(path, OsFiles(), random.Random(seed))
 
 
 def claimed(
     path: Path, node_id: int = 1, cluster_id: str = "", seed: int = 1
-) -> tuple[DataDirectories, Claimed]:
-    directories = DataDirectories([path], OsFiles(), random.Random(seed))
+) -> tuple[LogDirectories, Claimed]:
+    directories = LogDirectories([path], OsFiles(), random.Random(seed))
     return directories, directories.claim(node_id, cluster_id)
 
 
@@ -76,13 +76,13 @@ def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:
 def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create(NAME, TOPIC_ID)
-    buried = directory.bury(NAME)
+    buried = directory.rename_deleted(NAME)
     directory.create(NAME, TOPIC_ID)
-    stray = directory.set_aside(NAME)
+    stray = directory.rename_stray(NAME)
     assert directory.partitions() == {}
-    assert directory.deleted() == [buried]
+    assert directory.deleted_partitions() == [buried]
     directory.remove(buried)
-    assert directory.deleted() == []
+    assert directory.deleted_partitions() == []
     assert stray.exists()
 
 
@@ -90,7 +90,7 @@ def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     directory.mark_clean()
-    first, second = directory.take_checkpoints(), directory.take_checkpoints()
+    first, second = directory.load_checkpoints(), directory.load_checkpoints()
     assert (first.clean, second.clean) == (True, False)
     assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
 
@@ -130,13 +130,13 @@ def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_an
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(directory.write_checkpoints, rows)
         assert taken.wait(30)
-        directory.bury(NAME)
+        directory.rename_deleted(NAME)
         making = pool.submit(directory.create, NAME, uuid.UUID(int=8))
         wait([making], timeout=0.1)  # it must not be done by now; if it were, the rows would be the last word
         go_on.set()
         writing.result()
         making.result()
-    assert opened(tmp_path).take_checkpoints().log_starts == {}
+    assert opened(tmp_path).load_checkpoints().log_starts == {}
 
 
 def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
     first.write_checkpoints(lambda: [CheckpointRow(name, 2, 1) for name in names])
     first.write_cleaned(lambda: dict.fromkeys(names, 1))
     again = opened(tmp_path)
-    again.take_checkpoints()
+    again.load_checkpoints()
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda name: again.create(name, TOPIC_ID), names))
     left = again.checkpoints
@@ -167,11 +167,11 @@ def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
         (tmp_path / STARTS).write_bytes(harm)
     again = opened(tmp_path)
     with capture_logs() as told:
-        assert again.take_checkpoints().log_starts == {NAME: 10}
+        assert again.load_checkpoints().log_starts == {NAME: 10}
     assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
     again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and the file is whole again
     (tmp_path / COPY).unlink()
-    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 10}
+    assert opened(tmp_path).load_checkpoints().log_starts == {NAME: 10}
 
 
 def test_a_flipped_bit_in_a_recovery_point_makes_no_log_look_too_short(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_flipped_bit_in_one_file_hides_no_record(
     assert whole in text
     (tmp_path / damaged).write_text(text.replace(whole, flipped))
     again = opened(tmp_path)
-    starts = again.take_checkpoints().log_starts
+    starts = again.load_checkpoints().log_starts
     assert (starts[NAME], starts[OTHER]) == (10, 0)
     again.write_checkpoints(lambda: rows)
     assert (tmp_path / STARTS).read_bytes() == (tmp_path / COPY).read_bytes()
@@ -245,12 +245,12 @@ def test_a_crash_between_the_two_files_undoes_no_deletion_that_was_answered(
     tmp_path: Path, before: str
 ) -> None:
     files = CrashingFiles()
-    directory = DataDirectory(tmp_path, files, random.Random(1))
+    directory = LogDirectory(tmp_path, files, random.Random(1))
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and then DeleteRecords is answered
     files.before = before
     with pytest.raises(Crash):
         directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 15), CheckpointRow(OTHER, 20, 5)])
-    assert opened(tmp_path).take_checkpoints().log_starts[NAME] >= 10
+    assert opened(tmp_path).load_checkpoints().log_starts[NAME] >= 10
 
 
 def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path)
     for name in (STARTS, COPY):
         (tmp_path / name).write_bytes(b"0\n")
     with capture_logs() as told:
-        assert opened(tmp_path).take_checkpoints().log_starts == {}
+        assert opened(tmp_path).load_checkpoints().log_starts == {}
     assert [line["log_level"] for line in told] == ["error", "error"]
 
 
@@ -270,20 +270,20 @@ def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 10)])
     assert (tmp_path / STARTS).stat().st_ino == before
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 30, 20)])
-    assert opened(tmp_path).take_checkpoints().log_starts == {NAME: 20}
+    assert opened(tmp_path).load_checkpoints().log_starts == {NAME: 20}
 
 
 def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: Path) -> None:
-    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 0
+    assert opened(tmp_path).load_checkpoints().recovery_point(NAME) == 0
     opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
-    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) == 20
+    assert opened(tmp_path).load_checkpoints().recovery_point(NAME) == 20
     (tmp_path / "recovery-point-offset-checkpoint").unlink()
-    assert opened(tmp_path).take_checkpoints().recovery_point(NAME) is None
+    assert opened(tmp_path).load_checkpoints().recovery_point(NAME) is None
 
 
 def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
-    found = opened(tmp_path).take_checkpoints()
+    found = opened(tmp_path).load_checkpoints()
     assert (found.recovery_points, found.recovery_point(NAME)) == (None, None)
 
 
@@ -293,11 +293,11 @@ def test_high_watermarks_survive_a_restart_and_a_damaged_file(tmp_path: Path) ->
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15), CheckpointRow(other, 5, 0)])
     text = (tmp_path / "replication-offset-checkpoint").read_text()
     assert text == f"0\n1\n{NAME.topic} {NAME.partition} 15\n", "Kafka's format"
-    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    assert opened(tmp_path).load_checkpoints().high_watermarks == {NAME: 15}
     (tmp_path / "replication-offset-checkpoint").write_bytes(b"torn")
-    assert opened(tmp_path).take_checkpoints().high_watermarks == {NAME: 15}
+    assert opened(tmp_path).load_checkpoints().high_watermarks == {NAME: 15}
     (tmp_path / "replication-offset-checkpoint.copy").write_bytes(b"torn")
-    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+    assert opened(tmp_path).load_checkpoints().high_watermarks == {}
 
 
 def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> None:
@@ -306,13 +306,13 @@ def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> Non
     assert not (tmp_path / "replication-offset-checkpoint").exists()
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
     opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
-    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+    assert opened(tmp_path).load_checkpoints().high_watermarks == {}
 
 
 def test_a_topic_made_anew_does_not_inherit_a_high_watermark(tmp_path: Path) -> None:
     opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
     directory = opened(tmp_path)
-    directory.take_checkpoints()
+    directory.load_checkpoints()
     directory.create(NAME, TOPIC_ID)
     assert directory.checkpoints.high_watermarks == {}
-    assert opened(tmp_path).take_checkpoints().high_watermarks == {}
+    assert opened(tmp_path).load_checkpoints().high_watermarks == {}

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tierlog.broker.storage.disk_threads import DiskThreads, all_end
+from tierlog.broker.storage.disk_threads import DiskThreads, all_done
 
 STUCK = """
 import threading
@@ -68,10 +68,10 @@ async def test_work_that_ends_is_waited_for_and_a_hang_is_told() -> None:
     loop = asyncio.get_running_loop()
     stuck = loop.run_in_executor(threads, gate.wait)
     others = [loop.run_in_executor(threads, lambda: None) for _ in range(20)]
-    assert await all_end(others, 30)
-    assert not await all_end([stuck, *others], 0.01)
+    assert await all_done(others, 30)
+    assert not await all_done([stuck, *others], 0.01)
     gate.set()
-    assert await all_end([stuck], 30)
+    assert await all_done([stuck], 30)
     threads.shutdown()
 
 

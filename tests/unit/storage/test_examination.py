@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.storage.core.record_validation import Examination, Examined
+from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.config.topic import MAX_LONG, TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, check_batch, check_produced, read_header, seal
@@ -31,17 +31,17 @@ def records(count: int) -> list[NewRecord]:
     return [NewRecord(NOW + number, b"k", b"v") for number in range(count)]
 
 
-def examination(batch: bytearray, config: TopicConfig) -> Examination:
+def examination(batch: bytearray, config: TopicConfig) -> BatchValidation:
     view = memoryview(batch)
-    return Examination(view, check_produced(view), config, NOW)
+    return BatchValidation(view, check_produced(view), config, NOW)
 
 
-def found(batch: bytearray, config: TopicConfig) -> Examined:
+def found(batch: bytearray, config: TopicConfig) -> ValidationResult:
     """At once, and step by step; both find the same."""
     at_once, in_steps = examination(batch, config), examination(batch, config)
-    at_once.fits_a_turn()
+    at_once.fits_one_turn()
     result = at_once.at_once()
-    for _ in range(1 + at_once.must_be_alone):
+    for _ in range(1 + at_once.needs_exclusive_memory):
         for step in in_steps.steps():
             if step is not None:
                 step()
@@ -247,6 +247,6 @@ def test_what_fits_a_turn_is_bounded(config: TopicConfig) -> None:
     by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]
     by_records = [encode_batch(records(count), codec=Codec.ZSTD) for count in (1, 100, 100_000)]
     for batches in (by_bytes, by_records):
-        fit = [examination(batch, config).fits_a_turn() for batch in batches]
+        fit = [examination(batch, config).fits_one_turn() for batch in batches]
         assert fit[0] and not fit[-1]
         assert all(smaller or not larger for smaller, larger in pairwise(fit))

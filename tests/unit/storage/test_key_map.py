@@ -6,7 +6,13 @@ from hashlib import blake2b
 
 import pytest
 
-from tierlog.broker.storage.core.key_map import CHUNK_PAGES, DIGEST_BYTES, PAGE_BYTES, PAGE_SLOTS, KeyMap
+from tierlog.broker.storage.core.offset_map import (
+    CHUNK_PAGES,
+    DIGEST_BYTES,
+    PAGE_BYTES,
+    PAGE_SLOTS,
+    OffsetMap,
+)
 from tierlog.records.rewrite import Span
 
 PLENTY = 1 << 20
@@ -16,7 +22,7 @@ def span(key: bytes | None, offset: int) -> Span:
     return Span(0, 0, 0, 0, 0, offset, key, False)
 
 
-def add(keys: KeyMap, records: dict[bytes, int] | list[tuple[bytes, int]]) -> bool:
+def add(keys: OffsetMap, records: dict[bytes, int] | list[tuple[bytes, int]]) -> bool:
     pairs = list(records.items()) if isinstance(records, dict) else records
     return keys.add_batch([span(*pair) for pair in pairs], len(pairs), max(offset for _, offset in pairs) + 1)
 
@@ -24,7 +30,7 @@ def add(keys: KeyMap, records: dict[bytes, int] | list[tuple[bytes, int]]) -> bo
 @pytest.mark.parametrize("load_factor", [0.5, 0.9, 1.0])
 def test_it_knows_what_a_dictionary_knows(load_factor: float) -> None:
     rng, last = random.Random(1), dict[bytes, int]()
-    keys = KeyMap(PLENTY, 0, 2000, load_factor)
+    keys = OffsetMap(PLENTY, 0, 2000, load_factor)
     for batch in range(100):
         records = [(b"key %d" % rng.randrange(2000), batch * 50 + n) for n in range(50)]
         assert add(keys, records)
@@ -40,7 +46,7 @@ def test_a_key_takes_24_bytes_and_what_the_load_factor_leaves_free() -> None:
     budget, offset = 1 << 20, 1 << 40
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    keys = KeyMap(budget, 0, 1 << 40)
+    keys = OffsetMap(budget, 0, 1 << 40)
     while add(keys, {b"a key %d" % offset: offset}):
         offset += 1
     peak = tracemalloc.get_traced_memory()[1] - before
@@ -56,7 +62,7 @@ def test_memory_is_taken_only_as_far_as_there_may_be_or_are_keys(most_keys: int,
     """The event loop waits while memory is zeroed, so it is never much at a time."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    keys = KeyMap(128 << 20, 0, most_keys)
+    keys = OffsetMap(128 << 20, 0, most_keys)
     assert add(keys, {b"key": 0})
     assert tracemalloc.get_traced_memory()[1] - before < bytes_at_most
     assert add(keys, {b"%d" % n: n for n in range(100)})
@@ -65,14 +71,14 @@ def test_memory_is_taken_only_as_far_as_there_may_be_or_are_keys(most_keys: int,
 
 def test_a_table_of_many_chunks_knows_all_its_keys() -> None:
     count = 3 * CHUNK_PAGES * PAGE_SLOTS
-    keys = KeyMap(128 << 20, 0, count)
+    keys = OffsetMap(128 << 20, 0, count)
     assert keys.add_batch((span(b"%d" % n, n) for n in range(count)), count, count)
     assert len(keys) == count
     assert all(keys.is_last(b"%d" % n, n) and not keys.is_last(b"%d" % n, n - 1) for n in range(count))
 
 
 def test_a_full_map_ends_at_the_batch_that_does_not_fit_but_the_first_one_always_fits() -> None:
-    keys = KeyMap(0, 7, 1 << 40)
+    keys = OffsetMap(0, 7, 1 << 40)
     first = {b"%d" % n: 7 + n for n in range(500)}  # far above the one page that there is
     assert add(keys, first)
     while add(keys, {b"more %d" % len(keys): 1000 + len(keys)}):
@@ -86,7 +92,7 @@ def test_a_full_map_ends_at_the_batch_that_does_not_fit_but_the_first_one_always
 
 def test_keys_of_the_length_of_a_digest_are_not_taken_for_one() -> None:
     long = b"a key that is longer than its digest"
-    keys = KeyMap(PLENTY, 0, 4)
+    keys = OffsetMap(PLENTY, 0, 4)
     assert add(keys, {b"k" * 16: 1, b"k" * 15: 2, b"k" * 17: 3, long: 4})
     assert keys.is_last(blake2b(long, digest_size=DIGEST_BYTES).digest(), 0)
     assert all(keys.is_last(b"k" * (15 + n), offset) for n, offset in ((1, 1), (0, 2), (2, 3)))
@@ -94,7 +100,7 @@ def test_keys_of_the_length_of_a_digest_are_not_taken_for_one() -> None:
 
 def test_a_digest_is_not_found_across_two_others() -> None:
     """Its bytes may stand in the table, the end of one digest and the beginning of the next."""
-    keys = KeyMap(PLENTY, 0, 2)
+    keys = OffsetMap(PLENTY, 0, 2)
     assert add(keys, {b"one": 1, b"two": 2})
     one, two = (blake2b(key, digest_size=DIGEST_BYTES).digest() for key in (b"one", b"two"))
     for at in range(1, DIGEST_BYTES):
@@ -102,6 +108,6 @@ def test_a_digest_is_not_found_across_two_others() -> None:
 
 
 def test_records_without_a_key_are_passed_over() -> None:
-    keys = KeyMap(PLENTY, 0, 2)
+    keys = OffsetMap(PLENTY, 0, 2)
     assert keys.add_batch([span(None, 0), span(b"k", 1)], 2, 2)
     assert (len(keys), keys.end_offset) == (1, 2)

@@ -14,8 +14,8 @@ from power_loss import LOST, ZEROED, PowerLoss
 
 from tierlog.base.files import OsFiles
 from tierlog.base.leader_epochs import LeaderEpochs
-from tierlog.broker.storage.flushing import Flushing, SyncFailed
 from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.log_flusher import LogFlusher, SyncFailed
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, read_header
@@ -226,7 +226,7 @@ def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: P
     files.crash(ZEROED)
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
-    assert (log.log_end_offset, log.recovered_cut_bytes > 0) == (0, True)
+    assert (log.log_end_offset, log.recovered_truncated_bytes > 0) == (0, True)
     log.close(clean=True)
     files.crash(LOST)
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
@@ -279,9 +279,9 @@ def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_p
     seen: list[tuple[int, int]] = []
 
     def trace(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code is not Flushing.cut.__code__:
+        if frame.f_code is not LogFlusher.cut.__code__:
             return None
-        seen.append((log.flushing.cuts, log.recovery_point))
+        seen.append((log.flusher.truncations, log.recovery_point))
         return trace
 
     before = sys.gettrace()
@@ -292,5 +292,5 @@ def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_p
         sys.settrace(before)
     assert len(seen) > 4 and seen[-1] == (1, 3)
     assert all(point == 3 for cuts, point in seen if cuts == 1)
-    assert log.flushing.claimed == 6
+    assert log.flusher.checkpointed_recovery_point == 6
     log.close(clean=False)

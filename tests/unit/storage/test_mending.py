@@ -11,7 +11,7 @@ from power_loss import KEPT, LOST, Killed, PowerLoss
 from tierlog.base.files import OsFiles
 from tierlog.broker.storage.damage import segments_of
 from tierlog.broker.storage.log import PartitionLog
-from tierlog.broker.storage.range_repair import Mending, begin, check, mendings_of, rules_of
+from tierlog.broker.storage.range_repair import RangeRepair, begin, check, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.config.topic import TopicConfig
@@ -54,17 +54,17 @@ def flip(directory: Path) -> bytes:
     return whole
 
 
-def scrub(log: PartitionLog) -> list[Mending]:
+def scrub(log: PartitionLog) -> list[RangeRepair]:
     for segment in segments_of(log):
         looked = SegmentScrub(log, segment)
         while not looked.done:
             looked.step()
         for damage in looked.found:
-            log.note_damage(segment, damage)
-    return list(mendings_of(log))
+            log.add_damage(segment, damage)
+    return list(range_repairs(log))
 
 
-def mend(mending: Mending, content: bytes) -> bool:
+def mend(mending: RangeRepair, content: bytes) -> bool:
     assert mending.fits(content)
     mending.write(content)
     mending.sync()

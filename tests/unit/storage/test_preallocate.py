@@ -84,7 +84,7 @@ def test_a_segment_that_grows_takes_as_much_again_and_gives_back_the_rest(tmp_pa
     append(log, 30, RESERVE_FROM // 10)
     assert log.size_bytes <= on_disk(tmp_path)[0] <= 8 * RESERVE_FROM + SMALL
     again = opened(tmp_path, DOES_NOT)  # after a kill
-    assert (again.log_end_offset, again.recovered_cut_bytes) == (41, 0)
+    assert (again.log_end_offset, again.recovered_truncated_bytes) == (41, 0)
     assert on_disk(tmp_path)[0] < again.size_bytes + SMALL
     append(again, 1, RESERVE_FROM)
     again.close(clean=True)
@@ -95,7 +95,7 @@ def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path:
     log = opened(tmp_path)
     append(log, 5)
     again = opened(tmp_path)
-    assert (again.log_end_offset, again.recovered_cut_bytes) == (5, 0)
+    assert (again.log_end_offset, again.recovered_truncated_bytes) == (5, 0)
     assert on_disk(tmp_path)[0] < SMALL
     append(again)
     assert again.log_end_offset == 6
@@ -141,13 +141,13 @@ def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int, total: int
     log = opened(tmp_path, RESERVES, Poor(usable, total))
     append(log, 3)
     assert (log.log_end_offset, on_disk(tmp_path)[0] < SMALL) == (3, True)
-    assert not log.active.give_back()
+    assert not log.active.release_reserved()
 
 
 def test_what_is_reserved_can_be_given_back_and_appends_go_on(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, 3)
-    assert log.active.give_back()
+    assert log.active.release_reserved()
     assert on_disk(tmp_path)[0] < SMALL
     append(log, 3)
     assert opened(tmp_path).log_end_offset == 6

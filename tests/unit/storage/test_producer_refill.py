@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tierlog.base.files import OsFiles
-from tierlog.broker.storage.core.producer_state import BATCHES_KEPT, Duplicate, ProducerState
+from tierlog.broker.storage.core.producer_state import BATCHES_KEPT, Duplicate, ProducerStateManager
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, read_header
@@ -55,12 +55,12 @@ def test_large_batches_are_known_again_after_a_clean_stop(
     log = open_log(tmp_path, config, clean=False)
     value = bytes(700_000)
     heads = [append(log, n % 2, 10 + n // 2, value) for n in range(2 * (BATCHES_KEPT + 1))]
-    log.producers.is_whole = not of_kafka
+    log.producers.has_all_batches = not of_kafka
     log.close(clean=True)
     log = open_log(tmp_path, config, clean=True)
     for offset, head in enumerate(heads[2:], 2):
-        assert log.producers.judge(read_header(head)) == Duplicate(offset, offset, NOW)
-    assert not isinstance(log.producers.judge(read_header(heads[0])), Duplicate)
+        assert log.producers.validate(read_header(head)) == Duplicate(offset, offset, NOW)
+    assert not isinstance(log.producers.validate(read_header(heads[0])), Duplicate)
     log.check()
 
 
@@ -80,14 +80,14 @@ def test_all_five_batches_of_many_producers_are_known_again(tmp_path: Path, ends
         log.close(clean=ends == "clean")
         log = open_log(tmp_path, config, clean=ends == "clean")
     for offset, head in enumerate(heads[PRODUCERS:], PRODUCERS):
-        assert log.producers.judge(read_header(head)) == Duplicate(offset, offset, NOW)
+        assert log.producers.validate(read_header(head)) == Duplicate(offset, offset, NOW)
     log.check()
 
 
 def append_before_kafka(log: PartitionLog, count: int) -> None:
     for n in range(count):  # each producer's second batch, so none of them is whole
         append(log, n, 1, bytes(1000))
-    log.producers.is_whole = False  # then a snapshot has Kafka's part alone
+    log.producers.has_all_batches = False  # then a snapshot has Kafka's part alone
 
 
 def test_what_comes_after_a_snapshot_of_kafkas_is_kept_in_snapshots(tmp_path: Path) -> None:
@@ -95,16 +95,16 @@ def test_what_comes_after_a_snapshot_of_kafkas_is_kept_in_snapshots(tmp_path: Pa
     before = open_log(tmp_path / "before", TopicConfig(), clean=False)
     append_before_kafka(before, 2)
     bundle = before.producers.encode()
-    assert not ProducerState.decode(bundle).is_whole
+    assert not ProducerStateManager.decode(bundle).has_all_batches
     log = open_log(tmp_path / "after", TopicConfig(), clean=False)
     log.truncate_fully_and_start_at(2, NOW, before.epochs.entries, bundle)
     heads = [append(log, 0, sequence, bytes(10)) for sequence in range(2, 2 + BATCHES_KEPT)]
     log.close(clean=True)
     newest = tmp_path / "after" / f"{log.log_end_offset:020}.snapshot"
-    assert ProducerState.decode(newest.read_bytes()).is_whole
+    assert ProducerStateManager.decode(newest.read_bytes()).has_all_batches
     log = open_log(tmp_path / "after", TopicConfig(), clean=True)
     for offset, head in enumerate(heads, 2):
-        assert log.producers.judge(read_header(head)) == Duplicate(offset, offset, NOW)
+        assert log.producers.validate(read_header(head)) == Duplicate(offset, offset, NOW)
 
 
 def test_a_start_does_not_read_far_back_through_small_batches(tmp_path: Path) -> None:

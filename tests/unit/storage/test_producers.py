@@ -1,4 +1,4 @@
-"""Producer state: retries, gaps, epochs, wrap-around, transactions, snapshots."""
+"""ProducerStateEntry state: retries, gaps, epochs, wrap-around, transactions, snapshots."""
 
 import pytest
 from crc32c import crc32c
@@ -9,8 +9,8 @@ from tierlog.broker.storage.core.producer_state import (
     Duplicate,
     EndMarker,
     MalformedSnapshot,
-    ProducerState,
-    Refused,
+    ProducerStateManager,
+    Rejection,
     advance_sequence,
 )
 from tierlog.protocol.errors import ErrorCode
@@ -23,53 +23,53 @@ def header(
     return BatchHeader(0, 100, 0, 2, 0, attributes, count - 1, 50, 50, producer, epoch, sequence, count)
 
 
-def written(*batches: BatchHeader) -> ProducerState:
-    state, offset = ProducerState(), 100
+def written(*batches: BatchHeader) -> ProducerStateManager:
+    state, offset = ProducerStateManager(), 100
     for batch in batches:
-        assert state.judge(batch) is None
+        assert state.validate(batch) is None
         state.apply(batch, offset)
         offset += batch.record_count
     state.check()
     return state
 
 
-def error(verdict: Duplicate | Refused | None) -> ErrorCode | None:
-    return verdict.error if isinstance(verdict, Refused) else None
+def error(verdict: Duplicate | Rejection | None) -> ErrorCode | None:
+    return verdict.error if isinstance(verdict, Rejection) else None
 
 
 def test_an_unknown_producer_may_begin_anywhere() -> None:
-    assert ProducerState().judge(header(77)) is None
+    assert ProducerStateManager().validate(header(77)) is None
 
 
 def test_each_of_the_last_five_batches_is_known_again() -> None:
     state = written(*(header(n * 2, 2) for n in range(6)))
-    assert error(state.judge(header(0, 2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(state.validate(header(0, 2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for n in range(1, 6):
-        assert state.judge(header(n * 2, 2)) == Duplicate(100 + n * 2, 101 + n * 2, 50)
-    assert error(state.judge(header(4, 1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
-    assert state.judge(header(12)) is None
+        assert state.validate(header(n * 2, 2)) == Duplicate(100 + n * 2, 101 + n * 2, 50)
+    assert error(state.validate(header(4, 1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
+    assert state.validate(header(12)) is None
 
 
 def test_a_gap_is_refused() -> None:
-    assert error(written(header(0)).judge(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(written(header(0)).validate(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_epochs_fence_and_begin_at_zero() -> None:
     state = written(header(0, epoch=3))
-    assert error(state.judge(header(1, epoch=2))) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert error(state.judge(header(1, epoch=4))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert state.judge(header(0, epoch=4)) is None
+    assert error(state.validate(header(1, epoch=2))) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert error(state.validate(header(1, epoch=4))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.validate(header(0, epoch=4)) is None
     state.apply(header(0, epoch=4), 200)
-    assert error(state.judge(header(0, epoch=3))) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert state.judge(header(1, epoch=4)) is None
+    assert error(state.validate(header(0, epoch=3))) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert state.validate(header(1, epoch=4)) is None
 
 
 def test_sequences_wrap() -> None:
     assert advance_sequence(LARGEST_SEQUENCE, 1) == 0
     state = written(header(LARGEST_SEQUENCE - 1, 4))
-    assert state.judge(header(LARGEST_SEQUENCE - 1, 4)) == Duplicate(100, 103, 50)
-    assert state.judge(header(2)) is None
-    assert error(state.judge(header(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert state.validate(header(LARGEST_SEQUENCE - 1, 4)) == Duplicate(100, 103, 50)
+    assert state.validate(header(2)) is None
+    assert error(state.validate(header(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_idle_producers_are_forgotten_unless_in_a_transaction() -> None:
@@ -91,15 +91,15 @@ def test_idle_time_goes_on_over_a_restart_and_the_clock_begins_again() -> None:
     state = written(header(0))
     for now_ms in (90_000, 90_600):
         state.expire(now_ms, 1000)
-    state = ProducerState.decode(state.encode())
+    state = ProducerStateManager.decode(state.encode())
     assert state.expire(5, 1000) == 0
     assert state.expire(404, 1000) == 0
     assert state.expire(405, 1000) == 1
 
 
 def test_nothing_expires_at_once_after_a_start_from_kafkas_snapshot() -> None:
-    kafkas = ProducerState.decode(snapshot(written(header(0)).encode()[6:56]))
-    assert not kafkas.is_whole
+    kafkas = ProducerStateManager.decode(snapshot(written(header(0)).encode()[6:56]))
+    assert not kafkas.has_all_batches
     assert kafkas.expire(10**12, 1000) == 0
 
 
@@ -113,15 +113,15 @@ def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committ
         header(0, 3, attributes=TRANSACTIONAL), header(0, 2, producer=10, attributes=TRANSACTIONAL)
     )
     assert state.first_unstable_offset() == 100
-    assert error(state.judge(header(3))) == ErrorCode.INVALID_TXN_STATE
+    assert error(state.validate(header(3))) == ErrorCode.INVALID_TXN_STATE
     marker = header(-1, attributes=TRANSACTIONAL | CONTROL)
     completed = state.apply(marker, 105, EndMarker(committed=False, coordinator_epoch=1))
     assert completed == CompletedTransaction(9, 100, 105, True)
-    assert state.stable_offset_after(completed) == 103
+    assert state.last_stable_offset_after(completed) == 103
     assert state.first_unstable_offset() == 100  # the marker itself is not committed yet
-    state.high_watermark_moved(105)
+    state.on_high_watermark_updated(105)
     assert state.first_unstable_offset() == 100
-    state.high_watermark_moved(106)
+    state.on_high_watermark_updated(106)
     assert state.first_unstable_offset() == 103
     state.check()
 
@@ -129,38 +129,40 @@ def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committ
 def test_a_snapshot_carries_the_last_five_batches() -> None:
     heads = [header(2 * n, 2) for n in range(7)]
     state = written(*heads, header(0, 1, producer=10))
-    again = ProducerState.decode(state.encode())
+    again = ProducerStateManager.decode(state.encode())
     assert again.encode() == state.encode()
-    assert again.is_whole
+    assert again.has_all_batches
     for head in heads[-5:]:
         first = 100 + head.base_sequence
-        assert again.judge(head) == state.judge(head) == Duplicate(first, first + 1, 50)
-    assert error(again.judge(heads[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert again.validate(head) == state.validate(head) == Duplicate(first, first + 1, 50)
+    assert error(again.validate(heads[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     again.check()
 
 
 def test_the_timestamps_of_all_batches_are_kept() -> None:
     """Not the time at which they were written, which is all that Kafka's entry has."""
-    state = ProducerState()
+    state = ProducerStateManager()
     for n in range(3):
         state.apply(header(n), 100 + n, now_ms=9000 + n)
-    again = ProducerState.decode(state.encode())
-    assert [again.judge(header(n)) for n in range(3)] == [Duplicate(100 + n, 100 + n, 50) for n in range(3)]
+    again = ProducerStateManager.decode(state.encode())
+    assert [again.validate(header(n)) for n in range(3)] == [
+        Duplicate(100 + n, 100 + n, 50) for n in range(3)
+    ]
 
 
 def test_what_a_newer_version_writes_behind_kafkas_entries_is_skipped() -> None:
     kafkas = written(header(0, 2)).encode()[6:56]
-    again = ProducerState.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
-    assert not again.is_whole
-    assert again.judge(header(2)) is None
+    again = ProducerStateManager.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
+    assert not again.has_all_batches
+    assert again.validate(header(2)) is None
 
 
 def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
     state = written(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
-    again = ProducerState.decode(state.encode())
+    again = ProducerStateManager.decode(state.encode())
     assert again.encode() == state.encode()
-    assert again.judge(header(2, 3)) == Duplicate(102, 104, 50)
-    assert again.judge(header(5)) is None
+    assert again.validate(header(2, 3)) == Duplicate(102, 104, 50)
+    assert again.validate(header(5)) is None
     assert again.first_unstable_offset() == 105
     again.check()
 
@@ -171,6 +173,6 @@ def test_a_flipped_byte_in_a_snapshot_is_noticed(at: int) -> None:
     assert len(content) == 79
     content[at] ^= 1
     with pytest.raises(MalformedSnapshot):
-        ProducerState.decode(bytes(content))
+        ProducerStateManager.decode(bytes(content))
     with pytest.raises(MalformedSnapshot):
-        ProducerState.decode(bytes(content[:at]))
+        ProducerStateManager.decode(bytes(content[:at]))

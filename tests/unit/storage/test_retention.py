@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tierlog.base.segments import SegmentInfo
-from tierlog.broker.storage.core.retention import age_limit_ms, expired, idle_must_roll, must_roll
+from tierlog.broker.storage.core.retention import age_limit_ms, count_expired, must_roll, must_roll_idle
 from tierlog.config.topic import TopicConfig
 
 NOW = 1_000_000
@@ -49,12 +49,12 @@ LOG = (segment(0, newest=NOW - 300), segment(1, newest=NOW - 200), segment(2, ne
     ],
 )
 def test_what_goes(config: TopicConfig, log_start: int, high_watermark: int, count: int) -> None:
-    assert expired(LOG, config, log_start, high_watermark, NOW) == count
+    assert count_expired(LOG, config, log_start, high_watermark, NOW) == count
 
 
 def test_a_record_without_timestamp_ages_by_its_file() -> None:
-    assert expired([segment(0, newest=-1)], TopicConfig(retention_ms=60), 0, 10, NOW) == 0
-    assert expired([segment(0, newest=-1)], TopicConfig(retention_ms=40), 0, 10, NOW) == 1
+    assert count_expired([segment(0, newest=-1)], TopicConfig(retention_ms=60), 0, 10, NOW) == 0
+    assert count_expired([segment(0, newest=-1)], TopicConfig(retention_ms=40), 0, 10, NOW) == 1
 
 
 def fill(**changes: int) -> SimpleNamespace:
@@ -93,9 +93,9 @@ def test_when_to_roll(changes: dict, config: dict, last_offset: int, newest: int
 
 
 def test_an_idle_segment_is_rolled_by_age_but_never_empty() -> None:
-    assert not idle_must_roll(fill(created_ms=NOW - 100), NOW, 100)
-    assert idle_must_roll(fill(created_ms=NOW - 101), NOW, 100)
-    assert not idle_must_roll(fill(created_ms=0, size=0), NOW, 100)
+    assert not must_roll_idle(fill(created_ms=NOW - 100), NOW, 100)
+    assert must_roll_idle(fill(created_ms=NOW - 101), NOW, 100)
+    assert not must_roll_idle(fill(created_ms=0, size=0), NOW, 100)
 
 
 def test_what_must_be_compacted_soon_is_rolled_soon() -> None:

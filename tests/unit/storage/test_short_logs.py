@@ -95,7 +95,7 @@ def test_a_log_that_ends_below_its_recovery_point_after_a_clean_stop_is_damaged(
     log = open_log(log_directory, clean=True, recovery_point=RECORDS)
     assert log.log_end_offset < RECORDS
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
-    assert log.flushing.claimed == RECORDS, "the checkpoint on disk must be lowered"
+    assert log.flusher.checkpointed_recovery_point == RECORDS, "the checkpoint on disk must be lowered"
 
 
 @pytest.mark.parametrize("shorten", WAYS)
@@ -129,7 +129,7 @@ def test_a_segment_that_ends_within_a_batch_below_the_recovery_point_is_damaged_
     """A killed process tears nothing that was synced."""
     cut_the_last_segment_within_a_batch(log_directory)
     log = open_log(log_directory, clean=False, recovery_point=RECORDS)
-    assert log.recovered_cut_bytes > 0
+    assert log.recovered_truncated_bytes > 0
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
 
 

@@ -19,7 +19,7 @@ from tierlog.broker.storage.checkpoints import (
     write_offsets,
 )
 from tierlog.broker.storage.log import PartitionLog
-from tierlog.broker.storage.log_dir import DataDirectory
+from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage_tools.dumping import Document, Wanted, dump
@@ -350,7 +350,7 @@ def test_a_damaged_log_keeps_its_indexes(data: Path) -> None:
 
 
 def test_a_directory_in_use_is_locked(data: Path) -> None:
-    running = DataDirectory(data, OsFiles(), random.Random(1))
+    running = LogDirectory(data, OsFiles(), random.Random(1))
     running.lock()
     assert data_directory_of(data / "t-0") == data_directory_of(first(data, "*.log")) == data
     with pytest.raises(InUse), locked(data):

@@ -1,8 +1,8 @@
-"""What of a log is on disk: fsync, the recovery point, and the checkpoint of leader epochs.
+"""Log flusher: makes a log durable, and keeps its recovery point and leader epoch checkpoint.
 
-Invariants: everything below `recovery_point` is durable; a failed fsync is final, since the kernel may say
-yes the next time without having written anything. Called by the log; `flush` may run in a thread beside
-appends.
+Invariants: everything below `recovery_point` is on disk; a failed fsync is final, since the next one may
+succeed without having written the data. Called by the log; `flush` may run in a thread while records are
+appended.
 """
 
 import errno
@@ -19,21 +19,23 @@ from tierlog.broker.storage.names import EPOCH_CHECKPOINT, INDEXES, SNAPSHOT, se
 from tierlog.broker.storage.segment import Segment
 
 _NOT_OF_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Of an open before a sync: no descriptors or memory for now."""
+"""An open before the fsync failed for lack of descriptors or memory, not because of the disk."""
 
 
 class SyncFailed(OSError):
-    """fsync failed: the kernel may have dropped what it could not write, so only a new start, which reads the
-    disk, can tell what is there. Other errors of a flush (no room for a small file) pass.
+    """An fsync failed. The kernel may have dropped the unwritten pages, so only a restart, which reads the
+    disk, can tell what is there. Other errors of a flush, such as a full disk, are temporary.
     """
 
 
 class LogClosed(SyncFailed):
-    """It was closed meanwhile, above all since its topic was deleted: no fault of the disk."""
+    """The log was closed, usually because its topic was deleted; the disk is fine."""
 
 
-class Flushed(Protocol):
-    """What is asked of the log, whose owner may append, roll and drop segments meanwhile."""
+class FlushableLog(Protocol):
+    """The part of a log that the flusher uses. The owner may append, roll and drop segments at
+    the same time.
+    """
 
     @property
     def log_end_offset(self) -> int: ...
@@ -42,7 +44,7 @@ class Flushed(Protocol):
     def has(self, segment: Segment) -> bool: ...
 
 
-class Flushing:
+class LogFlusher:
     __slots__ = (
         "_directory",
         "_directory_dirty",
@@ -51,14 +53,14 @@ class Flushing:
         "_failure",
         "_files",
         "_lock",
-        "_named",
-        "_naming",
+        "_name_synced",
+        "_naming_lock",
         "_start_snapshot",
         "_unsynced",
-        "claimed",
-        "cuts",
+        "checkpointed_recovery_point",
         "files_changed",
         "recovery_point",
+        "truncations",
         "unflushed_since_ms",
     )
 
@@ -71,40 +73,42 @@ class Flushing:
         unsynced: list[Segment],
         epochs_dirty: bool,
         recovery_point: int,
-        claimed: int,
+        checkpointed_recovery_point: int,
         now_ms: int,
     ) -> None:
         self.recovery_point = recovery_point
-        self.claimed = claimed
-        """The checkpoint on disk may say that everything below it is durable, from before the log was cut; 0
-        if it does not. A segment that ends below it has to be synced before it is rolled: after a crash none
-        would look at it.
+        self.checkpointed_recovery_point = checkpointed_recovery_point
+        """The recovery point in the checkpoint file, if that may be above the log end since the log was
+        truncated; else 0.
+
+        A segment that ends below it must be synced when it is rolled, as recovery would not check it after a
+        crash.
         """
-        self.cuts = 0
+        self.truncations = 0
         self.unflushed_since_ms = now_ms
         self.files_changed = False
-        """Whether files came or went since the log was opened, or were cut."""
+        """Whether files were created, removed or truncated since the log was opened."""
         self._files = files
         self._directory = directory
-        self._directory_dirty = True  # names were added or taken away that no fsync covers
-        self._named = False  # whether an fsync covers the name of the directory, and the topic id in it
+        self._directory_dirty = True  # names changed since the last fsync of the directory
+        self._name_synced = False  # whether the name of the directory and its topic id are on disk
         self._epochs = epochs
         self._epochs_dirty = epochs_dirty
         self._unsynced = unsynced  # rolled segments
-        self._start_snapshot: int | None = None  # offset of one that no batch here could replace
+        self._start_snapshot: int | None = None  # a producer snapshot that cannot be rebuilt from batches
         self._failure: SyncFailed | None = None
         self._lock = threading.Lock()
-        self._naming = threading.Lock()  # held where a file gets a name, never while the disk writes
+        self._naming_lock = threading.Lock()  # held while a file gets a name, never during an fsync
 
-    def flush(self, log: Flushed) -> int:
-        """Makes everything appended so far durable, and raises the recovery point to it. Raises OSError,
-        above all SyncFailed.
+    def flush(self, log: FlushableLog) -> int:
+        """Make everything appended so far durable and advance the recovery point. Raises OSError, in
+        particular SyncFailed.
 
-        Safe in threads beside appends: what must be synced is taken in an order in which a roll in between
-        hides nothing (the end, then the active segment, then the rolled ones). Not beside truncation.
+        Safe in a thread beside appends, but not beside truncation. The log end is read first, then the active
+        segment, then the rolled ones, so that a roll in between hides nothing.
         """
         with self._lock:
-            self._require_open()  # after a failure fsync says yes the next time, but has written nothing
+            self._require_open()  # after a failed fsync the next one succeeds without having written the data
             end, active, rolled = log.log_end_offset, log.active, list(self._unsynced)
             if end > self.recovery_point or rolled or self._epochs_dirty:
                 try:
@@ -116,14 +120,14 @@ class Flushing:
                     raise self._failure from failure
                 self._sync_epochs()
                 for segment in rolled:
-                    with suppress(ValueError):  # retention dropped it meanwhile
+                    with suppress(ValueError):  # retention has dropped it
                         self._unsynced.remove(segment)
             self.recovery_point = max(self.recovery_point, end)
             return self.recovery_point
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """No flush begins within; False if one is under way, which nobody waits for on the event loop."""
+        """No flush begins inside. Yields False if one is running, since the event loop cannot wait for it."""
         taken = self._lock.acquire(blocking=False)
         try:
             yield taken
@@ -132,21 +136,21 @@ class Flushing:
                 self._lock.release()
 
     def hold(self) -> None:
-        """As `held`, until `resume`; waits for a flush that is under way, in a thread."""
+        """Prevent flushes until `resume`. Waits for a running flush; call it in a thread."""
         self._lock.acquire()
 
     def resume(self) -> None:
-        """In whatever thread."""
+        """Allow flushes again. Any thread may call it."""
         self._lock.release()
 
     def wait(self) -> None:
-        """Returns once the flush that is under way has ended, if there is one; in a thread."""
+        """Wait for a running flush to end; call it in a thread."""
         with self._lock:
             return
 
-    def flush_clean(self, log: Flushed) -> None:
-        """As `flush`, and of the active segment, whose files were just written, the indexes and the snapshot
-        too. Raises OSError.
+    def flush_clean(self, log: FlushableLog) -> None:
+        """Flush for a clean shutdown: also sync the active segment's indexes and producer snapshot. Raises
+        OSError.
         """
         self._epochs_dirty = True
         self.flush(log)
@@ -157,66 +161,69 @@ class Flushing:
         self._files.sync_directory(self._directory)
 
     def close(self) -> None:
-        """From here on `flush` fails. One that is still under way goes on, since a disk that hangs must not
-        hold up who closes; but it makes no file any more, as the directory's name may soon be another log's.
+        """Make further flushes fail. A running flush continues, since a hanging disk must not block the
+        caller, but it creates no more files: another log may soon use the directory's name.
         """
-        with self._naming:
+        with self._naming_lock:
             self._failure = self._failure or LogClosed(errno.EBADF, "the log is closed")
 
-    def go_on_in(self, directory: Path, files: Files) -> None:
-        """Within `hold`: all of the log has moved, and what is below the recovery point is on disk there. The
-        next flush has the names on disk too, before it confirms anything.
+    def switch_directory(self, directory: Path, files: Files) -> None:
+        """Continue in another directory that has all of the log, on disk up to the recovery point. Call it
+        while flushes are held. The next flush also syncs the names there.
         """
         self._directory, self._files = directory, files
-        self._named = False
+        self._name_synced = False
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
 
-    # -- what the log tells --
+    # -- notifications from the log --
 
-    def named(self) -> None:
-        """The active segment's first append is at hand, which makes its file unless it is there."""
+    def on_file_created(self) -> None:
+        """The next append creates the active segment's file, unless it exists."""
         self._directory_dirty = True
 
-    def rolled(self, segment: Segment) -> None:
+    def on_rolled(self, segment: Segment) -> None:
         self._unsynced.append(segment)
         self._directory_dirty = self.files_changed = True
 
-    def dropped(self, segment: Segment) -> None:
+    def on_dropped(self, segment: Segment) -> None:
         self._unsynced = [other for other in self._unsynced if other is not segment]
         self._directory_dirty = self.files_changed = True
 
-    def cut(self, log: Flushed) -> None:
-        """The log ends earlier now, as do its epochs; its active segment may be one that was rolled."""
+    def on_truncated(self, log: FlushableLog) -> None:
+        """The log and its epochs have been truncated. Its active segment may be one that was
+        rolled before.
+        """
         before = self.recovery_point
         self.recovery_point = min(before, log.log_end_offset)
         if before > log.log_end_offset:
-            self.claimed = max(self.claimed, before)
+            self.checkpointed_recovery_point = max(self.checkpointed_recovery_point, before)
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
         self._unsynced = [segment for segment in self._unsynced if segment.rolled and log.has(segment)]
-        self.cuts += 1  # last: a thread that writes checkpoints, and sees it, has the new recovery point
+        self.truncations += 1  # last: a checkpoint thread that sees it must see the new recovery point
 
-    def begun(self, snapshot_offset: int | None) -> None:
-        """The log begins anew; with a snapshot of producers there, if others hold what came before."""
+    def on_restarted(self, snapshot_offset: int | None) -> None:
+        """The log restarts empty, with a producer snapshot if other replicas have earlier records."""
         self._start_snapshot = snapshot_offset
 
-    def checkpointed(self, cuts: int) -> bool:
-        """The checkpoint on disk has the recovery point as it was after so many cuts. True if it had claimed
-        more.
+    def on_checkpointed(self, truncations: int) -> bool:
+        """The recovery point as of `truncations` is in the checkpoint file. Returns True if the file had a
+        higher one.
         """
-        claimed = self.claimed > 0 and cuts == self.cuts
-        if claimed:
-            self.claimed = 0
-        return claimed
+        was_higher = self.checkpointed_recovery_point > 0 and truncations == self.truncations
+        if was_higher:
+            self.checkpointed_recovery_point = 0
+        return was_higher
 
     def epochs_changed(self) -> None:
-        """The next flush replaces their file; until then, after a crash, the batches tell what is new, and a
-        cut log's end what is not so any more. Never is it written over: a torn one may look whole.
+        """Rewrite the leader epoch checkpoint at the next flush. After a crash before that, recovery rebuilds
+        it from the batches and the log end. The file is replaced, never overwritten, as a torn one could look
+        valid.
         """
         self._epochs_dirty = True
 
-    # -- the rest --
+    # -- syncing --
 
-    def _sync(self, log: Flushed, active: Segment, rolled: list[Segment]) -> None:
+    def _sync(self, log: FlushableLog, active: Segment, rolled: list[Segment]) -> None:
         for segment in rolled:
             self._sync_segment(log, segment)
         if active not in rolled:
@@ -225,19 +232,19 @@ class Flushing:
             self._sync_file(self._snapshot_path(self._start_snapshot))
             self._start_snapshot = None
         if self._directory_dirty:
-            self._directory_dirty = False  # first: what changes from here on needs another one
+            self._directory_dirty = False  # first: later changes need another fsync
             self._files.sync_directory(self._directory)
-        if not self._named:
+        if not self._name_synced:
             self._sync_name()
 
     def _sync_name(self) -> None:
-        """Making a partition waits for no disk; what is durable in it needs its directory, and the topic id
-        that says whose it is.
+        """Sync the directory's name and topic id. Creating a partition does not wait for the disk, but the
+        first flush does.
         """
         if self._files.exists(self._directory / PARTITION_METADATA):
             self._sync_file(self._directory / PARTITION_METADATA)
         self._files.sync_directory(self._directory.parent)
-        self._named = True
+        self._name_synced = True
 
     def _sync_epochs(self) -> None:
         if self._epochs_dirty:
@@ -249,10 +256,10 @@ class Flushing:
                 raise
 
     def _replace_epochs(self) -> None:
-        """As `write_atomically`, but `close` may come between any two steps."""
+        """Like `write_atomically`, but safe if `close` is called between any two steps."""
         path = self._directory / EPOCH_CHECKPOINT
         temporary = path.with_name(path.name + ".tmp")
-        with self._naming:
+        with self._naming_lock:
             self._require_open()
             self._files.unlink(temporary, missing_ok=True)
             fd = self._files.open(temporary, exclusive=True)
@@ -261,7 +268,7 @@ class Flushing:
             self._files.sync(fd)
         finally:
             self._files.close(fd)
-        with self._naming:
+        with self._naming_lock:
             self._require_open()
             self._files.rename(temporary, path)
         self._files.sync_directory(self._directory)
@@ -270,13 +277,13 @@ class Flushing:
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
 
-    def _sync_segment(self, log: Flushed, segment: Segment) -> None:
+    def _sync_segment(self, log: FlushableLog, segment: Segment) -> None:
         try:
             segment.sync()
             if segment in self._unsynced:
                 self._sync_file(self._snapshot_path(segment.end_offset))
         except FileNotFoundError:
-            if log.has(segment):  # else retention dropped it meanwhile
+            if log.has(segment):  # else retention has dropped it
                 raise
 
     def _sync_file(self, path: Path) -> None:

@@ -13,7 +13,7 @@ class MoveStopped(Exception):
     """It was cancelled, its replica is gone, or the node stops."""
 
 
-class CopyPace:
+class MoveThrottler:
     """Holds all copies of this broker together below a rate, which may change; in any thread."""
 
     def __init__(self, clock: Clock, rate: Callable[[], int]) -> None:

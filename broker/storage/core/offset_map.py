@@ -1,11 +1,11 @@
-"""Key -> offset of its last record: what one pass of compaction knows of a log, in a table of bounded size.
+"""Offset map: the last offset of each key, built by one pass of compaction, in a table of bounded size.
 
-A slot takes 24 bytes, as in Kafka's offset map: a digest of 16 and an offset of 8. The digest is a
-cryptographic one, since two keys taken for one would cost the record of one of them. The table is made of
-pages; a digest begins its search in a page of its own, and goes on to the next page where that one is full.
-The digests of a page stand side by side, so that one search over its bytes finds a key: to compare slot by
-slot in Python takes many times as long. Memory is taken in chunks, each with its first key, for to zero all
-of it at once would hold up the event loop. Called by the log cleaner.
+A slot takes 24 bytes, as in Kafka's offset map: a 16-byte digest of the key and an 8-byte offset. The digest
+is cryptographic, since a collision would lose a record. The table consists of pages. The search for a digest
+starts in the page given by its hash and continues in the next page if that one is full. The digests of a page
+are contiguous, so one search over bytes finds a key; comparing slot by slot in Python would be many times
+slower. Memory is allocated in chunks on first use, since zeroing all of it at once would block the event
+loop. Called by the log cleaner.
 """
 
 from array import array
@@ -18,7 +18,7 @@ from tierlog.records.rewrite import Span
 DIGEST_BYTES = 16
 PAGE_SLOTS = 32
 PAGE_BYTES = PAGE_SLOTS * (DIGEST_BYTES + 8) + 1
-"""Digests, offsets, and how many of them there are."""
+"""Digests, offsets, and their count."""
 
 CHUNK_PAGES = 256
 LOAD_FACTOR = 0.9
@@ -28,15 +28,24 @@ _CHUNK_SLOTS = CHUNK_PAGES * PAGE_SLOTS
 _DIGESTS_BYTES = PAGE_SLOTS * DIGEST_BYTES
 
 
-class KeyMap:
-    __slots__ = ("_counts", "_digests", "_len", "_load_factor", "_offsets", "_pages", "_room", "end_offset")
+class OffsetMap:
+    __slots__ = (
+        "_capacity",
+        "_counts",
+        "_digests",
+        "_len",
+        "_load_factor",
+        "_offsets",
+        "_pages",
+        "end_offset",
+    )
 
     def __init__(
         self, budget_bytes: int, first_offset: int, most_keys: int, load_factor: float = LOAD_FACTOR
     ) -> None:
-        """Takes no more memory than the budget allows, but one page at least, or than `most_keys` need."""
+        """Allocate at most `budget_bytes` (but at least one page), and no more than `most_keys` keys need."""
         self.end_offset = first_offset
-        """Every record below it and at or above the first offset is in the map."""
+        """Every record from the first offset up to here is in the map."""
         self._load_factor = load_factor
         self._resize(min(budget_bytes // PAGE_BYTES, self._pages_for(most_keys)))
 
@@ -44,10 +53,10 @@ class KeyMap:
         return self._len
 
     def add_batch(self, records: Iterable[Span], count: int, next_offset: int) -> bool:
-        """Takes the `count` records of a batch, in order; False once there is no room for a key. Those before
-        it count, but `end_offset` stays. The first batch always fits, so that each pass gets on.
+        """Add the `count` records of a batch, in order. Returns False when the map is full: keys added before
+        are kept, but `end_offset` stays. The first batch always fits, so that each pass makes progress.
         """
-        if not self._len and count > self._room:
+        if not self._len and count > self._capacity:
             self._resize(self._pages_for(count))
         for record in records:
             if record.key is None:
@@ -55,7 +64,7 @@ class KeyMap:
             digest = blake2b(record.key, digest_size=DIGEST_BYTES).digest()
             slot = self._slot_of(digest)
             if slot < 0:
-                if self._len >= self._room:
+                if self._len >= self._capacity:
                     return False
                 slot = ~slot
                 self._insert(slot, digest)
@@ -64,12 +73,12 @@ class KeyMap:
         return True
 
     def is_last(self, key: bytes, offset: int) -> bool:
-        """Whether no record of this key with a higher offset is known."""
+        """Whether the map has no higher offset for this key."""
         slot = self._slot_of(blake2b(key, digest_size=DIGEST_BYTES).digest())
         return slot < 0 or offset >= self._offsets[slot // _CHUNK_SLOTS][slot % _CHUNK_SLOTS]
 
     def _slot_of(self, digest: bytes) -> int:
-        """Where a digest is; if it is not there, the complement of the slot where it belongs."""
+        """The slot of a digest, or the complement of the free slot where it belongs."""
         counts, pages = self._counts, self._pages
         page = hash(digest) % pages
         while True:
@@ -80,7 +89,7 @@ class KeyMap:
                 end = start + count * DIGEST_BYTES
                 find = self._digests[chunk].find
                 at = find(digest, start, end)
-                while at >= 0 and at % DIGEST_BYTES:  # the end of one and the beginning of the next
+                while at >= 0 and at % DIGEST_BYTES:  # a match across two digests
                     at = find(digest, at + 1, end)
                 if at >= 0:
                     return chunk * _CHUNK_SLOTS + at // DIGEST_BYTES
@@ -103,12 +112,12 @@ class KeyMap:
         return ceil((keys + 1) / (PAGE_SLOTS * self._load_factor))
 
     def _resize(self, pages: int) -> None:
-        """Of an empty map."""
+        """Allocate an empty table."""
         self._pages = pages = max(pages, 1)
         chunks = ceil(pages / CHUNK_PAGES)
         self._digests = [bytearray()] * chunks
         self._offsets = [array("q")] * chunks
         self._counts = bytearray(pages)
         slots = pages * PAGE_SLOTS
-        self._room = min(int(slots * self._load_factor), slots - 1)  # a search ends at a free slot
+        self._capacity = min(int(slots * self._load_factor), slots - 1)  # a search ends at a free slot
         self._len = 0
