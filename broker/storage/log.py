@@ -1,10 +1,11 @@
-"""The log of one partition: segments in offset order, the last one active, with leader epochs and producer
-state.
+"""The log of one partition: segments in offset order, of which the last is active, with leader epochs and
+producer state.
 
-Invariants: segments are contiguous; log_start_offset <= log_end_offset, and both grow except by truncation;
-recovery_point <= log_end_offset, and everything below it is on disk. The log start of a tiered partition
-may lie below the first local segment. Called by the replica, on the event loop; `flush` may run in a thread
-beside appends.
+Invariants: segments are contiguous; log_start_offset <= log_end_offset, and both only grow, except by
+truncation; recovery_point <= log_end_offset, and everything below it is on disk. The log start offset of a
+tiered partition may lie below the first local segment.
+
+Called by the replica on the event loop; `flush` may run in a thread beside appends.
 """
 
 import random
@@ -33,8 +34,8 @@ from tierlog.broker.storage.lookups import (
     SegmentExport,
     TimestampSearch,
     export,
+    find_first,
     find_largest,
-    first_at,
     info_of,
     retry_if_replaced,
 )
@@ -48,7 +49,7 @@ from tierlog.records.indexes import AbortedTxn, find_aborted
 __all__ = ["PartitionLog", "SegmentExport", "SegmentInfo", "TimestampSearch"]
 
 ROLLED_KEPT_LOADED = 4
-"""Rolled segments whose indexes stay in memory, per partition: readers of history come in runs."""
+"""Rolled segments per partition whose indexes stay in memory: readers of old records read sequentially."""
 
 
 class PartitionLog:
@@ -69,13 +70,11 @@ class PartitionLog:
         self.config = config
         self.epochs = loaded.epochs
         self.producers = loaded.producers
-        self.recovered_truncated_bytes, self.recovered_dropped_segments = (
-            loaded.truncated_bytes,
-            loaded.dropped,
-        )
+        self.recovered_truncated_bytes = loaded.truncated_bytes
+        self.recovered_dropped_segments = loaded.dropped
         self.was_damaged, self.missing_end = loaded.damaged, loaded.missing_end
         self.damage: tuple[Damage, ...] = ()
-        """What is known of it, in all segments; it is not read."""
+        """Known damage in all segments; it is not served."""
         self._files = files
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
@@ -87,13 +86,13 @@ class PartitionLog:
         self._reader = LogReader(loaded.epochs, self._mark_used)
         self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
         self.log_end_offset = self._active.end_offset
-        is_new = self.is_empty and not loaded.rebuilt  # else a crash left it, and a cut of it is to be synced
+        is_new = self.is_empty and not loaded.rebuilt  # else the truncation after a crash must be synced
         self._clean_end = self.log_end_offset if clean or is_new else None
         self.log_start_offset = log_start_offset
         if cleaned_to is not None and cleaned_to > self.log_end_offset:
-            cleaned_to = log_start_offset  # the log lost its end: what has been compacted is not known
+            cleaned_to = log_start_offset  # the log lost its end: compaction starts again
         self.cleaned_to = cleaned_to
-        """Compaction has seen everything below it; None: it has never been here."""
+        """Everything below it has been compacted. None: the log has never been compacted."""
         self.flusher = LogFlusher(
             files,
             directory,
@@ -123,8 +122,8 @@ class PartitionLog:
         rng: random.Random,
         cleaned_to: int | None = None,
     ) -> "PartitionLog":
-        """Opens or creates the log; raises OSError. May run in a thread, as all of `files` may, and of `rng`
-        each single draw. `may_have_lost`: what was not synced may be gone in parts, which is no damage.
+        """Open or create the log. Raises OSError. May run in a thread, as `files` and each draw from `rng`
+        are thread-safe. `may_have_lost`: unsynced data may be gone in part, which does not count as damage.
         """
         loaded = recovery.load(
             files,
@@ -144,7 +143,7 @@ class PartitionLog:
         clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
         return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
 
-    # -- what there is --
+    # -- state --
 
     @property
     def local_log_start_offset(self) -> int:
@@ -161,12 +160,12 @@ class PartitionLog:
         return self._active
 
     def has(self, segment: Segment) -> bool:
-        """Not so after retention or truncation dropped it."""
+        """Whether the segment is in the log: retention or truncation may have dropped it."""
         return segment in self._segments
 
     @property
     def may_have_gaps(self) -> bool:
-        """Whether compaction may have taken batches out, under whatever policy."""
+        """Whether compaction may have removed batches, now or under an earlier policy."""
         return self.cleaned_to is not None or "compact" in self.config.cleanup_policy
 
     @property
@@ -175,12 +174,12 @@ class PartitionLog:
 
     @property
     def is_empty(self) -> bool:
-        """No records in local files."""
+        """Whether there are no records in local files."""
         return self._active.size == 0 and len(self._segments) == 1
 
     @property
     def active_base_offset(self) -> int:
-        """Grows when a segment is rolled; cheap, for those who look at every append."""
+        """Grows when a segment is rolled; cheap enough to read at every append."""
         return self._bases[-1]
 
     @property
@@ -196,9 +195,8 @@ class PartitionLog:
     def append(
         self, buffer: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
     ) -> None:
-        """Appends one batch whose offset and epoch are already in the buffer (`header` holds the client's).
-
-        Rolls first where a rule says so. Raises OSError, and then nothing was appended.
+        """Append one batch whose offset and epoch are set in the buffer; `header` has the client's. Rolls
+        first if required. After an OSError nothing has been appended.
         """
         last_offset = base_offset + header.last_offset_delta
         active = self._active
@@ -224,8 +222,9 @@ class PartitionLog:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
     def append_run(self, buffer: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
-        """Appends batches as another log has them (positions are within the buffer), those for one segment in
-        one write. Raises OSError, and then a part of them may be there."""
+        """Append batches of another log, those for one segment at once; positions are within the buffer.
+        After an OSError some may have been appended.
+        """
         while batches:
             first, active = batches[0].header, self._active
             if first.base_offset == self.flusher.recovery_point:
@@ -252,13 +251,13 @@ class PartitionLog:
                     self._apply_producer(active, buffer[at:], header, header.base_offset, now_ms)
 
     def assign_epoch(self, leader_epoch: int, start_offset: int) -> None:
-        """Begins a leader epoch; after a crash before the next flush, which writes its file, batches tell."""
+        """Start a leader epoch. After a crash before the next flush, batches restore it."""
         if leader_epoch >= 0 and self.epochs.assign(leader_epoch, start_offset):
             self.flusher.epochs_changed()
 
     def roll(self, now_ms: int) -> bool:
-        """Begins a new segment at the log end; False if the active one is empty. Raises OSError, and changes
-        nothing then: above all, no file may stay whose name says that the active segment ends here.
+        """Start a new segment at the log end; False if the active one is empty. After an OSError nothing has
+        changed: in particular there is no file whose name says that the active segment ends here.
         """
         active = self._active
         if active.size == 0:
@@ -280,32 +279,32 @@ class PartitionLog:
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._mark_used(active)
         if active.end_offset <= self.flusher.checkpointed_recovery_point:
-            self.flusher.flush(self)  # whoever owns checkpoints sees to it that this is rare
+            self.flusher.flush(self)  # rare: the checkpoint is lowered soon after a truncation
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Rolls an active segment that nobody appends to and that is older than segment.ms."""
+        """Roll an idle active segment that is older than segment.ms."""
         return must_roll_idle(self._active, now_ms, self._age_limit_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
-        """Makes everything appended so far durable; returns the recovery point. Raises OSError, above all
-        SyncFailed. Safe in threads beside appends, not beside truncation.
+        """Make all appended records durable; returns the recovery point. Raises OSError, in particular
+        SyncFailed. Safe in threads beside appends, but not beside truncation.
         """
         return self.flusher.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
-        """Whether flush.ms has passed since records were appended that are not yet durable."""
+        """Whether the oldest unflushed record is older than flush.ms."""
         if self.log_end_offset == self.recovery_point:
             return False
         return now_ms - self.flusher.unflushed_since_ms >= self.config.flush_ms
 
     def close(self, *, clean: bool) -> None:
-        """After a clean close the log opens again without a scan. Raises OSError if it cannot be made clean.
-        Its files are not touched if they are those of a clean stop still, or none.
+        """After a clean close the log opens again without recovery. Raises OSError if the close cannot be
+        clean. If nothing changed since the last clean close, no file is written.
         """
         as_found = self._clean_end == self.log_end_offset and not self.flusher.files_changed
         if clean and (not as_found or self._active.has_excess_bytes):
-            self._active.add_time_entry()  # for the largest timestamp, as Kafka does when it closes a segment
+            self._active.add_time_entry()  # for the largest timestamp, as Kafka does
             self._active.persist()
             path = self._snapshot_path(self.log_end_offset)
             recovery.write_plain(self._files, path, self.producers.encode())
@@ -322,11 +321,10 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, checked: bool = False
     ) -> LogSlice:
-        """Whole batches from the one that holds `offset`, below `end_offset`, at most `max_bytes` long.
-
-        The first batch comes whole even if it is larger and `min_one`. The offset must be at or above the
-        local start. `checked`: all headers of it are read, and it ends before one that cannot be right.
-        Raises OSError; and CorruptLog for what is damaged, be it known or met.
+        """Read batches from the one that holds `offset` up to `end_offset`, at most `max_bytes`. With
+        `min_one` the first batch is returned even if it is larger. The offset must not be below the local log
+        start offset. `checked`: all headers are validated, and the result ends before an invalid one. Raises
+        OSError, and CorruptLog if there is known or new damage at the offset.
         """
         end_offset = min(end_offset, self.log_end_offset)
         if self.damage:
@@ -334,28 +332,22 @@ class PartitionLog:
         if offset >= end_offset or (max_bytes <= 0 and not min_one):
             return empty_slice(offset)
         segments = self._segments[self._index_of(offset) :]
+        gaps = self.may_have_gaps
         return self._reader.read(
-            segments,
-            offset,
-            max_bytes,
-            end_offset,
-            min_one=min_one,
-            gaps=self.may_have_gaps,
-            checked=checked,
+            segments, offset, max_bytes, end_offset, min_one=min_one, gaps=gaps, checked=checked
         )
 
     def offset_for_timestamp(self, timestamp: int, end_offset: int | None = None) -> TimestampSearch:
-        """Finds the first local record at or after a timestamp, below `end_offset`."""
+        """Find the first local record at or after a timestamp, below `end_offset`."""
         limit = self.log_end_offset if end_offset is None else end_offset
+        start = self.local_log_start_offset
         return retry_if_replaced(
             lambda: self._segments,
-            lambda segments: first_at(
-                segments, timestamp, self.local_log_start_offset, limit, self._mark_used
-            ),
+            lambda segments: find_first(segments, timestamp, start, limit, self._mark_used),
         )
 
     def max_timestamp(self) -> TimestampSearch:
-        """Finds the first local record that carries the largest timestamp (ListOffsets -3, KIP-734)."""
+        """Find the first local record with the largest timestamp (ListOffsets MAX_TIMESTAMP, KIP-734)."""
         limit = self.log_end_offset
         return retry_if_replaced(
             lambda: self._segments,
@@ -363,22 +355,22 @@ class PartitionLog:
         )
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Aborted transactions that touch [start_offset, end_offset)."""
+        """Aborted transactions that overlap [start_offset, end_offset)."""
         found: list[AbortedTxn] = []
         for segment in self._segments[self._index_of(start_offset) :]:
             if segment.has_aborts:
                 found += find_aborted(segment.txn_index, start_offset, end_offset)
         return found
 
-    # -- cutting and dropping --
+    # -- truncation and deletion --
 
     def add_damage(self, segment: Segment, damage: Damage) -> None:
-        """From here on it is not read: `read` raises CorruptLog for it, and stops before it."""
+        """Mark a range as damaged: `read` stops before it, and raises CorruptLog inside it."""
         segment.damage = tuple(sorted({*segment.damage, damage}))
         self.damage = damage_of(self._segments)
 
     def raise_log_start(self, offset: int) -> bool:
-        """Hides everything below an offset; files go by retention. True if it moved."""
+        """Hide everything below an offset, until retention deletes it. Returns whether the start moved."""
         require(offset <= self.log_end_offset, f"log start {offset} above log end {self.log_end_offset}")
         if offset <= self.log_start_offset:
             return False
@@ -386,9 +378,8 @@ class PartitionLog:
         return True
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
-        """Drops the rolled segments that end at or below an offset, oldest first; returns how many.
-
-        They leave the list, and with that the local start rises, before their files are renamed.
+        """Delete the rolled segments that end at or below an offset; returns their number. The local log
+        start rises before their files are renamed.
         """
         count = 0
         while count + 1 < len(self._segments) and self._segments[count].end_offset <= offset:
@@ -409,12 +400,12 @@ class PartitionLog:
         return count
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Cuts the log so that no record at or above `offset` remains (a batch that holds it goes whole).
-        Raises OSError; and CorruptLog where damage hides what would remain. Whatever has to be read is read
-        before anything is done: a log whose producers know batches that it has lost would acknowledge their
-        retries. If it is the disk that refuses the cut, the log ends wherever that has got to.
+        """Remove all records at or above `offset`; a batch that contains it is removed whole. Raises OSError,
+        and CorruptLog if damage hides the new end. Everything needed is read first: a log whose producer
+        state has batches that the log lost would acknowledge their retries. If a disk error interrupts it,
+        the log ends where the truncation got to.
         """
-        if offset >= self.log_end_offset:  # an epoch that began here, and got no record, is not the leader's
+        if offset >= self.log_end_offset:  # an epoch without records is not in the leader's log
             if self.epochs.truncate_from_end(self.log_end_offset):
                 self.flusher.epochs_changed()
             return False
@@ -445,11 +436,11 @@ class PartitionLog:
     def truncate_fully_and_start_at(
         self, offset: int, now_ms: int, epochs: Sequence[EpochEntry] = (), producers: bytes = b""
     ) -> None:
-        """Forgets everything: the log is empty at an offset (a new replica, or a leader far ahead), also
-        where it raises OSError, unless it does so for a swap or `producers`: then nothing was done.
+        """Delete everything; the log is then empty at `offset`, even after an OSError, except one from a
+        pending swap or from writing `producers`: then nothing has changed.
 
-        `epochs`, and a snapshot of `producers`: as of there, if others hold what came before. No crash may
-        leave a log that begins there and knows nothing, so after the next flush alone has it a file.
+        `epochs` and the snapshot `producers` are the state at `offset`. The new file is only created at the
+        next flush, so that no crash leaves a log that starts there without that state.
         """
         self.swaps.complete(self, now_ms)
         if producers:
@@ -461,9 +452,7 @@ class PartitionLog:
             self.log_start_offset = offset
         self.epochs.restart(epochs)
         self.producers = ProducerStateManager.decode(producers) if producers else ProducerStateManager()
-        self.producers.has_all_batches = (
-            True  # as far as it ever will be: there is no log before `offset` to search
-        )
+        self.producers.has_all_batches = True  # there is no earlier log to search for more
         kept = offset if producers else None
         self.flusher.on_restarted(kept)
         try:
@@ -471,7 +460,7 @@ class PartitionLog:
                 self._on_removed(one)
                 self._delete_later(one, now_ms, keep_snapshot=one.base_offset == kept)
             recovery.drop_snapshots(self._files, self.directory, kept)
-            if may_come_back:  # behind what is written next; what ends before it is found to be cut off
+            if may_come_back:  # old segments after the new end; recovery drops those before it
                 self._files.sync_directory(self.directory)
             if not epochs:
                 segment.create()
@@ -479,15 +468,15 @@ class PartitionLog:
             self._set_active(segment)
 
     def drop_empty_epochs(self) -> None:
-        """Forgets epochs in which nothing was appended: who led in them and leads no more."""
+        """Remove leader epochs without records, of leaders that no longer lead."""
         if self.epochs.truncate_from_end(self.log_end_offset):
             self.flusher.epochs_changed()
 
-    # -- compaction, and another directory --
+    # -- compaction, tiering and directory moves --
 
     def switch_directory(self, directory: Path, files: Files) -> None:
-        """From here on the log lies in a directory that has all of it, byte for byte. While flushes are held,
-        and no swap is pending; what is deleted already stays where it is.
+        """Continue in a directory with a complete copy, while flushes are held and no swap is pending. Files
+        waiting for deletion stay in the old one.
         """
         require(self.swaps.pending is None, "a swap is pending")
         self.directory, self._files = directory, files
@@ -502,22 +491,22 @@ class PartitionLog:
         return tuple(s for s in self._segments if s.rolled and s.end_offset <= offset)
 
     def replace(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Readers get the cleaned segment from here on; called by `swaps` alone."""
+        """Replace segments by a cleaned one, for readers. Called by `swaps` only."""
         at = self._segments.index(sources[0])
         self._segments[at : at + len(sources)] = [cleaned]
         self._bases[at : at + len(sources)] = [cleaned.base_offset]
         for source in sources:
             self._on_removed(source)
             source.close()
-            source.file_suffix = DELETED  # whoever still walks over it finds the file for a while
+            source.file_suffix = DELETED  # running scans can still open the file for a while
         self._mark_used(cleaned)
 
     def take_due(self, now_ms: int) -> list[Path]:
-        """Files of deleted segments whose file.delete.delay.ms has passed, to be unlinked off the loop."""
+        """Files of deleted segments whose file.delete.delay.ms has passed, to be unlinked in a thread."""
         return self._delayed_deletion.take_due(now_ms)
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
-        """A rolled segment and all that goes with it; None if none has that base. Raises OSError."""
+        """A rolled segment with all that tiering uploads; None if none has that base. Raises OSError."""
         segment = self._segments[self._index_of(base_offset)]
         if segment.base_offset != base_offset or not segment.rolled:
             return None
@@ -532,7 +521,7 @@ class PartitionLog:
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:
-        """Every local batch from the one that holds an offset on, with its bytes: a coordinator's replay."""
+        """All local batches from the one that holds an offset: used to load a coordinator's state."""
         for segment in self._segments[self._index_of(offset) :]:
             if segment.damage:
                 raise CorruptLog(f"{segment.path()} is damaged")
@@ -543,10 +532,10 @@ class PartitionLog:
                 yield batch, segment.read_batch(batch)
 
     def check(self) -> None:
-        """Raises InvariantViolation; called by tests after every step."""
+        """Raise InvariantViolation. Tests call it after every step."""
         check_log(self, self._segments, self._bases)
 
-    # -- the rest --
+    # -- helpers --
 
     def _apply_producer(
         self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int, now_ms: int
@@ -576,11 +565,11 @@ class PartitionLog:
             try:
                 self._delete_later(segment, now_ms)
             finally:
-                if not self._files.exists(segment.path()):  # it is gone, even if its indexes are still there
+                if not self._files.exists(segment.path()):  # removed, even if its indexes still exist
                     self._segments.pop()
                     self._bases.pop()
                     self._on_removed(segment)
-        self._files.sync_directory(self.directory)  # else they may come back behind what is written next
+        self._files.sync_directory(self.directory)  # else a crash may restore them after the new end
 
     def _delete_later(self, segment: Segment, now_ms: int, *, keep_snapshot: bool = False) -> None:
         segment.close()
@@ -594,7 +583,7 @@ class PartitionLog:
         self.flusher.on_dropped(segment)
 
     def _mark_used(self, segment: Segment) -> None:
-        """Keeps the most recently read rolled segments loaded, and unloads the one read longest ago."""
+        """Keep the most recently read rolled segments loaded and unload the least recently read one."""
         if not segment.rolled:
             return
         self._loaded.pop(segment.base_offset, None)
@@ -603,7 +592,7 @@ class PartitionLog:
             self._loaded.pop(next(iter(self._loaded))).unload()
 
     def _index_of(self, offset: int) -> int:
-        """Index of the segment that holds an offset, or of the first one."""
+        """Index of the segment that holds an offset, or of the first segment."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
     def _info(self, segment: Segment) -> SegmentInfo:

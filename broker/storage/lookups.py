@@ -81,7 +81,7 @@ def retry_if_replaced(
             return found
 
 
-def first_at(
+def find_first(
     segments: Iterable[Segment], timestamp: int, start: int, limit: int, used: Callable[[Segment], None]
 ) -> TimestampSearch:
     """Finds the first record at or after a timestamp, from offset `start` on and below `limit`. `used` is
@@ -114,7 +114,7 @@ def find_largest(
     for segment in sorted(segments, key=lambda one: -one.max_timestamp):
         if best is not None and segment.max_timestamp <= best.timestamp:
             break
-        found = yield from first_at((segment,), segment.max_timestamp, start, limit, used)
+        found = yield from find_first((segment,), segment.max_timestamp, start, limit, used)
         if found is None:  # some header is too high
             above = NO_TIMESTAMP if best is None else best.timestamp
             found = yield from _largest_of(segment, start, limit, above)
