@@ -340,7 +340,7 @@ class Broker(Foundation):
             return None
         sentinel = Sentinel(
             self.settings.node_id,
-            lambda body: peers.signed(END_PATH, body),
+            lambda body: peers.sign_requests(END_PATH, body),
             self.tasks,
             quorum_tls(self.settings),
         )

@@ -72,7 +72,7 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         if any(message.sender != envelope.sender for message in messages):
             raise web.HTTPForbidden(text="a message of another node than the one that signed")
         node.receive(messages)
-        answers = await node.answers(envelope.sender) if envelope.nonce else ()
+        answers = await node.replies_for(envelope.sender) if envelope.nonce else ()
         return _signed(secret, request, encode_messages(answers)) if answers else web.Response(status=204)
 
     async def submit(request: web.Request) -> web.Response:

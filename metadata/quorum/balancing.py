@@ -1,10 +1,8 @@
-"""Automatic preferred elections: the leader of the quorum looks, each interval, whether brokers lead what
-they were meant to lead.
+"""Leader balancer: the quorum's leader elects preferred leaders at a fixed interval.
 
-Whom to elect is for `controller.balance` to say. Leadership stays where a broker that went away left it,
-until this puts it back: otherwise a cluster would lean on fewer brokers with each restart. A node that has
-just taken over waits a whole interval first: after a failure brokers are still coming back. Called by the
-node with each tick.
+`controller.balance` selects the partitions. Without this, leadership stays where the failure of a broker left
+it, so each restart would concentrate leaderships on fewer brokers. A new leader waits one full interval
+first, because brokers are still coming back after a failure. Called by the node with each tick.
 """
 
 import asyncio
@@ -38,23 +36,23 @@ class LeaderBalancer:
     ) -> None:
         """`settings`: None without auto.leader.rebalance.enable."""
         self._settings, self._publisher, self._clock, self._tasks = settings, publisher, clock, tasks
-        self._term = -1  # in which `due` was set
+        self._term = -1  # in which `_due_ms` was set
         self._due_ms = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     def tick(self, leadership: Leadership) -> None:
-        if self._settings is None or leadership.draft is None or self._looking is not None:
+        if self._settings is None or leadership.draft is None or self._running is not None:
             return
         now_ms = self._clock.monotonic_ms()
         if self._term != leadership.term:
             self._term, self._due_ms = leadership.term, now_ms + self._settings.interval_ms
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.interval_ms
-            looking = self._look(leadership, self._settings.percent)
-            self._looking = self._tasks.spawn("metadata balances leaders", looking)
+            run = self._rebalance(leadership, self._settings.percent)
+            self._running = self._tasks.spawn("metadata balances leaders", run)
 
-    async def _look(self, leadership: Leadership, percent: int) -> None:
-        """In a thread: an image never changes, and may hold 100,000 partitions."""
+    async def _rebalance(self, leadership: Leadership, percent: int) -> None:
+        """Selects the partitions in a thread: the image is immutable and may hold 100,000 of them."""
         try:
             election = await asyncio.to_thread(rebalance, self._publisher.image, percent)
             if election is None or election.partitions is None:
@@ -62,11 +60,11 @@ class LeaderBalancer:
             reply = await leadership.commit(election)
             outcomes = reply.partitions if isinstance(reply, LeadersElected) else ()
             elected = sum(one.error is ErrorCode.NONE for one in outcomes)
-            if elected:  # not so if things have changed since that image
+            if elected:  # none if the metadata has changed since that image
                 _log.info("elected preferred leaders", partitions=elected)
             if elected and len(election.partitions) == MAX_ELECTIONS:
                 self._due_ms = self._clock.monotonic_ms()  # there are more
         except MetadataUnavailable:
-            return  # the next interval, or the next leader, finds the same
+            return  # retried after the next interval, or by the next leader
         finally:
-            self._looking = None
+            self._running = None

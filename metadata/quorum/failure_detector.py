@@ -1,11 +1,11 @@
-"""Failure detector: brokers whose process seems dead, for which clients are told of no leader.
+"""Failure detector: tracks brokers whose process seems to have died.
 
-The evidence is a connection that broke and another that was refused. A firewall can forge both (ADR 0013), so
-it fences no broker, and it does not count for long: a suspicion ends when the broker is connected to again,
-registers again or is let in again, and at the latest after `broker.session.timeout.ms`. A broker that the
-image shows unfenced by then is heard by the controller.
+The evidence is a broken connection followed by a refused one. A firewall can forge both (ADR 0013), so a
+suspicion fences no broker: it only hides the broker's leaderships from clients. It ends when the broker
+accepts a connection, registers again or is unfenced, and after `broker.session.timeout.ms` at the latest. A
+broker that is still unfenced by then has sent heartbeats to the controller.
 
-Each voter (`fencing`) and each broker that is none (`observer`) keeps its own.
+Each controller node (`heartbeat_manager`) and each observer (`observer`) keeps its own tracker.
 """
 
 from typing import NamedTuple
@@ -29,31 +29,34 @@ class DeadBrokers:
 
     @property
     def brokers(self) -> frozenset[int]:
-        """Those that are suspected now."""
-        return frozenset(node_id for node_id in self._suspicions if self._holds(node_id))
+        """Brokers that seem dead now."""
+        return frozenset(broker_id for broker_id in self._suspicions if self._holds(broker_id))
 
-    def note(self, node_id: int) -> None:
-        """Its connection broke, and its host refused another."""
-        broker = self._publisher.image.brokers.get(node_id)
+    def mark_dead(self, broker_id: int) -> None:
+        """Record that the broker's current process seems dead. Ignored if no such broker is registered."""
+        broker = self._publisher.image.brokers.get(broker_id)
         if broker is not None:
             until_ms = self._clock.monotonic_ms() + self._session_ms
-            self._suspicions[node_id] = _Suspicion(broker.broker_epoch, until_ms)
+            self._suspicions[broker_id] = _Suspicion(broker.broker_epoch, until_ms)
 
-    def lives(self, node_id: int) -> None:
-        """A process of this node is connected to: the evidence was false, or a new process has started."""
-        self._suspicions.pop(node_id, None)
+    def mark_alive(self, broker_id: int) -> None:
+        """Withdraw the suspicion after a successful connection.
 
-    def _holds(self, node_id: int) -> bool:
-        broker, suspicion = self._publisher.image.brokers.get(node_id), self._suspicions[node_id]
+        Either the evidence was false or a new process has started.
+        """
+        self._suspicions.pop(broker_id, None)
+
+    def _holds(self, broker_id: int) -> bool:
+        broker, suspicion = self._publisher.image.brokers.get(broker_id), self._suspicions[broker_id]
         is_same = broker is not None and broker.broker_epoch == suspicion.broker_epoch
         return is_same and self._clock.monotonic_ms() < suspicion.until_ms
 
     def _withdraw(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Only a heartbeat of that very process has it let in again under the same epoch."""
+        """A broker is unfenced under the same epoch only after a heartbeat of that very process."""
         if not self._suspicions or old.brokers is new.brokers:
             return
-        for node_id in list(self._suspicions):
-            before, after = old.brokers.get(node_id), new.brokers.get(node_id)
-            let_in = before is not None and before.fenced and after is not None and not after.fenced
-            if let_in or not self._holds(node_id):
-                del self._suspicions[node_id]
+        for broker_id in list(self._suspicions):
+            before, after = old.brokers.get(broker_id), new.brokers.get(broker_id)
+            unfenced = before is not None and before.fenced and after is not None and not after.fenced
+            if unfenced or not self._holds(broker_id):
+                del self._suspicions[broker_id]

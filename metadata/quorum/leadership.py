@@ -1,8 +1,10 @@
-"""The leader's side of a node: commands judged on a draft image, and who waits for what became of them.
+"""Leadership: evaluates commands on a draft image, and completes their callers once the outcome is known.
 
-The draft exists only while this node leads and is dropped the moment it does not; it is always the image
-after the last entry of the log. A reply leaves when what it was judged by is committed. One that changes
-nothing needs no entry: the quorum confirms that this node still leads (ReadIndex, thesis 6.4).
+The draft exists only while this node is the leader. It is always the image after the last entry of the log,
+committed or not. A reply is returned once the state that it is based on is committed. A command that changes
+nothing needs no entry: the quorum confirms that this node is still the leader (ReadIndex, thesis 6.4).
+
+Owned by the metadata node, and called on its event loop.
 """
 
 import asyncio
@@ -23,8 +25,8 @@ from tierlog.metadata.raft.membership import Configuration
 from tierlog.metadata.raft.messages import Entry, Snapshot
 from tierlog.metadata.records import encode_records
 
-MAX_ENTRY_BYTES = 8 << 20  # must fit into one HTTP request with room to spare
-MAX_WAITING = 10_000  # entries, and questions, whose outcome is awaited
+MAX_ENTRY_BYTES = 8 << 20  # leaves ample space in one HTTP request
+MAX_WAITING = 10_000  # entries, and reads, whose outcome is awaited
 Waiter = tuple[int, asyncio.Future[None]]  # the term in which it began to wait
 
 
@@ -32,56 +34,58 @@ class Leadership:
     def __init__(
         self, core: RaftCore, publisher: MetadataPublisher, clock: Clock, rng: Rng, wake: Callable[[], None]
     ) -> None:
-        """`wake`: the core has work."""
+        """`wake`: called when the core has work."""
         self._core, self._publisher, self._clock, self._rng, self._wake = core, publisher, clock, rng, wake
         self.draft: ClusterImage | None = None
         self.term = -1  # of the draft
-        self._time_origin_ms = 0  # the quorum's time less that of the monotonic clock
+        self._quorum_time_offset_ms = 0  # the quorum's time minus the monotonic clock
         self._waiting: dict[int, list[Waiter]] = {}  # by index of the entry
-        self._reads: dict[int, Waiter] = {}  # by number of the question
+        self._reads: dict[int, Waiter] = {}  # by number of the read
 
     def follow_core(self) -> None:
-        """Takes up or drops the draft, as the core leads or not."""
+        """Create or drop the draft as the core gains or loses leadership."""
         core = self._core
         if not (core.is_leader and self._publisher.term == core.term):
             self.draft = None
         elif self.draft is None or self.term != core.term:
             self.draft, self.term = self._publisher.image, core.term
-            self._time_origin_ms = self._time_so_far(self.draft) - self._clock.monotonic_ms()
+            self._quorum_time_offset_ms = self._last_quorum_time_ms(self.draft) - self._clock.monotonic_ms()
         if not core.is_leader and core.node_id not in core.configuration.members:
-            self._left_out()
+            self._fail_after_own_removal()
         for number in [n for n, (term, _) in self._reads.items() if term != core.term or not core.is_leader]:
             _, read = self._reads.pop(number)
             if not read.done():
                 read.set_exception(LeadershipLost())
 
     async def commit(self, command: AnyCommand, in_session: Container[int] = ()) -> AnyReply:
-        """`in_session`: as `decide`'s. Raises MetadataUnavailable; LeadershipLost if it certainly had no
-        effect."""
+        """`in_session`: as in `decide`. Raises MetadataUnavailable; LeadershipLost if the command certainly
+        had no effect."""
         draft = self._draft()
         if len(self._waiting) >= MAX_WAITING:
-            raise _crowded(f"{MAX_WAITING} commands")
-        now_ms = self._time_origin_ms + self._clock.monotonic_ms()
+            raise _too_many_waiting(f"{MAX_WAITING} commands")
+        now_ms = self._quorum_time_offset_ms + self._clock.monotonic_ms()
         decision = decide(draft, command, now_ms, self._rng, in_session)
         if not decision.records:
             await self.confirm()
             return decision.reply
         payload = encode_records(decision.records)
         if len(payload) > MAX_ENTRY_BYTES:
-            raise MetadataUnavailable("the command makes too large an entry", applied_unknown=False)
+            raise MetadataUnavailable(
+                f"the command's records exceed {MAX_ENTRY_BYTES} bytes", applied_unknown=False
+            )
         try:
             index = self._core.propose(payload)
         except NotLeader:
-            raise LeadershipLost from None  # it is being handed over
+            raise LeadershipLost from None  # a leadership transfer is in progress
         self._proposed(draft, index, decision.records)
         await self._applied(index)
         return decision.reply
 
     async def confirm(self) -> None:
-        """Returns when everything in the draft is applied and this node was leader after the call began."""
+        """Return once the whole draft is applied, and this node was leader at some time after the call."""
         draft = self._draft()
         if len(self._reads) >= MAX_WAITING:
-            raise _crowded(f"{MAX_WAITING} questions")
+            raise _too_many_waiting(f"{MAX_WAITING} reads")
         awaited = []
         if self._core.voters != {self._core.node_id}:
             awaited.append(self._confirmed())
@@ -91,25 +95,26 @@ class Leadership:
             await asyncio.gather(*awaited)
 
     def configure(self, configuration: Configuration) -> asyncio.Future[None]:
-        """Proposes it; done when it is committed. Raises MetadataUnavailable, ChangeRefused."""
+        """Propose a configuration; the future is done once it is committed. Raises MetadataUnavailable,
+        ChangeRefused."""
         draft = self.draft
         if draft is None:
-            raise MetadataUnavailable("this node does not lead", applied_unknown=False)
+            raise MetadataUnavailable("this node is not the leader of the quorum", applied_unknown=False)
         try:
             index = self._core.propose_configuration(configuration)
         except NotLeader:
-            raise LeadershipLost from None  # it is being handed over
+            raise LeadershipLost from None  # a leadership transfer is in progress
         self._proposed(draft, index, ())
         return self._applied(index)
 
     def hand_over(self) -> bool:
         """As the core's."""
-        asked = self._core.hand_over()
+        started = self._core.hand_over()
         if self._core.has_ready():
             self._wake()
-        return asked
+        return started
 
-    # --- what the node's loop tells it
+    # --- events from the node's loop
 
     def applied(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
@@ -121,18 +126,18 @@ class Leadership:
                 else:
                     applied.set_exception(LeadershipLost())
         if entries:
-            self._outdated(entries[-1].term)
+            self._fail_superseded(entries[-1].term)
 
     def installed(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot jumps over entries; what waited for one of them cannot know its fate."""
+        """The leader's snapshot skips entries, so the outcome of those awaited is unknown."""
         for index in [index for index in self._waiting if index <= snapshot.index]:
-            _fail(self._waiting.pop(index), _taken_over())
-        self._outdated(snapshot.term)
+            _fail(self._waiting.pop(index), _outcome_unknown())
+        self._fail_superseded(snapshot.term)
 
     def confirmed(self, number: int) -> None:
-        """The core led after every question up to this number was asked."""
-        for asked in [asked for asked in self._reads if asked <= number]:
-            term, read = self._reads.pop(asked)
+        """This node was leader after every read up to this number was requested."""
+        for requested in [requested for requested in self._reads if requested <= number]:
+            term, read = self._reads.pop(requested)
             if read.done():
                 continue
             if term == self._core.term and self._core.is_leader:
@@ -140,12 +145,12 @@ class Leadership:
             else:
                 read.set_exception(LeadershipLost())
 
-    def taken_over(self) -> None:
-        """Another leads, and what became of the entries that wait cannot be read here for a while."""
-        self._fail_waiting(_taken_over())
+    def fail_outcome_unknown(self) -> None:
+        """Another node is the leader, and this one cannot read the outcome of awaited entries for a while."""
+        self._fail_waiting(_outcome_unknown())
 
     def fail(self, reason: MetadataUnavailable) -> None:
-        """For good."""
+        """The node has failed or stopped."""
         self.draft = None
         self._fail_waiting(reason)
         reads, self._reads = self._reads, {}
@@ -158,25 +163,30 @@ class Leadership:
         for waiters in waiting.values():
             _fail(waiters, reason)
 
-    def _outdated(self, committed_term: int) -> None:
-        """Terms never fall along a log: behind a committed entry of this term none of an older one follows.
-        A log that ends before what is waited for, of an idle cluster, would tell it only much later."""
+    def _fail_superseded(self, committed_term: int) -> None:
+        """Terms never decrease along a log, so no uncommitted entry of an older term can still be committed.
+
+        In an idle cluster the log may end before the awaited index, so waiting for it would take much longer.
+        """
         for index in [i for i, waiters in self._waiting.items() if waiters[0][0] < committed_term]:
             waiters = self._waiting.pop(index)
             _fail([waiter for waiter in waiters if waiter[0] < committed_term], LeadershipLost())
             if current := [waiter for waiter in waiters if waiter[0] >= committed_term]:
                 self._waiting[index] = current
 
-    def _left_out(self) -> None:
-        """A leader sends nothing to who is no member of its configuration: a node that lost its leadership
-        while it removed itself reads only later what became of entries that are not committed here yet."""
+    def _fail_after_own_removal(self) -> None:
+        """A leader sends nothing to a node outside its configuration. A node that lost its leadership while
+        it removed itself therefore learns the outcome of uncommitted entries only much later."""
         for index in [index for index in self._waiting if index > self._core.log.commit]:
-            _fail(self._waiting.pop(index), _taken_over())
+            _fail(self._waiting.pop(index), _outcome_unknown())
 
-    def _time_so_far(self, image: ClusterImage) -> int:
-        """The quorum's time when this controller takes over: its wall clock while nothing is queued, as no
-        grace is under way. If no record says the time, because an unfinished page alone is queued or the log
-        is of a tierlog that knew no such time, it is the time at which the newest line was queued."""
+    def _last_quorum_time_ms(self, image: ClusterImage) -> int:
+        """The quorum's time when this controller takes over.
+
+        While the delete queue is empty no grace period is running, so the wall clock will do. Otherwise it is
+        the time of the last record that has one. If no record has one (only an unfinished page is queued, or
+        an older tierlog wrote the log), it is the time at which the newest line was queued.
+        """
         queued = (waiting_since_ms(line) for line in image.delete_queue.values())
         return image.time_ms or max(queued, default=self._clock.now_ms())
 
@@ -204,15 +214,15 @@ class Leadership:
         return confirmed
 
 
-def _crowded(who: str) -> MetadataUnavailable:
+def _too_many_waiting(what: str) -> MetadataUnavailable:
     message = (
-        f"{who} wait for a majority of the metadata quorum: its voters are away or slow to sync; "
-        "`tierlog quorum status` shows which. Ask again later"
+        f"{what} wait for a majority of the metadata quorum: voters are down or slow to sync; "
+        "`tierlog quorum status` shows which. Retry later"
     )
     return MetadataUnavailable(message, applied_unknown=False)
 
 
-def _taken_over() -> MetadataUnavailable:
+def _outcome_unknown() -> MetadataUnavailable:
     return MetadataUnavailable("another leader took over", applied_unknown=True)
 
 

@@ -1,5 +1,8 @@
-"""The committed log for nodes to which no leader sends it: pages of entries, or a snapshot in chunks where
-those are gone."""
+"""Log pages: the committed log for nodes to which no leader replicates it.
+
+A page holds entries, or names the snapshot to read in chunks if the entries are no longer in the log.
+Used by the node's HTTP routes (`api`), and read by `log_reader`.
+"""
 
 import asyncio
 import contextlib
@@ -15,22 +18,23 @@ from tierlog.metadata.raft.messages import NO_NODE, Entry
 PAGE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 20
 WAIT_MS_MAX = 30_000
-UNKNOWN = -1
+UNKNOWN_TERM = -1
 
 
 class LogPage(msgspec.Struct, frozen=True, array_like=True):
-    """Entries that follow the asker's last; none: nothing new, or the snapshot has to be read instead."""
+    """Entries after the reader's position. If empty, nothing is new, or the snapshot has to be read
+    instead."""
 
     entries: tuple[Entry, ...]
-    leader: int  # -1: this node hears of none, so others may know more
+    leader: int  # -1: this node knows of no leader, so other nodes may hold newer entries
     voters: dict[int, str]
     snapshot_index: int = 0  # 0: not needed
     snapshot_term: int = 0
     snapshot_bytes: int = 0
     snapshot_crc32c: int = 0
-    snapshot_configuration: Configuration | None = None  # for who keeps a log of its own
-    term: int = 0  # of this node
-    after_term: int = UNKNOWN  # of the entry that those here follow
+    snapshot_configuration: Configuration | None = None  # for readers that keep a log of their own
+    term: int = 0  # of the node that sends the page
+    after_term: int = UNKNOWN_TERM  # of the entry before the first of these
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -49,10 +53,10 @@ def decode_page(body: bytes) -> LogPage:
 async def read_page(
     core: RaftCore, publisher: MetadataPublisher, voters: dict[int, str], after: int, wait_ms: int
 ) -> LogPage:
-    """Only what is applied here, and so committed. Waits for news, up to `wait_ms`.
+    """Applied, hence committed, entries only. Waits up to `wait_ms` for new ones.
 
-    It names the leader only if that one sends to this node, or is it: of two that read from each other, each
-    would hold the other's word for news of it."""
+    The page names the leader only if this node is the leader or is led by it. Otherwise two nodes that read
+    from each other would each take the other's stale knowledge of the leader for news."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(min(wait_ms, WAIT_MS_MAX) / 1000):
             while publisher.image.index <= after:
@@ -72,10 +76,10 @@ async def read_page(
             snapshot_configuration=snapshot.configuration,
         )
     entries, before = log.between(after + 1, publisher.image.index + 1, PAGE_BYTES), log.term_at(after)
-    return replace(page, entries=entries, after_term=UNKNOWN if before is None else before)
+    return replace(page, entries=entries, after_term=UNKNOWN_TERM if before is None else before)
 
 
 def read_chunk(core: RaftCore, index: int, offset: int) -> bytes | None:
-    """None: the snapshot of that index was replaced by a newer one."""
+    """None: the snapshot at that index was replaced by a newer one."""
     snapshot = core.log.snapshot
     return snapshot.data[offset : offset + CHUNK_BYTES] if snapshot.index == index else None

@@ -1,9 +1,9 @@
-"""The metadata node: drives the Raft core, the storage, the controller and the peers, on one event loop.
+"""Metadata node: drives the Raft core, its storage, the controller and the peers on one event loop.
 
-One task takes `ready()` after `ready()` and does it in order; fsyncs run in a worker thread, and whatever was
-proposed meanwhile shares the next one (group commit). What leading means is in `leadership`, who the members
-are in `membership`, when the log is cut in `own_snapshots`. Subscribers see committed images only. Failure of
-the storage stops the node.
+One task takes each `Ready` and carries it out in order. Writes run in a storage thread, and everything that
+was proposed while one runs shares the next fsync (group commit). The parts: `leadership` evaluates commands,
+`membership` changes the voters, `node_snapshots` compacts the log. Subscribers see committed images only. If
+the storage fails, the node stops.
 """
 
 import asyncio
@@ -56,28 +56,25 @@ from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 
-__all__ = [
-    "LeadershipLost",
-    "MetadataNode",
-    "MetadataUnavailable",
-    "NoPeers",
-    "NodeStatus",
-    "NotTheLeader",
-    "Peers",
-    "Subscriber",
-]
+__all__ = ["LeadershipLost", "MetadataNode", "MetadataUnavailable", "NotTheLeader"]
 
-TICK_MS = 100  # elections after 1 to 2 s without a leader
-DISK_TIMES_PATIENCE = 2
-HANGS_AFTER_MS = 2_000
-"""A write that takes so many times as long as a leader bears no majority is of a disk that hangs; but none
-that takes less than that, as writes of a busy disk may."""
+TICK_MS = 100  # elections start after 1 to 2 s without a leader
+DISK_HANG_FACTOR = 2
+DISK_HANG_MIN_MS = 2_000
+"""The disk hangs if a write takes DISK_HANG_FACTOR times as long as a leader stays without a majority. Writes
+of a busy disk may take up to DISK_HANG_MIN_MS."""
 
 R = TypeVar("R")
 _log = structlog.get_logger("tierlog.metadata")
 
 
 class MetadataNode:
+    """`voters`: initial voters, id -> URL of the admin server; the log takes precedence. If empty, this node
+    is the whole quorum. If this node is not among them, it waits until a leader adds it.
+    `url`: this node's own; it and `peers` are needed in a quorum of several nodes.
+    `sessions`: None if no broker is fenced for silence. `balance`: None if only operators elect leaders.
+    `worker`: single-threaded executor for the files, or None; `on_disk_full` is called in that thread."""
+
     def __init__(
         self,
         node_id: int,
@@ -102,15 +99,10 @@ class MetadataNode:
         reserve_bytes: int = 0,
         on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """`voters`: id -> URL of its admin server, until the log says who they are; empty: this node is the
-        whole quorum; without this node: it waits until a leader takes it in. `url`: this node's own, needed
-        once there is more than one. `peers` too. `sessions`: None if no broker is fenced for its silence.
-        `balance`: None if preferred leaders are elected by hand alone.
-        `worker`: one thread for the files; its own if not given."""
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.url = url
-        self.addresses = dict(voters)  # of those for whom the log has none, so that they may move
+        self.addresses = dict(voters)  # for nodes without a URL in the log, so that these can be moved
         self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
         self._peers: Peers = peers or NoPeers()
         self.has_peers = peers is not None
@@ -126,22 +118,22 @@ class MetadataNode:
             on_disk_full=on_disk_full,
         )
         self._worker = StorageThread(clock, worker, f"metadata-{node_id}")
-        patience_ms = (settings or RaftSettings()).check_quorum_ticks * tick_ms
-        self._hangs_after_ms = max(DISK_TIMES_PATIENCE * patience_ms, HANGS_AFTER_MS)
-        self._told_of_disk = False
+        majority_timeout_ms = (settings or RaftSettings()).check_quorum_ticks * tick_ms
+        self._disk_hang_ms = max(DISK_HANG_FACTOR * majority_timeout_ms, DISK_HANG_MIN_MS)
+        self._disk_hang_logged = False
         self._core: RaftCore | None = None
         self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
         self._membership: Membership | None = None
         self._sessions = sessions
-        self._fencing: BrokerHeartbeatManager | None = None
-        self._following: CatchUpReader | None = None
-        self._balancing = LeaderBalancer(balance, self._publisher, clock, tasks)
-        self._watched: object = None  # brokers that the peers were told to watch
-        self._members: Configuration | None = None  # that the peers were told
+        self._heartbeats: BrokerHeartbeatManager | None = None
+        self._catch_up: CatchUpReader | None = None
+        self._balancer = LeaderBalancer(balance, self._publisher, clock, tasks)
+        self._watched: object = None  # `image.brokers` as last passed to the peers to watch
+        self._members: Configuration | None = None  # as last passed to the peers
         self._work = asyncio.Event()
-        self._standing: tuple[object, ...] = ()
-        self._standing_changed = asyncio.Event()
+        self._role: tuple[object, ...] = ()
+        self._role_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
         self._snapshots = NodeSnapshots(
@@ -149,7 +141,7 @@ class MetadataNode:
         )
         self._failure: BaseException | None = None
 
-    # --- what others call
+    # --- interface
 
     @property
     def image(self) -> ClusterImage:
@@ -158,12 +150,15 @@ class MetadataNode:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose process seems dead, for a session at most: clients are told of no leader there."""
-        return self._fencing.dead | self._peers.suspects if self._fencing is not None else frozenset()
+        """Brokers whose process seems dead, for one session at most. Clients are told that they lead
+        nothing."""
+        if self._heartbeats is None:
+            return frozenset()
+        return self._heartbeats.dead_brokers | self._peers.suspects
 
     @property
     def started(self) -> bool:
-        """Its files are read; before, it knows neither its directory nor its members."""
+        """Whether the files are loaded. Before, neither the directory id nor the members are known."""
         return self._core is not None
 
     @property
@@ -172,17 +167,18 @@ class MetadataNode:
 
     @property
     def directory_id(self) -> UUID:
-        """Of the directory that holds this node's promises; known once it is started."""
+        """Id of the directory that holds this node's votes and log; known once the node is started."""
         return self._storage.directory_id
 
     @property
     def voters(self) -> dict[int, str]:
-        """Id -> URL, as the log says, committed or not; before the start: as the settings say."""
+        """Id -> URL in the newest configuration of the log, committed or not; before the start, the initial
+        one."""
         members = self._core.configuration.voters if self._core is not None else self._initial.voters
         return {node: self.url_of(node) for node in members}
 
     def url_of(self, node_id: int) -> str:
-        """Of its admin server; empty if it is not known."""
+        """URL of the node's admin server; empty if unknown."""
         if node_id == self.node_id and self.url:
             return self.url
         configuration = self._core.configuration if self._core is not None else self._initial
@@ -191,7 +187,8 @@ class MetadataNode:
 
     @property
     def is_leader(self) -> bool:
-        """Leads, and its image holds all that earlier leaders committed."""
+        """Whether this node is the leader and its image includes everything that earlier leaders
+        committed."""
         return self._leadership is not None and self._leadership.draft is not None
 
     @property
@@ -200,7 +197,7 @@ class MetadataNode:
         return self.core.leader
 
     async def start(self) -> None:
-        """Returns once the files are read; a quorum of one also leads.
+        """Returns once the files are loaded, and in a quorum of one once this node is the leader.
 
         Raises DamagedLog, ForeignDirectory, ValueError (several members and no peers).
         """
@@ -219,29 +216,29 @@ class MetadataNode:
         )
         self._leadership = Leadership(self._core, self._publisher, self._clock, self._rng, self._work.set)
         self._membership = Membership(self, self._core, self._leadership, self._clock)
-        self._fencing = BrokerHeartbeatManager(
+        self._heartbeats = BrokerHeartbeatManager(
             self._sessions, self._leadership, self._publisher, self._clock, self._tasks
         )
-        self._following = CatchUpReader(
-            self._core, self._peers, self._tasks, self._take_page, self.addresses.keys(), self._settings
+        self._catch_up = CatchUpReader(
+            self._core, self._peers, self._tasks, self._accept_page, self.addresses.keys(), self._settings
         )
-        self._peers.start(self._unreachable, self._died, self._fencing.lives, self.receive)
+        self._peers.start(self._on_unreachable, self._on_death, self._heartbeats.mark_alive, self.receive)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
-        alone = self._core.configuration.members.keys() == {self.node_id}
-        if alone:
+        is_single = self._core.configuration.members.keys() == {self.node_id}
+        if is_single:
             self._core.campaign()
         self._work.set()
-        while alone and not self.is_leader:
-            await self._standing_change()
+        while is_single and not self.is_leader:
+            await self._wait_for_role_change()
 
     async def stop(self) -> None:
-        """Abrupt by design: what is not acknowledged may be lost, what is acknowledged is on disk."""
+        """Stops at once, by design: everything acknowledged is on disk, and the rest may be lost."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        if self._following is not None:
-            await self._following.stop()
+        if self._catch_up is not None:
+            await self._catch_up.stop()
         await self._snapshots.stop()
         await self._peers.close()
         self._fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
@@ -250,42 +247,42 @@ class MetadataNode:
 
     @property
     def has_reserve(self) -> bool:
-        """Whether room for a full disk is set aside."""
+        """Whether disk space is reserved for the case that the disk is full."""
         return self._storage.has_reserve
 
     async def ensure_reserve(self) -> bool:
-        """Sets room aside again if there is any. Raises OSError."""
+        """Reserve disk space again after a full disk. False if there is too little. Raises OSError."""
         return await self._worker.run(self._storage.ensure_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
-        """Raft messages from peers, whose sender has been authenticated."""
+        """Process Raft messages whose senders have been authenticated."""
         if self._failure is None:
-            with self._sound():
+            with self._fail_on_error():
                 for message in messages:
                     self.core.step(message)
-            self._started(self._membership).heard({message.sender for message in messages})
+            self._started(self._membership).on_messages({message.sender for message in messages})
             self._work.set()
 
-    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
-        """What there is at once for a peer whose messages have just been received."""
-        return await self._peers.answers(peer)
+    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
+        """Immediate replies to the messages that have just been received from a peer."""
+        return await self._peers.replies_for(peer)
 
-    def _take_page(self, page: LogPage, data: bytes) -> bool:
-        """Of the committed log, while no leader sends it; False if it is of another. Raises
-        MetadataUnavailable: to read on would be to no end."""
+    def _accept_page(self, page: LogPage, data: bytes) -> bool:
+        """Append a page of the committed log. False if it does not continue this node's log. Raises
+        MetadataUnavailable if this node has failed, so that the reader stops."""
         self._raise_failure()
         index, term, configuration = page.snapshot_index, page.snapshot_term, page.snapshot_configuration
         snapshot = Snapshot(index, term, data, configuration) if data else None
-        with self._sound():
-            taken = self.core.accept_committed(
+        with self._fail_on_error():
+            accepted = self.core.accept_committed(
                 snapshot, page.entries, page.leader, page.term, page.after_term
             )
         self._work.set()
-        return taken
+        return accepted
 
     @contextlib.contextmanager
-    def _sound(self) -> Iterator[None]:
-        """A broken invariant stops the node: what the core holds is not to be trusted then."""
+    def _fail_on_error(self) -> Iterator[None]:
+        """A broken invariant stops the node, because the core's state cannot be trusted any more."""
         try:
             yield
         except Exception as failure:
@@ -293,12 +290,13 @@ class MetadataNode:
             raise
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
+        """As MetadataPublisher.subscribe."""
         return self._publisher.subscribe(subscriber)
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
-        """Has the leader, here or elsewhere, judge and commit the command; raises MetadataUnavailable."""
-        return await self._ask(
+        """Evaluate and commit the command on the leader, which may be this node. Raises MetadataUnavailable;
+        NotTheLeader if not `forward` and another node is the leader."""
+        return await self._run_on_leader(
             lambda: self._commit(command),
             lambda leader: self._submit_to(leader, command),
             timeout_s,
@@ -306,45 +304,45 @@ class MetadataNode:
         )
 
     async def _commit(self, command: AnyCommand) -> AnyReply:
-        in_session = self._started(self._fencing).in_session if isinstance(command, RegisterBroker) else ()
+        in_session = self._started(self._heartbeats).in_session if isinstance(command, RegisterBroker) else ()
         return await self._started(self._leadership).commit(command, in_session)
 
     async def heartbeat(
         self, heartbeat: Heartbeat, timeout_s: float = 2.0, *, forward: bool = True
     ) -> HeartbeatReply:
-        """Tells the leader that a broker lives; raises MetadataUnavailable."""
-        return await self._ask(
-            lambda: self._heard(heartbeat),
+        """Send a broker's heartbeat to the leader. Raises MetadataUnavailable."""
+        return await self._run_on_leader(
+            lambda: self._handle_heartbeat(heartbeat),
             lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2),
             timeout_s,
             forward,
         )
 
     def process_ended(self, broker_id: int, broker_epoch: int) -> None:
-        """The process that registered as this broker under this epoch is certain to serve no more. Raises
-        MetadataUnavailable: to be told again."""
-        self._started(self._fencing).ended(broker_id, broker_epoch)
+        """The process that registered as this broker under this epoch has certainly ended. Raises
+        MetadataUnavailable if the caller has to retry."""
+        self._started(self._heartbeats).on_process_end(broker_id, broker_epoch)
         self._work.set()
 
-    async def _heard(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        self._started(self._membership).heard_broker(heartbeat)
-        return await self._started(self._fencing).heartbeat(heartbeat)
+    async def _handle_heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        self._started(self._membership).on_heartbeat(heartbeat)
+        return await self._started(self._heartbeats).heartbeat(heartbeat)
 
     async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
-        """As its leader sees it; raises MetadataUnavailable."""
-        return await self._ask(self._own_status, self._peers.status, timeout_s, forward=True)
+        """The quorum as its leader sees it. Raises MetadataUnavailable."""
+        return await self._run_on_leader(self._own_status, self._peers.status, timeout_s, forward=True)
 
     async def _own_status(self) -> NodeStatus:
         return self.status()
 
-    async def _ask(
+    async def _run_on_leader(
         self,
-        here: Callable[[], Awaitable[R]],
-        there: Callable[[int], Awaitable[R]],
+        locally: Callable[[], Awaitable[R]],
+        remotely: Callable[[int], Awaitable[R]],
         timeout_s: float,
         forward: bool,
     ) -> R:
-        """Of whoever leads; again, as long as it certainly had no effect."""
+        """Run a request on the leader. Try again as long as it certainly had no effect."""
         sent = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -353,29 +351,31 @@ class MetadataNode:
                     if self.is_leader:
                         sent = True
                         with contextlib.suppress(LeadershipLost):
-                            return await here()
+                            return await locally()
                         sent = False
-                        await self._standing_change(self._tick_ms / 1000)  # it may not have shown yet
+                        await self._wait_for_role_change(
+                            self._tick_ms / 1000
+                        )  # this node may not know it yet
                     elif not forward and not self.core.is_leader:
                         raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
                     elif self.core.leader not in (NO_NODE, self.node_id):
                         sent = True
                         try:
-                            return await there(self.core.leader)
+                            return await remotely(self.core.leader)
                         except MetadataUnavailable as unavailable:
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
-                        await self._standing_change(self._tick_ms / 1000)
+                        await self._wait_for_role_change(self._tick_ms / 1000)
                     else:
-                        await self._standing_change()
+                        await self._wait_for_role_change()
         except TimeoutError:
             raise MetadataUnavailable(
-                "no quorum of metadata nodes answered in time", applied_unknown=sent
+                "no quorum of metadata nodes responded in time", applied_unknown=sent
             ) from None
 
     async def _submit_to(self, leader: int, command: AnyCommand) -> AnyReply:
-        """The reply is held until it shows here."""
+        """Returns once this node's image includes the outcome."""
         reply, index = await self._peers.submit(leader, command)
         while self.image.index < index:
             self._raise_failure()
@@ -383,44 +383,42 @@ class MetadataNode:
         return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, for observers. Raises MetadataUnavailable if it has failed, or
-        its disk hangs: what it knows would be old news."""
+        """Committed entries after that index, for observers. Raises MetadataUnavailable if this node has
+        failed or its disk hangs, since its image may be stale then."""
         self._raise_failure()
         if self._disk_hangs:
-            raise MetadataUnavailable("the disk of this voter hangs", applied_unknown=False)
+            raise MetadataUnavailable("the metadata disk of this node hangs", applied_unknown=False)
         page = await read_page(self.core, self._publisher, self.voters, after, wait_ms)
         self._raise_failure()
         return page
 
     def snapshot_chunk(self, index: int, offset: int) -> bytes | None:
-        """Of the snapshot that a page named; None if there is a newer one by now."""
+        """A chunk of the snapshot that a page named; None if a newer one has replaced it."""
         return read_chunk(self.core, index, offset)
 
     def status(self) -> NodeStatus:
         return self._started(self._membership).status()
 
     async def status_when(self, reached: Callable[[NodeStatus], bool], timeout_s: float = 30.0) -> NodeStatus:
-        """The first status that is as awaited; raises MetadataUnavailable."""
+        """The first status for which `reached` returns True. Raises MetadataUnavailable."""
         return await self._started(self._membership).status_when(reached, timeout_s)
 
     async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
-        """Takes a node in: first as a learner, as a voter once it has caught up. Only the leader does it.
-
-        Raises NotTheLeader, ChangeRefused, MetadataUnavailable (in time, or at all: asking again goes on).
-        """
+        """Add a node as a learner, and make it a voter once it has caught up. Raises NotTheLeader,
+        ChangeRefused, MetadataUnavailable (calling again continues the addition)."""
         await self._started(self._membership).add_voter(node_id, url, timeout_s)
 
     async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
-        """Removes a voter or learner; a leader may remove itself, and hands over. Raises as `add_voter`."""
+        """Remove a voter or learner. A leader that removes itself hands over. Raises as `add_voter`."""
         await self._started(self._membership).remove_voter(node_id, timeout_s)
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """A leader that is to stop has another voter lead first, so that nobody waits for an election. False
-        if none could, in time."""
+        """Transfer leadership before this node stops, so that the quorum does not wait for an election. False
+        if no other voter took over in time."""
         return await self._started(self._membership).hand_over(timeout_s)
 
     def admits(self, sender: int, directory: UUID | None) -> bool:
-        """Whether a node that signed as `sender` has the directory that it was known with."""
+        """Whether the configuration names this directory for the sender, or none yet."""
         return self._started(self._membership).admits(sender, directory)
 
     # --- the loop
@@ -431,18 +429,18 @@ class MetadataNode:
                 await self._work.wait()
                 self._work.clear()
                 while self._failure is None and (self.core.has_ready() or self._snapshots.is_encoded):
-                    await self._do(self.core.ready())
-                    await self._snapshots.keep(self.core, self._save_snapshot)
-                self._raise_broken()
-                self._note_standing()
-                self._started(self._membership).turned()
+                    await self._process(self.core.ready())
+                    await self._snapshots.save(self.core, self._save_snapshot)
+                self._reraise_failure()
+                self._follow_core()
+                self._started(self._membership).on_loop_ran()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
             self._stop_serving(failure)
             raise
 
-    async def _do(self, ready: Ready) -> None:
+    async def _process(self, ready: Ready) -> None:
         """The order is the contract of Ready."""
         self._send(ready.immediate_messages)
         if ready.writes:
@@ -454,7 +452,7 @@ class MetadataNode:
         if ready.snapshot is not None:
             self._install(ready.snapshot)
         self._apply(ready.committed)
-        self._note_standing()
+        self._follow_core()
         self._started(self._leadership).confirmed(ready.reads)
 
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
@@ -476,28 +474,29 @@ class MetadataNode:
         self._publisher.publish(decode_image(snapshot.data), snapshot.term)
         self._started(self._leadership).installed(snapshot)
 
-    def _note_standing(self) -> None:
-        """Follows the core's role and configuration, and wakes who waits for a change of leadership."""
+    def _follow_core(self) -> None:
+        """Follow the core's role and configuration, and wake waiters for a change of leadership."""
         core = self.core
         self._started(self._leadership).follow_core()
-        self._started(self._fencing).follow_leadership()
+        self._started(self._heartbeats).follow_leadership()
         if self._members is not core.configuration:
             self._follow_configuration()
         if self._sessions is not None and self._watched is not self.image.brokers:
             self._watched = brokers = self.image.brokers
             self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
-        self._wake_on_new_standing()
+        self._wake_on_role_change()
 
-    def _wake_on_new_standing(self) -> None:
+    def _wake_on_role_change(self) -> None:
         core = self.core
-        standing = (core.term, core.role, core.leader, self.is_leader)
-        if standing != self._standing:
-            self._standing = standing
-            self._standing_changed.set()
-            self._standing_changed = asyncio.Event()
+        role = (core.term, core.role, core.leader, self.is_leader)
+        if role != self._role:
+            self._role = role
+            self._role_changed.set()
+            self._role_changed = asyncio.Event()
 
     def _follow_configuration(self) -> None:
-        """Who may be sent to; a node alone needs no ticks."""
+        """Pass the members to the peers. Start ticking unless this node is a quorum of one without
+        sessions."""
         self._members = self.core.configuration
         others = {n: m for n, m in self._members.members.items() if n != self.node_id}
         if others and not self.has_peers:
@@ -510,78 +509,78 @@ class MetadataNode:
             self._ticking = True
             self._running.append(self._tasks.spawn(f"metadata {self.node_id} ticks", self._tick()))
 
-    def _unreachable(self, peer: int) -> None:
+    def _on_unreachable(self, peer: int) -> None:
         self.core.on_peer_unreachable(peer)
         self._work.set()
 
-    def _died(self, peer: int) -> None:
+    def _on_death(self, peer: int) -> None:
         self.core.on_peer_death(peer)
-        self._started(self._fencing).died(peer)
+        self._started(self._heartbeats).mark_dead(peer)
         self._work.set()
 
-    async def _standing_change(self, at_most_s: float | None = None) -> None:
-        """Waits until leadership differs from what the caller has just seen.
+    async def _wait_for_role_change(self, at_most_s: float | None = None) -> None:
+        """Wait until the leadership differs from what the caller has just seen.
 
-        The core may move on while the loop waits for the disk. If a leader is doubted and heard again before
-        the loop looks, the loop sees no change and wakes nobody. So what the caller has seen is noted first.
+        The core may change while the loop waits for the disk. If the leader is suspected and responds again
+        before the loop runs, the loop sees no change and wakes no waiter. So record the present role first.
         """
         self._raise_failure()
-        self._wake_on_new_standing()
-        await wait_for_event(self._standing_changed, at_most_s)
+        self._wake_on_role_change()
+        await wait_for_event(self._role_changed, at_most_s)
 
     async def _tick(self) -> None:
-        """A node that failed falls silent: it is not to lead on for as long as its process takes to end. So
-        does one whose disk hangs, until that goes on: the others elect one of theirs."""
+        """A failed node falls silent, so that it does not remain leader until its process ends. A node whose
+        disk hangs is silent for as long as it hangs, so that the others elect a leader."""
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             if self._failure is not None:
                 return
             if self._disk_hangs:
-                self._bear_hung_disk()
+                self._on_disk_hang()
                 continue
-            self._told_of_disk = False
+            self._disk_hang_logged = False
             self.core.tick()
             self._send(self.core.take_immediate_messages())
             self._started(self._membership).tick()
-            self._started(self._following).tick()
-            self._started(self._fencing).tick(self._tick_ms)
-            self._balancing.tick(self._started(self._leadership))
+            self._started(self._catch_up).tick()
+            self._started(self._heartbeats).tick(self._tick_ms)
+            self._balancer.tick(self._started(self._leadership))
             self._work.set()
 
-    def _bear_hung_disk(self) -> None:
-        if not self._told_of_disk:
-            self._told_of_disk = True
+    def _on_disk_hang(self) -> None:
+        if not self._disk_hang_logged:
+            self._disk_hang_logged = True
             _log.error(
-                "the disk of the metadata hangs: this node neither leads nor follows until it goes on",
+                "the metadata disk hangs: this node takes no part in the quorum until it recovers",
                 node=self.node_id,
                 directory=str(self._directory),
                 for_ms=self._worker.busy_ms,
             )
         if self.core.is_leader:
-            self.core.tick()  # it steps down, as no majority answers what it does not send
+            self.core.tick()  # it steps down: since it sends nothing, no majority responds
             self.core.take_immediate_messages()
         else:
-            self._started(self._leadership).taken_over()
-        self._note_standing()
+            self._started(self._leadership).fail_outcome_unknown()
+        self._follow_core()
 
-    # --- small things
+    # --- helpers
 
     async def _save_snapshot(self, snapshot: Snapshot) -> None:
         await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
 
     def _stop_serving(self, failure: BaseException) -> None:
-        """For good; who waits learns it."""
+        """The failure is permanent. Fails all waiting callers."""
         self._failure = failure
         self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
-        self._standing_changed.set()
+        self._role_changed.set()
         self._publisher.wake()
         self._work.set()
 
     @property
     def _disk_hangs(self) -> bool:
-        return self._worker.busy_ms >= self._hangs_after_ms
+        return self._worker.busy_ms >= self._disk_hang_ms
 
-    def _raise_broken(self) -> None:
+    def _reraise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 

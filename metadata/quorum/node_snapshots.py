@@ -1,7 +1,7 @@
-"""Snapshots that a metadata node makes of its own image, so that its log stays short.
+"""Node snapshots: a metadata node's snapshots of its own image, which keep its log short.
 
-The image is immutable, so it is encoded in a thread while the node goes on; what is encoded is written in the
-node's turn, since nothing else may write meanwhile. Owned by the node, and called in its loop.
+The image is immutable, so a thread encodes it while the node continues. The node's loop writes the result,
+since only one write to the storage may be in progress. Owned by the node, and called on its event loop.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ SNAPSHOT_BYTES = 16 << 20
 SNAPSHOT_MIN_BYTES = 512 << 10
 SNAPSHOT_FACTOR = 2
 """A snapshot is also due once the entries since the last one take this many times its size in memory. Clients
-that create and delete topics all day then make the log grow no further than a small multiple of the metadata,
-and snapshots cost no more than a fixed share of what is written."""
-ENTRY_BYTES = 200  # in memory, beside the payload: the entry, its numbers, its place in the list
-KEEP_ENTRIES = 1_000  # in memory behind a snapshot, for followers that lag a little
+that create and delete topics all day then let the log grow to a small multiple of the metadata only, and
+snapshots cost a fixed share of what is written."""
+ENTRY_BYTES = 200  # in memory, besides the payload
+KEEP_ENTRIES = 1_000  # kept in memory behind a snapshot, for followers that lag a little
 
 
 class NodeSnapshots:
@@ -30,15 +30,15 @@ class NodeSnapshots:
         self,
         publisher: MetadataPublisher,
         tasks: TaskGroup,
-        encoded: Callable[[], None],
+        on_encoded: Callable[[], None],
         due_entries: int,
         due_bytes: int,
         keep_entries: int,
     ) -> None:
-        """`encoded`: called when there is one to `keep`."""
-        self._publisher, self._tasks, self._tell = publisher, tasks, encoded
+        """`on_encoded`: called when there is a snapshot to `save`."""
+        self._publisher, self._tasks, self._on_encoded = publisher, tasks, on_encoded
         self._due_entries, self._due_bytes, self._keep_entries = due_entries, due_bytes, keep_entries
-        self._bytes = 0  # applied since the last one was begun
+        self._bytes = 0  # applied since the last snapshot was started
         self._encoding: asyncio.Task[None] | None = None
         self._encoded: Snapshot | None = None
 
@@ -47,7 +47,7 @@ class NodeSnapshots:
         return self._encoded is not None
 
     def applied(self, core: RaftCore, entries: tuple[Entry, ...]) -> None:
-        """Begins one if it is due."""
+        """Starts a snapshot if one is due."""
         self._bytes += sum(len(entry.payload) + ENTRY_BYTES for entry in entries)
         image, last = self._publisher.image, core.log.snapshot
         due_bytes = min(self._due_bytes, max(SNAPSHOT_MIN_BYTES, SNAPSHOT_FACTOR * len(last.data)))
@@ -61,15 +61,15 @@ class NodeSnapshots:
         configuration = core.log.configuration_at(image.index)
         data = await asyncio.to_thread(encode_image, image)
         self._encoded = Snapshot(image.index, term, data, configuration)
-        self._tell()
+        self._on_encoded()
 
-    async def keep(self, core: RaftCore, save: Callable[[Snapshot], Awaitable[None]]) -> None:
-        """What is encoded, unless the leader's came meanwhile: `save` makes it durable."""
+    async def save(self, core: RaftCore, write: Callable[[Snapshot], Awaitable[None]]) -> None:
+        """Save the encoded snapshot, unless a newer one came from the leader. `write` makes it durable."""
         snapshot, self._encoded = self._encoded, None
         if snapshot is None:
             return
         if snapshot.index > core.log.snapshot.index:
-            await save(snapshot)
+            await write(snapshot)
             if snapshot.index >= core.log.snapshot.index:
                 core.compact(snapshot, self._keep_entries)
         self._encoding = None

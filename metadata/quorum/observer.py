@@ -1,9 +1,10 @@
-"""Metadata for a broker that is no voter: it follows the committed log of any voter, and asks the leader.
+"""Metadata observer: the metadata of a broker that is not a controller.
 
-The same face as MetadataNode. It keeps nothing on disk: it starts from a voter's snapshot or log, and reads
-on from the index that it has. A voter that hears of no leader may be cut off, and one that leaves a question
-unanswered may hang, so another is asked then. Like voters it watches the other brokers, so that its clients
-hear of a death as early as theirs.
+It reads the committed log from any voter and sends commands to the leader. It has the interface of
+MetadataNode but keeps nothing on disk: it starts from a voter's snapshot or log, and continues from its last
+index. It changes to another voter if the present one knows of no leader (it may be partitioned) or leaves a
+request unanswered (it may hang). It watches the other brokers as controllers do, so that its clients learn of
+a death as early as theirs.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.quorum.failure_detector import DeadBrokers
-from tierlog.metadata.quorum.log_pages import UNKNOWN, LogPage
+from tierlog.metadata.quorum.log_pages import UNKNOWN_TERM, LogPage
 from tierlog.metadata.quorum.log_reader import LogReader
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
@@ -54,7 +55,7 @@ class MetadataObserver:
         peers: Peers,
         session_ms: int,
     ) -> None:
-        """`voters`: id -> URL of some of them; who they all are, they tell. `session_ms`:
+        """`voters`: id -> URL of some voters; they name the others. `session_ms`:
         broker.session.timeout.ms."""
         self.node_id, self.cluster_id = node_id, cluster_id
         self.voters = dict(voters)
@@ -65,22 +66,23 @@ class MetadataObserver:
             peers,
             self._candidates,
             lambda: self.image.index,
-            self._take,
-            remedy="This broker has to be restarted to follow that one",
+            self._accept,
+            remedy="Restart this broker to follow the other log",
         )
-        self._following: asyncio.Task[None] | None = None
-        self._paged = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+        self._page_accepted = asyncio.Event()
         self._dead_brokers = DeadBrokers(self._publisher, clock, session_ms)
-        self._watched: object = None  # brokers that the peers were told to watch
+        self._watched: object = None  # `image.brokers` as last passed to the peers to watch
 
     @property
     def image(self) -> ClusterImage:
-        """The latest committed image that has come here."""
+        """The latest committed image known to this node."""
         return self._publisher.image
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose process seems dead, for a session at most: clients are told of no leader there."""
+        """Brokers whose process seems dead, for one session at most. Clients are told that they lead
+        nothing."""
         return self._dead_brokers.brokers | self._peers.suspects
 
     @property
@@ -89,67 +91,71 @@ class MetadataObserver:
 
     @property
     def started(self) -> bool:
-        """A voter has told how things stand."""
+        """Whether a voter has sent a page."""
         return self.leader != NO_NODE or self.image.index > 0
 
     @property
     def has_reserve(self) -> bool:
-        """It keeps nothing on disk, so there is always room enough."""
+        """Always: an observer keeps nothing on disk."""
         return True
 
     async def ensure_reserve(self) -> bool:
         return True
 
     async def start(self, timeout_s: float = 60.0) -> None:
-        """Returns once a voter has told how things stand. Raises MetadataUnavailable."""
-        self._peers.start(lambda peer: None, self._died, self._dead_brokers.lives, lambda messages: None)
+        """Returns once a voter has sent a page. Raises MetadataUnavailable."""
+        self._peers.start(
+            lambda peer: None, self._on_death, self._dead_brokers.mark_alive, lambda messages: None
+        )
         self._configure()
-        self._following = self._tasks.spawn(f"metadata observer {self.node_id}", self._follow())
+        self._reading = self._tasks.spawn(f"metadata observer {self.node_id}", self._read())
         try:
             async with asyncio.timeout(timeout_s):
-                await self._paged.wait()
+                await self._page_accepted.wait()
         except TimeoutError:
-            raise MetadataUnavailable("no voter of the metadata answered", applied_unknown=False) from None
+            raise MetadataUnavailable(
+                "no voter of the metadata quorum responded", applied_unknown=False
+            ) from None
 
     async def stop(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
         await self._peers.close()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
+        """As MetadataPublisher.subscribe."""
         return self._publisher.subscribe(subscriber)
 
     async def submit(self, command: AnyCommand, timeout_s: float = 30.0) -> AnyReply:
-        """Has the leader judge and commit the command, and waits until it shows here.
+        """Send the command to the leader; return its reply once this node's image includes the outcome.
 
         Raises MetadataUnavailable."""
 
-        async def ask(leader: int) -> AnyReply:
+        async def send(leader: int) -> AnyReply:
             reply, index = await self._peers.submit(leader, command)
             while self.image.index < index:
                 await self._publisher.changed.wait()
             return reply
 
-        return await self._ask(ask, timeout_s)
+        return await self._run_on_leader(send, timeout_s)
 
     async def heartbeat(self, heartbeat: Heartbeat, timeout_s: float = 2.0) -> HeartbeatReply:
-        """Tells the leader that this broker lives. Raises MetadataUnavailable."""
-        return await self._ask(
+        """Send a broker's heartbeat to the leader. Raises MetadataUnavailable."""
+        return await self._run_on_leader(
             lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2), timeout_s
         )
 
     async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
-        """As its leader sees it. Raises MetadataUnavailable."""
-        return await self._ask(self._peers.status, timeout_s)
+        """The quorum as its leader sees it. Raises MetadataUnavailable."""
+        return await self._run_on_leader(self._peers.status, timeout_s)
 
     async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
-        """Raises NotTheLeader, which says whom to ask."""
+        """Raises NotTheLeader, which names the leader."""
         raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
 
     async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
-        """Raises NotTheLeader, which says whom to ask."""
+        """Raises NotTheLeader, which names the leader."""
         raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
 
     def status(self) -> ObserverStatus:
@@ -162,8 +168,8 @@ class MetadataObserver:
             voters=self.voters,
         )
 
-    async def _ask(self, ask: Callable[[int], Awaitable[R]], timeout_s: float) -> R:
-        """Again until a leader takes it, or may have taken it."""
+    async def _run_on_leader(self, send: Callable[[int], Awaitable[R]], timeout_s: float) -> R:
+        """Try again until a leader accepts the request, or may have accepted it."""
         sent = False
         try:
             async with asyncio.timeout(timeout_s):
@@ -171,31 +177,31 @@ class MetadataObserver:
                     if (leader := self.leader) != NO_NODE:
                         sent = True
                         try:
-                            return await ask(leader)
+                            return await send(leader)
                         except MetadataUnavailable as unavailable:
                             if not unavailable.refused:
-                                self._reader.doubt(leader)  # if it hangs, another leads by now
+                                self._reader.on_no_response(leader)  # it may hang, and another be leader
                             if unavailable.applied_unknown:
                                 raise
                         sent = False
-                        await wait_for_event(self._paged, RETRY_S)
+                        await wait_for_event(self._page_accepted, RETRY_S)
                     else:
-                        await wait_for_event(self._paged, None)
+                        await wait_for_event(self._page_accepted, None)
         except TimeoutError:
             raise MetadataUnavailable(
-                "no quorum of metadata nodes answered in time", applied_unknown=sent
+                "no quorum of metadata nodes responded in time", applied_unknown=sent
             ) from None
 
-    # --- following
+    # --- reading the log
 
-    async def _follow(self) -> None:
+    async def _read(self) -> None:
         while True:
             await self._reader.read()
             await asyncio.sleep(RETRY_S)
 
-    def _take(self, page: LogPage, snapshot: bytes) -> bool:
-        """False, and nothing is taken, if its entries do not follow those that are here."""
-        if page.entries and page.after_term not in (UNKNOWN, self._publisher.term):
+    def _accept(self, page: LogPage, snapshot: bytes) -> bool:
+        """False, without any change, if the page's entries do not continue this node's log."""
+        if page.entries and page.after_term not in (UNKNOWN_TERM, self._publisher.term):
             return False
         if snapshot:
             self._publisher.publish(decode_image(snapshot), page.snapshot_term)
@@ -208,8 +214,8 @@ class MetadataObserver:
         if page.voters and page.voters != self.voters:
             self.voters = page.voters
             self._configure()
-        self._paged.set()
-        self._paged = asyncio.Event()
+        self._page_accepted.set()
+        self._page_accepted = asyncio.Event()
         return True
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
@@ -220,14 +226,14 @@ class MetadataObserver:
         self._publisher.publish(image, entries[-1].term)
 
     def _candidates(self) -> list[int]:
-        """The leader last: it has more to do than the others."""
+        """The leader last: it has the most to do."""
         return sorted((v for v in self.voters if v != self.node_id), key=lambda v: (v == self.leader, v))
 
     def _configure(self) -> None:
         members = {node: Member(url) for node, url in self.voters.items() if node != self.node_id}
         self._peers.configure({**members, self.node_id: Member()}, {})
 
-    def _died(self, peer: int) -> None:
-        self._dead_brokers.note(peer)
+    def _on_death(self, peer: int) -> None:
+        self._dead_brokers.mark_dead(peer)
         if peer == self.leader:
             self.leader = NO_NODE

@@ -1,4 +1,4 @@
-"""What the metadata driver asks of the network, and its answer when no quorum can be had."""
+"""The network port of the metadata node, and the errors raised when no quorum can be reached."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -11,12 +11,12 @@ from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
 
 HEARTBEAT_SERVED_S = 10.0
-"""A leader that cannot make sure of its leadership answers no heartbeat after that; who asks waits less."""
+"""How long a leader tries to confirm its leadership for a heartbeat. Callers wait less than that."""
 
 
 class MetadataUnavailable(Exception):
-    """No quorum answers now. `applied_unknown`: the command may have been, or may yet be, committed.
-    `refused`: the node that was asked said so itself, hence does not hang."""
+    """No quorum responds now. `applied_unknown`: the command may have been, or may yet be, committed.
+    `refused`: the node itself replied with this error, so it does not hang."""
 
     def __init__(self, message: str, *, applied_unknown: bool, refused: bool = False) -> None:
         super().__init__(message)
@@ -24,16 +24,16 @@ class MetadataUnavailable(Exception):
 
 
 class NotTheLeader(MetadataUnavailable):
-    """Another node has to be asked; `leader` is -1 while there is none."""
+    """The caller has to ask another node: `leader`, or -1 while no leader is known."""
 
     def __init__(self, leader: int, url: str) -> None:
-        who = f"; node {leader} does" if leader >= 0 else ", and knows of no other that does"
-        super().__init__(f"this node does not lead{who}", applied_unknown=False)
+        hint = f"node {leader} is" if leader >= 0 else "no leader is known"
+        super().__init__(f"this node is not the leader of the quorum; {hint}", applied_unknown=False)
         self.leader, self.url = leader, url
 
 
 class LeadershipLost(MetadataUnavailable):
-    """What was asked had no effect and may be asked again, of the next leader."""
+    """The request had no effect and may be sent again to the next leader."""
 
     def __init__(self) -> None:
         super().__init__("another leader took over before this was committed", applied_unknown=False)
@@ -44,47 +44,46 @@ class Peers(Protocol):
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        """`unreachable(peer)` is called when messages to it were lost; `died(peer)` when its process
-        seems dead: a connection to it broke, and its host refuses another. A time-out says nothing, and a
-        firewall can forge both (ADR 0013). `met(peer)` when it is connected to (again): it is not dead, or
-        has started again.
-        `answered`: gets what a peer had to say at once to what was sent to it."""
+        """`on_unreachable(peer)`: messages to it were lost. `on_death(peer)`: its process seems dead, since a
+        connection broke and the next was refused; a time-out proves nothing, and a firewall can forge both
+        (ADR 0013). `on_connected(peer)`: a connection succeeded, so it is not dead or has restarted.
+        `on_messages(messages)`: a peer replied in the response to a request of this node."""
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
-        """Who may be sent to from now on; this node is among them, with its own directory. `others`: URLs of
+        """Replace the set of members, which includes this node with its own directory. `others`: URLs of
         nodes that are only read from."""
 
     def send(self, message: AnyMessage) -> None: ...
-    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
-        """What there is to be sent to a peer once this node has looked at what has just come from it; it
-        waits for that, and gets it in the response to its own request."""
+    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
+        """Messages for a peer that result from those it has just sent; they go into the HTTP response. Waits
+        until this node has processed them."""
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        """Forwards to the leader: its reply, and the log index that holds what it says."""
+        """Forward a command to the leader. Returns its reply and the log index at which the reply holds."""
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
-        """Safe to repeat, whatever became of it."""
+        """Idempotent, so it may be sent again after any error."""
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        """Committed entries after that index, as observers read them; whatever directory that node has."""
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        """Committed entries after that index, for observers. Does not check the node's directory."""
 
-    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
-        """A chunk of the voter's snapshot of that index."""
+    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
+        """A chunk of the voter's snapshot at that index."""
 
     async def status(self, leader: int) -> NodeStatus:
-        """The quorum as that node sees it, if it leads. All five raise MetadataUnavailable."""
+        """The quorum as that node sees it, if it is the leader. All five raise MetadataUnavailable."""
 
     def watch(self, urls: Mapping[int, str]) -> None:
-        """Nodes besides the members whose death is to be told."""
+        """Nodes besides the members whose death is to be reported."""
 
     @property
     def suspects(self) -> frozenset[int]:
-        """Watched nodes, members or not, whose connection has just broken: `died` may follow."""
+        """Watched nodes, members or not, whose connection has just broken: `on_death` may follow."""
 
     async def close(self) -> None: ...
 
@@ -94,10 +93,10 @@ class NoPeers:
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         return
 
@@ -107,23 +106,23 @@ class NoPeers:
     def send(self, message: AnyMessage) -> None:
         raise InvariantViolation("a quorum of one sends no messages")
 
-    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
         return ()
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        raise _alone()
+        raise _no_peers()
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
-        raise _alone()
+        raise _no_peers()
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        raise _alone()
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        raise _no_peers()
 
-    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
-        raise _alone()
+    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
+        raise _no_peers()
 
     async def status(self, leader: int) -> NodeStatus:
-        raise _alone()
+        raise _no_peers()
 
     def watch(self, urls: Mapping[int, str]) -> None:
         return
@@ -136,5 +135,5 @@ class NoPeers:
         return
 
 
-def _alone() -> MetadataUnavailable:
+def _no_peers() -> MetadataUnavailable:
     return MetadataUnavailable("this node is the whole quorum", applied_unknown=False)

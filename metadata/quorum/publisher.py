@@ -1,4 +1,4 @@
-"""The committed image as it moves on: who follows it is told, who waits for it is woken."""
+"""Metadata publisher: holds the latest committed image and notifies subscribers of each new one."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,20 @@ Subscriber = Callable[[ClusterImage, ClusterImage], None]
 
 
 class MetadataPublisher:
-    """One per node. `term` is that of the entry with which the image ends."""
+    """One per node. `term`: of the last entry applied to the image."""
 
     def __init__(self, image: ClusterImage, node_id: int) -> None:
         self.image = image
         self.term = 0
-        self.changed = asyncio.Event()  # of this image; the next one has another
+        self.changed = asyncio.Event()  # set when `image` is replaced; each image has an event of its own
         self._node_id = node_id
         self._subscribers: list[Subscriber] = []
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; what it raises is only logged."""
+        """Call subscriber(old, new) after each change, on the event loop. Exceptions are logged only.
+
+        Returns a function that cancels the subscription.
+        """
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
@@ -34,17 +37,17 @@ class MetadataPublisher:
             try:
                 subscriber(old, new)
             except Exception:
-                # what is committed stands: one follower that fails must not cost the quorum a voter
-                _log.exception("a subscriber of the metadata failed", node=self._node_id, index=new.index)
+                # the image is committed: a subscriber that fails must not cost the quorum a voter
+                _log.exception("metadata subscriber failed", node=self._node_id, index=new.index)
 
     def wake(self) -> None:
-        """Whoever waits for a change looks again."""
+        """Make all waiters on `changed` check their condition again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 async def wait_for_event(event: asyncio.Event, at_most_s: float | None) -> None:
-    """Waits for it, or so long. (asyncio.wait_for of Python 3.11 loses a cancellation that meets it.)"""
+    """Wait for the event, at most this long. (asyncio.wait_for of Python 3.11 may swallow a cancellation.)"""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(at_most_s):
             await event.wait()

@@ -1,6 +1,6 @@
-"""How a member sees the quorum, and when a leader last heard of the others: for operators and DescribeQuorum.
+"""Quorum status: a member's view of the quorum, for operators and DescribeQuorum.
 
-Nothing is decided by it. Times are of the wall clock of the node that tells them.
+Nothing depends on it. Times are of the wall clock of the node that reports them.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from uuid import UUID
 
 import msgspec
 
-OBSERVER_MS = 300_000  # a broker that has not been heard of for so long is not told any more, as in Kafka
+OBSERVER_MS = 300_000  # a broker that was silent for so long is no longer listed, as in Kafka
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader knows of a member, or of a broker that only follows. `lag`: entries that it is not known
-    to hold. What is None is not known: always, if this node does not lead."""
+    """A leader's view of a member or observer. `lag`: entries that it is not known to hold. None: unknown,
+    as always if the reporting node is not the leader."""
 
     node_id: int
     url: str
@@ -28,7 +28,7 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator sees of a member of the quorum. `observers`: brokers that are no members."""
+    """A member's view of the quorum. `observers`: brokers that are not members."""
 
     node_id: int
     cluster_id: str
@@ -46,48 +46,51 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     observers: tuple[PeerStatus, ...] = ()
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.leader == self.node_id
 
 
 @dataclass(slots=True)
-class Heard:
-    """`leader_end`: the last index of the leader's log when it was heard of."""
+class Contact:
+    """`leader_end`: the last index of the leader's log at the time of contact."""
 
     index: int
-    heard_ms: int
+    contact_ms: int
     leader_end: int
     caught_up_ms: int | None
 
 
 class FollowerContacts:
-    """When the leader of a term heard of each follower, and when that one last held all there was."""
+    """When each follower last contacted the leader of a term, and when it last was caught up."""
 
     def __init__(self) -> None:
         self._term = -1
-        self._of: dict[int, Heard] = {}
+        self._contacts: dict[int, Contact] = {}
 
-    def note(self, term: int, node_id: int, index: int, leader_end: int, now_ms: int) -> None:
-        """It holds everything up to `index`. To hold now what there was last time is to have caught up then
-        (as Kafka's leaders judge their followers)."""
+    def record(self, term: int, node_id: int, index: int, leader_end: int, now_ms: int) -> None:
+        """The follower holds everything up to `index`.
+
+        If that reaches the leader's end at the previous contact, the follower was caught up then, as in
+        Kafka.
+        """
         if term != self._term:
-            self._term, self._of = term, {}
-        before = self._of.get(node_id)
+            self._term, self._contacts = term, {}
+        before = self._contacts.get(node_id)
         caught_up_ms = before.caught_up_ms if before is not None else None
         if index >= leader_end:
             caught_up_ms = now_ms
         elif before is not None and index >= before.leader_end:
-            caught_up_ms = before.heard_ms
-        self._of[node_id] = Heard(index, now_ms, leader_end, caught_up_ms)
+            caught_up_ms = before.contact_ms
+        self._contacts[node_id] = Contact(index, now_ms, leader_end, caught_up_ms)
 
-    def of(self, term: int, node_id: int) -> Heard | None:
-        return self._of.get(node_id) if term == self._term else None
+    def get(self, term: int, node_id: int) -> Contact | None:
+        return self._contacts.get(node_id) if term == self._term else None
 
-    def lately(self, term: int, node_ids: Iterable[int], now_ms: int) -> dict[int, Heard]:
-        """Of these, who was heard of."""
-        found = {node_id: self.of(term, node_id) for node_id in node_ids}
+    def recent(self, term: int, node_ids: Iterable[int], now_ms: int) -> dict[int, Contact]:
+        """The contacts of these nodes that are younger than OBSERVER_MS."""
+        contacts = {node_id: self.get(term, node_id) for node_id in node_ids}
         return {
-            node_id: heard
-            for node_id, heard in found.items()
-            if heard is not None and now_ms - heard.heard_ms < OBSERVER_MS
+            node_id: contact
+            for node_id, contact in contacts.items()
+            if contact is not None and now_ms - contact.contact_ms < OBSERVER_MS
         }

@@ -1,10 +1,10 @@
-"""The other members over HTTP: one connection and one bounded queue each; a slow peer delays nobody else.
+"""Transport: the other members over HTTP, with one connection and one bounded queue each.
 
-Raft tolerates loss: what does not fit or cannot be sent is dropped, and the core is told to probe. Messages
-that queued up while a request was under way travel together in the next. What there is for a peer that has
-just called travels in the response, unless that would overtake a request; that a response is lost nobody
-tells the core, which finds it out by the next heartbeat. What is asked for besides is believed only if the
-answer is signed (`auth`).
+A slow peer delays no other. Raft tolerates loss: a message that does not fit or cannot be sent is dropped,
+and the core is told to probe. Messages that queue up during a request travel together in the next one.
+Immediate replies to a peer's request travel in the response, unless they would overtake a request to that
+peer. The loss of such a response is not reported; the core recovers from it at the next heartbeat. Other
+responses are trusted only if they are signed (`auth`).
 """
 
 import asyncio
@@ -58,8 +58,8 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
-POLL_SILENCE_S = 1.0  # beyond the wait that was asked for: brokers know nothing new as long as it lasts
-ANSWER_BYTES = 64 << 20  # more than any entry, chunk or reply
+POLL_GRACE_S = 1.0  # beyond the requested wait; meanwhile the broker learns nothing new
+RESPONSE_BYTES_MAX = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
 _log = structlog.get_logger("tierlog.metadata")
@@ -69,35 +69,35 @@ class HttpPeers:
     def __init__(
         self, node_id: int, cluster_id: str, secret: bytes, tasks: TaskGroup, tls: TlsFiles | None = None
     ) -> None:
-        """Whom to talk to, `configure` says. `tls`: for addresses that begin with https. Raises OSError."""
+        """`configure` sets the peers. `tls`: for https URLs. Raises OSError if its files cannot be used."""
         self._node_id, self._cluster_id, self._secret, self._tasks = node_id, cluster_id, secret, tasks
         self._files, self._tls = tls, None if tls is None else tls.client()
         self._directory: UUID | None = None
         self._queues: dict[int, _Queue] = {}
-        self._others: dict[int, str] = {}  # who is only asked -> URL
-        self._distrusted: set[int] = set()  # who gave answers that were not signed as they should be
+        self._others: dict[int, str] = {}  # nodes that are only read from -> URL
+        self._untrusted: set[int] = set()  # nodes that sent responses without a valid signature
         self._session: aiohttp.ClientSession | None = None
         self._senders: set[asyncio.Task[None]] = set()
-        self._unreachable: Callable[[int], None] = lambda peer: None
-        self._answered: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
+        self._on_unreachable: Callable[[int], None] = lambda peer: None
+        self._on_messages: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
         self._watch: FailureWatch | None = None
         self._watched: dict[int, Address] = {}  # besides the members
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        self._unreachable, self._answered = unreachable, answered
-        self._watch = FailureWatch(f"metadata {self._node_id}", self._tasks, died, met, tls=self._tls)
+        self._on_unreachable, self._on_messages = on_unreachable, on_messages
+        name = f"metadata {self._node_id}"
+        self._watch = FailureWatch(name, self._tasks, on_death, on_connected, tls=self._tls)
         if self._files is not None and self._tls is not None:
-            name = f"metadata {self._node_id} certificates"
-            self._tasks.spawn(name, reload_on_change(self._files, self._tls))
+            self._tasks.spawn(f"{name} certificates", reload_on_change(self._files, self._tls))
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
-        """A peer that is dropped still gets what waits for it: it may be its own removal."""
+        """A removed peer still receives the messages queued for it: its own removal may be among them."""
         self._directory = members[self._node_id].directory
         self._others = {node: url.rstrip("/") for node, url in others.items() if self._may_call(url)}
         self._configure_queues(members)
@@ -111,7 +111,7 @@ class HttpPeers:
         }
         for peer, queue in list(self._queues.items()):
             if peer not in others or others[peer].url.rstrip("/") != queue.url:
-                queue.leave()
+                queue.close()
                 del self._queues[peer]
         for peer, member in others.items():
             if peer not in self._queues:
@@ -122,7 +122,7 @@ class HttpPeers:
             self._queues[peer].directory = member.directory
 
     def _may_call(self, url: str) -> bool:
-        """With certificates nothing is said in the clear, whatever address a member was added with."""
+        """With TLS nothing is sent in plain text, whatever URL a member was added with."""
         return bool(url) and (self._tls is None or url.startswith("https:"))
 
     async def close(self) -> None:
@@ -139,9 +139,8 @@ class HttpPeers:
         if queue := self._queues.get(message.to):
             queue.put(message)
 
-    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
-        """The node's loop has its turn before the caller's next one; what has to be synced first comes later,
-        in a request of its own."""
+    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
+        """Yields to the node's loop once. Replies that need a sync first are sent later, in a request."""
         queue = self._queues.get(peer)
         if queue is None:
             return ()
@@ -150,14 +149,14 @@ class HttpPeers:
             await asyncio.sleep(0)
             return () if queue.is_busy else queue.take()
         finally:
-            queue.let_go()
+            queue.release()
 
     def watch(self, urls: Mapping[int, str]) -> None:
         self._watched = {node: address_of(url) for node, url in urls.items() if url}
         self._watch_all()
 
-    def signed(self, path: str, body: bytes) -> list[SignedRequest]:
-        """For each other member, to be sent by another process: no signed answer is expected."""
+    def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
+        """One request per other member, for another process to send. No signed response is expected."""
         return [
             SignedRequest(
                 queue.url, path, self._envelope(peer, queue.directory).headers(self._secret, path, body)
@@ -166,40 +165,42 @@ class HttpPeers:
         ]
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        answer, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
+        response, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
         try:
-            return decode_reply(answer), int(headers[INDEX])
+            return decode_reply(response), int(headers[INDEX])
         except (msgspec.DecodeError, KeyError, ValueError) as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         try:
-            answer, _ = await self._post(leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), timeout_s)
-            return msgspec.msgpack.decode(answer, type=HeartbeatReply)
+            response, _ = await self._post(
+                leader, HEARTBEAT_PATH, msgspec.msgpack.encode(heartbeat), timeout_s
+            )
+            return msgspec.msgpack.decode(response, type=HeartbeatReply)
         except (MetadataUnavailable, msgspec.DecodeError) as failure:
             refused = isinstance(failure, MetadataUnavailable) and failure.refused
             message = f"node {leader}: {failure}"
             raise MetadataUnavailable(message, applied_unknown=False, refused=refused) from failure
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        path, silence_s = f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", wait_ms / 1000 + POLL_SILENCE_S
-        answer = await self._get(voter, path, SUBMIT_TIMEOUT_S, silence_s=silence_s)
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
+        path, read_timeout_s = f"{LOG_PATH}?after={after}&wait_ms={wait_ms}", wait_ms / 1000 + POLL_GRACE_S
+        response = await self._get(voter, path, SUBMIT_TIMEOUT_S, read_timeout_s=read_timeout_s)
         try:
-            return decode_page(answer)
+            return decode_page(response)
         except msgspec.DecodeError as failure:
             raise MetadataUnavailable(f"node {voter}: {failure}", applied_unknown=False) from failure
 
-    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
         return await self._get(voter, f"{SNAPSHOT_PATH}?index={index}&offset={offset}", SUBMIT_TIMEOUT_S)
 
     async def status(self, leader: int) -> NodeStatus:
-        answer = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S, is_signed=False)
+        response = await self._get(leader, STATUS_PATH, STEP_TIMEOUT_S, is_signed=False)
         try:
-            status = msgspec.json.decode(answer, type=NodeStatus)
+            status = msgspec.json.decode(response, type=NodeStatus)
         except msgspec.DecodeError as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=False) from failure
-        if not status.leads:
-            raise MetadataUnavailable(f"node {leader} does not lead", applied_unknown=False)
+        if not status.is_leader:
+            raise MetadataUnavailable(f"node {leader} is not the leader of the quorum", applied_unknown=False)
         return status
 
     async def _post(
@@ -208,19 +209,19 @@ class HttpPeers:
         queue = self._queues.get(peer)
         if queue is None:
             raise _no_address(peer)
-        question, posting = self._posting(peer, queue, path, body, timeout_s)
+        signature, request = self._signed_post(peer, queue, path, body, timeout_s)
         try:
-            async with posting as response:
-                return await self._answer(peer, question, response), response.headers
+            async with request as response:
+                return await self._body(peer, signature, response), response.headers
         except aiohttp.ClientConnectorError as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=True) from failure
 
-    def _posting(
+    def _signed_post(
         self, peer: int, queue: "_Queue", path: str, body: bytes, timeout_s: float
     ) -> tuple[str, AbstractAsyncContextManager[aiohttp.ClientResponse]]:
-        """Its signature, and the request itself: of the very directory that the member is known with."""
+        """The signature of the request, and the request. It is addressed to the member's known directory."""
         envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
         headers = envelope.headers(self._secret, path, body)
         return headers[SIGNATURE], self._client().post(
@@ -238,43 +239,46 @@ class HttpPeers:
         timeout_s: float,
         *,
         is_signed: bool = True,
-        silence_s: float | None = None,
+        read_timeout_s: float | None = None,
     ) -> bytes:
-        """Whatever directory it has: what it promised matters to who votes, not to who reads."""
+        """Does not check the peer's directory, which matters for votes only."""
         url = self._queues[peer].url if peer in self._queues else self._others.get(peer)
         if url is None:
             raise _no_address(peer)
         headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
-        question = headers[SIGNATURE] if is_signed else None
+        signature = headers[SIGNATURE] if is_signed else None
         try:
             async with self._client().get(
                 url + path,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(timeout_s, sock_connect=silence_s, sock_read=silence_s),
+                timeout=aiohttp.ClientTimeout(
+                    timeout_s, sock_connect=read_timeout_s, sock_read=read_timeout_s
+                ),
                 allow_redirects=False,
             ) as response:
-                return await self._answer(peer, question, response)
+                return await self._body(peer, signature, response)
         except (aiohttp.ClientError, TimeoutError) as failure:
             raise MetadataUnavailable(f"node {peer}: {failure}", applied_unknown=False) from failure
 
-    async def _answer(self, peer: int, question: str | None, response: aiohttp.ClientResponse) -> bytes:
-        """Its body. `question`: the signature of what was asked; None: no signed answer is expected."""
+    async def _body(self, peer: int, signature: str | None, response: aiohttp.ClientResponse) -> bytes:
+        """The response's body. `signature`: of the request; None if no signed response is expected."""
         body, status = await _read(response), response.status
-        if question is None or is_signed_response(response.headers, self._secret, question, status, body):
+        if signature is None or is_signed_response(response.headers, self._secret, signature, status, body):
             if status != 200:
-                raise _refusal(peer, status, body)
+                raise _unavailable(peer, status, body)
             return body
-        if RESPONSE_SIGNATURE not in response.headers and status != 200:  # it did not let this node in
-            told = body[:200].decode(errors="replace")
-            raise MetadataUnavailable(f"node {peer} answered {status}: {told}", applied_unknown=status >= 500)
-        why = "its answers are not signed with the secret of the quorum (is it of an older version?)"
-        if peer not in self._distrusted:
-            self._distrusted.add(peer)
-            _log.error("a node of the quorum is not believed", node=peer, url=str(response.url), why=why)
-        raise MetadataUnavailable(f"node {peer} is not believed: {why}", applied_unknown=True)
+        if RESPONSE_SIGNATURE not in response.headers and status != 200:  # the peer rejected this node
+            text = body[:200].decode(errors="replace")
+            message = f"node {peer} responded with HTTP {status}: {text}"
+            raise MetadataUnavailable(message, applied_unknown=status >= 500)
+        why = "its responses are not signed with the quorum's secret (does it run an older version?)"
+        if peer not in self._untrusted:
+            self._untrusted.add(peer)
+            _log.error("rejected a response of a quorum node", node=peer, url=str(response.url), why=why)
+        raise MetadataUnavailable(f"rejected the response of node {peer}: {why}", applied_unknown=True)
 
     async def _send_all(self, peer: int, queue: "_Queue") -> None:
-        while not queue.left:
+        while not queue.is_drained:
             await queue.filled.wait()
             batch = queue.take()
             queue.is_busy = True
@@ -282,26 +286,26 @@ class HttpPeers:
             queue.is_busy = False
             if not arrived or queue.overflowed:
                 queue.clear()
-                self._unreachable(peer)
+                self._on_unreachable(peer)
 
     async def _step(self, peer: int, queue: "_Queue", body: bytes) -> bool:
-        answers: tuple[AnyMessage, ...] = ()
-        question, posting = self._posting(peer, queue, STEP_PATH, body, STEP_TIMEOUT_S)
+        messages: tuple[AnyMessage, ...] = ()
+        signature, request = self._signed_post(peer, queue, STEP_PATH, body, STEP_TIMEOUT_S)
         try:
-            async with posting as response:
+            async with request as response:
                 if response.status != 204:
-                    answers = decode_messages(await self._answer(peer, question, response))
+                    messages = decode_messages(await self._body(peer, signature, response))
         except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
             return False
         if self._watch is not None:
-            self._watch.is_up(peer)
-        if told := tuple(message for message in answers if message.sender == peer):
-            self._answered(told)
+            self._watch.retry_now(peer)
+        if replies := tuple(message for message in messages if message.sender == peer):
+            self._on_messages(replies)
         return True
 
     @property
     def watched(self) -> frozenset[int]:
-        """Nodes whose death would be noticed at once now."""
+        """Nodes whose death would be detected at once now."""
         return self._watch.connected if self._watch is not None else frozenset()
 
     @property
@@ -314,7 +318,7 @@ class HttpPeers:
             self._watch.watch({**self._watched, **members})
 
     def _client(self) -> aiohttp.ClientSession:
-        """Made when it is first needed: a quorum of one may have peers one day."""
+        """Created on first use, since a quorum of one needs none."""
         if self._session is None:
             tls = True if self._tls is None else self._tls
             connector = aiohttp.TCPConnector(ssl=tls, resolver=MemberResolver())
@@ -331,19 +335,19 @@ class _Queue:
         self.directory: UUID | None = None
         self.filled = asyncio.Event()
         self.overflowed = False
-        self.is_busy = False  # a request is under way: what is taken now would overtake it
+        self.is_busy = False  # a request is in flight; messages sent by another way would overtake it
         self._holds = 0
-        self._leaving = False
+        self._closing = False
         self._messages: deque[AnyMessage] = deque()
         self._bytes = 0
 
     @property
-    def left(self) -> bool:
-        """Nothing more will be sent."""
-        return self._leaving and not self._messages
+    def is_drained(self) -> bool:
+        """Closed, and everything is sent."""
+        return self._closing and not self._messages
 
-    def leave(self) -> None:
-        self._leaving = True
+    def close(self) -> None:
+        self._closing = True
         self.filled.set()
 
     def put(self, message: AnyMessage) -> None:
@@ -357,16 +361,16 @@ class _Queue:
             self.filled.set()
 
     def hold(self) -> None:
-        """What is put from now on may leave by another way, until `let_go`."""
+        """Until `release`, do not wake the sender: the messages may travel in a response."""
         self._holds += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._holds -= 1
         if self._messages and not self._holds:
             self.filled.set()
 
     def take(self) -> tuple[AnyMessage, ...]:
-        """As many as may travel together."""
+        """As many messages as fit into one request."""
         taken: list[AnyMessage] = []
         size = 0
         while self._messages and (not taken or size + _size(self._messages[0]) <= REQUEST_BYTES):
@@ -374,7 +378,7 @@ class _Queue:
             size += _size(message)
             taken.append(message)
         self._bytes -= size
-        if not self._messages and not self._leaving:
+        if not self._messages and not self._closing:
             self.filled.clear()
         return tuple(taken)
 
@@ -382,35 +386,35 @@ class _Queue:
         self._messages.clear()
         self._bytes = 0
         self.overflowed = False
-        if not self._leaving:
+        if not self._closing:
             self.filled.clear()
 
 
 def _size(message: AnyMessage) -> int:
-    """About what it takes in memory and on the wire."""
+    """Approximate size in memory and on the wire."""
     if isinstance(message, Append):
         return MESSAGE_OVERHEAD + sum(len(entry.payload) + 16 for entry in message.entries)
     return MESSAGE_OVERHEAD + (len(message.data) if isinstance(message, SnapshotChunk) else 0)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Bounded, whatever length it says it has. Raises aiohttp.ClientError."""
+    """The body, bounded whatever its Content-Length. Raises aiohttp.ClientError."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
-        if len(body) > ANSWER_BYTES:
-            raise aiohttp.ClientPayloadError(f"the answer is longer than {ANSWER_BYTES} bytes")
+        if len(body) > RESPONSE_BYTES_MAX:
+            raise aiohttp.ClientPayloadError(f"the response is longer than {RESPONSE_BYTES_MAX} bytes")
     return bytes(body)
 
 
 def _no_address(peer: int) -> MetadataUnavailable:
-    return MetadataUnavailable(f"no address of node {peer}", applied_unknown=False)
+    return MetadataUnavailable(f"the address of node {peer} is not known", applied_unknown=False)
 
 
-def _refusal(leader: int, status: int, answer: bytes) -> MetadataUnavailable:
+def _unavailable(peer: int, status: int, body: bytes) -> MetadataUnavailable:
     try:
-        told = msgspec.json.decode(answer, type=Unavailable)
+        error = msgspec.json.decode(body, type=Unavailable)
     except msgspec.DecodeError:
-        return MetadataUnavailable(f"node {leader} answered {status}", applied_unknown=status >= 500)
-    unknown = told.applied_unknown
-    return MetadataUnavailable(told.message, applied_unknown=unknown, refused=not unknown)
+        return MetadataUnavailable(f"node {peer} responded with HTTP {status}", applied_unknown=status >= 500)
+    unknown = error.applied_unknown
+    return MetadataUnavailable(error.message, applied_unknown=unknown, refused=not unknown)

@@ -196,12 +196,12 @@ async def test_a_broker_that_others_cannot_reach_is_named_as_leader_again_after_
     server.close()
     for watcher in watchers:
         watcher.close()
-    watching = [observer.observer._deaths]
-    watching += [member.node._fencing._deaths for member in quorum.running.values()]
-    while any(8 not in deaths._suspicions for deaths in watching):
+    trackers = [observer.observer._dead_brokers]
+    trackers += [member.node._heartbeats._dead_brokers for member in quorum.running.values()]
+    while any(8 not in dead._suspicions for dead in trackers):
         await observer.client.heartbeat(beat, timeout_s=10.0)
         await wait_for_event(asyncio.Event(), 0.01)
-    while any(deaths.brokers for deaths in watching):
+    while any(dead.brokers for dead in trackers):
         await observer.client.heartbeat(beat, timeout_s=10.0)
         await wait_for_event(asyncio.Event(), 0.01)
 
@@ -269,7 +269,7 @@ async def test_who_is_asked_tells_the_quorum_as_its_leader_sees_it(quorum: Quoru
     await joined(observer, 9)
     for client in (*(running.client for running in quorum.running.values()), observer):
         status = await client.quorum()
-        assert (status.node_id, status.leader, status.leads) == (leader, leader, True)
+        assert (status.node_id, status.leader, status.is_leader) == (leader, leader, True)
         assert [member.node_id for member in status.members if member.voter] == [1, 2, 3]
         heard = [member.last_heard_ms for member in status.members]
         assert all(heard)

@@ -106,7 +106,7 @@ async def test_nothing_is_said_in_the_clear_to_a_member_with_certificates(
     for n in (1, 2):
         await quorum.start(n)
     await quorum.leader()
-    with pytest.raises(MetadataUnavailable, match="no address of node 3"):
+    with pytest.raises(MetadataUnavailable, match="the address of node 3"):
         await quorum.running[1].peers.status(3)
 
 

@@ -52,12 +52,12 @@ class ToldPeers(NoPeers):
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        self.died, self.met = died, met
+        self.on_death, self.on_connected = on_death, on_connected
 
     @property
     def suspects(self) -> frozenset[int]:

@@ -27,7 +27,7 @@ class Controlled:
 
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> Any:
         if not self.available:
-            raise MetadataUnavailable("no quorum of metadata nodes answered in time", applied_unknown=False)
+            raise MetadataUnavailable("no quorum of metadata nodes responded in time", applied_unknown=False)
         return self.do(command)
 
     async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:

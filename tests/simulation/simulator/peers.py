@@ -56,18 +56,18 @@ class SimPeers:
         self._node_id, self._name = node_id, name or address(node_id)
         self._nodes = nodes
         self._witness = witness
-        self._died: Callable[[int], None] = lambda peer: None
-        self._answered: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
+        self._on_death: Callable[[int], None] = lambda peer: None
+        self._on_messages: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
         self._held: dict[int, list[AnyMessage]] = {}  # for who gets a response now
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
-        self._died, self._answered = died, answered
+        self._on_death, self._on_messages = on_death, on_messages
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         return
@@ -82,7 +82,7 @@ class SimPeers:
     def saw_death(self, peer: int) -> None:
         """The host refuses connections, or a firewall before it: so it is told, if there is a way."""
         if self._network.connects(self._name, address(peer)):
-            self._died(peer)
+            self._on_death(peer)
 
     def send(self, message: AnyMessage) -> None:
         """As bytes: what a message holds is not shared by the ends."""
@@ -110,7 +110,7 @@ class SimPeers:
 
         async def respond(node: MetadataNode) -> None:
             take_in(node)
-            if answers := await node.answers(self._node_id):
+            if answers := await node.replies_for(self._node_id):
                 back = lambda: self._hear(asker, encode_messages(answers))  # noqa: E731
                 network.post(address(message.to), address(self._node_id), back)
 
@@ -125,9 +125,9 @@ class SimPeers:
             self._witness.arrives(message)
         if self._network.responses is not None:
             self._network.responses.brought(len(messages))
-        self._answered(messages)
+        self._on_messages(messages)
 
-    async def answers(self, peer: int) -> tuple[AnyMessage, ...]:
+    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
         """What the node says to it in its next turn, as in the real transport."""
         self._held.setdefault(peer, [])
         await asyncio.sleep(0)
@@ -161,10 +161,10 @@ class SimPeers:
         except TimeoutError:
             raise MetadataUnavailable("no answer in time", applied_unknown=False) from None
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         return await self._ask(voter, lambda: self._node(voter).log_page(after, wait_ms))
 
-    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
         async def serve() -> bytes | None:
             return self._node(voter).snapshot_chunk(index, offset)
 

@@ -387,7 +387,7 @@ def _() -> Patches:
 
     async def without(leadership: Leadership, command: Any) -> Any:
         clock = leadership._clock
-        leadership._time_origin_ms = clock.now_ms() - clock.monotonic_ms()
+        leadership._quorum_time_offset_ms = clock.now_ms() - clock.monotonic_ms()
         return await commit(leadership, command)
 
     yield Leadership, "commit", without

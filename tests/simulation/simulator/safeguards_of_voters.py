@@ -67,20 +67,20 @@ def _() -> Patches:
 
 @safeguard("a broken connection ends no session", "a broker serves whose partitions were given to others")
 def _() -> Patches:
-    died = BrokerHeartbeatManager.died
+    mark_dead = BrokerHeartbeatManager.mark_dead
 
-    def without(fencing: BrokerHeartbeatManager, node_id: int) -> None:
-        died(fencing, node_id)
-        broker = fencing._publisher.image.brokers.get(node_id)
+    def without(manager: BrokerHeartbeatManager, node_id: int) -> None:
+        mark_dead(manager, node_id)
+        broker = manager._publisher.image.brokers.get(node_id)
         if broker is not None:
-            fencing.ended(node_id, broker.broker_epoch)
+            manager.on_process_end(node_id, broker.broker_epoch)
 
-    yield BrokerHeartbeatManager, "died", without
+    yield BrokerHeartbeatManager, "mark_dead", without
 
 
 @safeguard("a suspicion ends with the session", "clients are told of no leader where one serves")
 def _() -> Patches:
-    yield DeadBrokers, "brokers", property(lambda deaths: frozenset(deaths._suspicions))
+    yield DeadBrokers, "brokers", property(lambda dead: frozenset(dead._suspicions))
 
 
 @safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")

@@ -56,7 +56,7 @@ async def test_replicas_on_brokers_that_are_gone_are_offline(cluster: AdminClust
 
 async def test_a_leader_proven_dead_is_none_until_another_is_elected(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
-    cluster.peers.died(2)
+    cluster.peers.on_death(2)
     told = await partition(cluster, 12)
     assert (told.error_code, told.leader_id, told.offline_replicas) == (E.LEADER_NOT_AVAILABLE, -1, [2])
     await cluster.fence(2)
@@ -66,7 +66,7 @@ async def test_a_leader_proven_dead_is_none_until_another_is_elected(cluster: Ad
 
 async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -> None:
     await cluster.create("t", (2,))
-    cluster.peers.died(2)
+    cluster.peers.on_death(2)
     await cluster.register(2, incarnation=uuid.UUID(int=99))
     told = await partition(cluster, 12)
     assert (told.error_code, told.leader_id) == (E.NONE, 2)
@@ -74,15 +74,15 @@ async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -
 
 async def test_a_broker_that_only_seemed_dead_is_named_once_it_is_connected_to(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
-    cluster.peers.died(2)
+    cluster.peers.on_death(2)
     assert (await partition(cluster, 12)).leader_id == -1
-    cluster.peers.met(2)
+    cluster.peers.on_connected(2)
     assert (await partition(cluster, 12)).leader_id == 2
 
 
 async def test_a_broker_that_is_let_in_under_the_same_epoch_was_not_dead(cluster: AdminCluster) -> None:
     await cluster.create("t", (2,))
-    cluster.peers.died(2)
+    cluster.peers.on_death(2)
     await cluster.fence(2)
     assert (await partition(cluster, 12)).leader_id == -1
     await cluster.fence(2, fenced=False)

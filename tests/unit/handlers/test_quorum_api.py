@@ -92,21 +92,21 @@ def test_members_by_what_the_leader_knows_of_them() -> None:
     ]
 
 
-def test_a_follower_has_caught_up_when_it_holds_what_there_was() -> None:
-    hearing = FollowerContacts()
+def test_follower_is_caught_up_when_it_reaches_the_leaders_previous_end() -> None:
+    contacts = FollowerContacts()
 
     def caught_up(index: int, leader_end: int, now_ms: int, term: int = 1) -> int | None:
-        hearing.note(term, 2, index, leader_end, now_ms)
-        heard = hearing.of(term, 2)
-        assert heard is not None
-        return heard.caught_up_ms
+        contacts.record(term, 2, index, leader_end, now_ms)
+        contact = contacts.get(term, 2)
+        assert contact is not None
+        return contact.caught_up_ms
 
     assert caught_up(3, 10, 100) is None
     assert caught_up(9, 20, 200) is None
-    assert caught_up(20, 30, 300) == 200  # it has all that there was then
+    assert caught_up(20, 30, 300) == 200  # the end at the previous contact
     assert caught_up(25, 40, 400) == 200
     assert caught_up(40, 40, 500) == 500
-    assert caught_up(3, 50, 600, term=2) is None  # another term knows nothing of the one before
-    assert hearing.of(1, 2) is None
-    assert hearing.lately(2, [2, 3], 700).keys() == {2}
-    assert hearing.lately(2, [2, 3], 600 + 300_000) == {}
+    assert caught_up(3, 50, 600, term=2) is None  # contacts of an earlier term do not count
+    assert contacts.get(1, 2) is None
+    assert contacts.recent(2, [2, 3], 700).keys() == {2}
+    assert contacts.recent(2, [2, 3], 600 + 300_000) == {}

@@ -1,4 +1,4 @@
-"""When the leader of the quorum looks for leaders to put back, and what it says of that."""
+"""Leader balancer: when it elects preferred leaders, and what it logs."""
 
 import asyncio
 from typing import Any
@@ -25,21 +25,21 @@ class Clock(SystemClock):
 
 
 class Leadership:
-    """Judges by the newest image, which may have moved on since the one that was looked at."""
+    """Applies commands to the newest image, which may be newer than the one the election is based on."""
 
     term, draft = 1, object()
 
     def __init__(self, world: World) -> None:
-        self.world, self.asked = world, 0
+        self.world, self.commits = world, 0
 
     async def commit(self, command: c.AnyCommand) -> c.AnyReply:
-        self.asked += 1
+        self.commits += 1
         return self.world.do(command)
 
 
 @pytest.fixture
-def elsewhere(world: World) -> World:
-    """All that prefers broker 1 is led by broker 2."""
+def led_by_others(world: World) -> World:
+    """Broker 2 leads all partitions whose preferred leader is broker 1."""
     world.brokers(1, 2)
     numbers = range(MAX_ELECTIONS)
     world.create("t", assignments=tuple((number, (2, 1)) for number in numbers))
@@ -47,33 +47,33 @@ def elsewhere(world: World) -> World:
     return world
 
 
-def looks() -> bool:
+def is_rebalancing() -> bool:
     return any(task.get_name() == "metadata balances leaders" for task in asyncio.all_tasks())
 
 
-async def test_elections_that_failed_are_not_told_of_and_not_tried_again_before_the_interval(
-    elsewhere: World,
+async def test_failed_elections_are_not_logged_and_wait_for_the_next_interval(
+    led_by_others: World,
 ) -> None:
     failures: list[BaseException] = []
     tasks, clock = TaskGroup(lambda _, failure: failures.append(failure)), Clock()
-    seen, leadership = MetadataPublisher(elsewhere.image, 1), Leadership(elsewhere)
-    balancing = LeaderBalancer(BalanceSettings(interval_ms=10), seen, clock, tasks)
-    with capture_logs() as told:
-        elsewhere.fence(1)
-        balancing.tick(leadership)
+    publisher, leadership = MetadataPublisher(led_by_others.image, 1), Leadership(led_by_others)
+    balancer = LeaderBalancer(BalanceSettings(interval_ms=10), publisher, clock, tasks)
+    with capture_logs() as logs:
+        led_by_others.fence(1)
+        balancer.tick(leadership)
         clock.now = 10
-        balancing.tick(leadership)
-        await until(lambda: leadership.asked == 1)
-        balancing.tick(leadership)
-        assert not looks() and told == []
+        balancer.tick(leadership)
+        await until(lambda: leadership.commits == 1)
+        balancer.tick(leadership)
+        assert not is_rebalancing() and logs == []
 
-        elsewhere.fence(1, fenced=False)
-        elsewhere.in_sync(1, 2, number=0)
+        led_by_others.fence(1, fenced=False)
+        led_by_others.in_sync(1, 2, number=0)
         clock.now = 20
-        balancing.tick(leadership)
-        await until(lambda: leadership.asked == 2)
-        assert [line["partitions"] for line in told] == [1]
-        balancing.tick(leadership)
-        assert looks()  # as many as may be at a time, and some did: there may be more
+        balancer.tick(leadership)
+        await until(lambda: leadership.commits == 2)
+        assert [line["partitions"] for line in logs] == [1]
+        balancer.tick(leadership)
+        assert is_rebalancing()  # the maximum per election, and some succeeded: there may be more
     await tasks.close()
     assert failures == []

@@ -31,11 +31,11 @@ class Sources(NoPeers):
         self.asked: list[int] = []
         self.chunks = 0
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         self.asked.append(voter)
         return self.page
 
-    async def snapshot(self, voter: int, index: int, offset: int) -> bytes:
+    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
         self.chunks += 1
         return DATA[offset : offset + 9]
 
@@ -65,7 +65,7 @@ async def test_a_snapshot_larger_than_a_leader_may_send_is_not_read_at_all() -> 
         await reader.read()
         await reader.read()
     assert (taken, peers.asked, peers.chunks) == ([], [2, 3, 2, 3], 0)
-    assert [(line["node"], "16 at the most" in line["why"]) for line in told] == [(2, True), (3, True)]
+    assert [(line["node"], "more than 16" in line["why"]) for line in told] == [(2, True), (3, True)]
 
 
 @pytest.mark.parametrize("lies", [{"snapshot_bytes": 4}, {"snapshot_bytes": 99}, {"snapshot_crc32c": 1}])
@@ -82,7 +82,7 @@ async def test_a_log_that_is_another_is_told_of_once() -> None:
         await reader.read()
         await reader.read()
     assert peers.asked == [2, 3, 2, 3]
-    assert [(line["node"], "has to be deleted" in line["why"]) for line in told] == [(2, True), (3, True)]
+    assert [(line["node"], "Delete this node" in line["why"]) for line in told] == [(2, True), (3, True)]
 
 
 async def test_what_cannot_be_taken_ends_the_reading() -> None:

@@ -179,7 +179,7 @@ async def leader(directory: Path, heard: Mapping[int, UUID] | None = None) -> As
         node.receive((vote(pre_vote=True),))
         await node.status_when(lambda status: status.term == 1)
         node.receive((vote(pre_vote=False),))
-        await node.status_when(lambda status: status.leads)
+        await node.status_when(lambda status: status.is_leader)
         node.receive((holds(2, 1),))
         await node.status_when(lambda status: status.applied_index == 1)
         yield node
@@ -194,7 +194,7 @@ async def test_who_loses_leadership_while_it_removes_itself_does_not_wait_to_be_
         removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
         await node.status_when(lambda status: status.last_index == 2)
         node.receive((m.HeartbeatReply(term=2, sender=3, to=1),))
-        with pytest.raises(NotTheLeader, match="knows of no other"):
+        with pytest.raises(NotTheLeader, match="no leader is known"):
             await removal
 
 

@@ -18,7 +18,7 @@ class _Sources(NoPeers):
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         """All of them know who leads, and who votes."""
         self.asked.append(voter)
         return LogPage((), 2, {2: "", 5: ""})
@@ -38,7 +38,7 @@ class _MadeAnew(NoPeers):
     def __init__(self) -> None:
         self.pages = [LogPage((), 2, {2: ""}), LogPage((Entry(5, 1, b""),), 2, {2: ""}, after_term=3)]
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         if not self.pages:
             await asyncio.Event().wait()
         return self.pages.pop(0)
@@ -53,4 +53,4 @@ async def test_a_broker_that_is_no_voter_is_to_be_restarted() -> None:
         await until(lambda: bool(told))
     await observer.stop()
     await tasks.close()
-    assert "has to be restarted" in told[0]["why"] and "deleted" not in told[0]["why"]
+    assert "Restart this broker" in told[0]["why"] and "Delete" not in told[0]["why"]

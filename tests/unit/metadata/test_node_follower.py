@@ -32,20 +32,20 @@ COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
 
 
 class SilentPeers(NoPeers):
-    """Messages go nowhere; a forwarded command is taken and never answered. `died`: as a watch reports it."""
+    """Drops messages; a forwarded command is accepted and never answered. Tests call `on_death`."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
-        self.died: Callable[[int], None] = lambda peer: None
+        self.on_death: Callable[[int], None] = lambda peer: None
 
     def start(
         self,
-        unreachable: Callable[[int], None],
-        died: Callable[[int], None],
-        met: Callable[[int], None],
-        answered: Callable[[tuple[m.AnyMessage, ...]], None],
+        on_unreachable: Callable[[int], None],
+        on_death: Callable[[int], None],
+        on_connected: Callable[[int], None],
+        on_messages: Callable[[tuple[m.AnyMessage, ...]], None],
     ) -> None:
-        self.died = died
+        self.on_death = on_death
 
     def send(self, message: m.AnyMessage) -> None:
         return
@@ -126,7 +126,7 @@ async def test_a_command_is_forwarded_once_the_leader_is_heard_again(tmp_path: P
             try:
                 node.receive((append(2, 2, 1, 1),))
                 await asyncio.sleep(0)
-                peers.died(LEADER)
+                peers.on_death(LEADER)
                 asking = asyncio.ensure_future(node.submit(COMMAND))
                 await asyncio.sleep(0)
                 node.receive((heartbeat,))
@@ -189,7 +189,7 @@ async def test_a_node_that_failed_takes_nothing_in_and_tells_nothing(tmp_path: P
             await asked
         page = LogPage(append(1, 2).entries, leader=LEADER, voters={}, term=1, after_term=0)
         with pytest.raises(MetadataUnavailable, match="failed"):
-            node._take_page(page, b"")
+            node._accept_page(page, b"")
         with pytest.raises(MetadataUnavailable, match="failed"):
             await node.log_page(0, 0)
         assert node.core.log.last_index == 0

@@ -27,7 +27,7 @@ class Voters(NoPeers):
         self.hung: set[int] = set()
         self.polled: list[int] = []
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         self.polled.append(voter)
         if voter in self.hung or wait_ms:
             await asyncio.Event().wait()
@@ -83,7 +83,7 @@ async def test_a_leader_that_refuses_is_read_from_on() -> None:
         asked = asyncio.ensure_future(observer.heartbeat(BEAT, timeout_s=30))
         await voters.refused.wait()
         await turns()
-        assert voters.polled == [3, 3] and observer._reader._patience is not None
+        assert voters.polled == [3, 3] and observer._reader._poll_timeout is not None
         asked.cancel()
 
 
@@ -94,7 +94,7 @@ class Late(Voters):
         super().__init__()
         self.asked, self.news, self.gives_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def log(self, voter: int, after: int, wait_ms: int) -> LogPage:
+    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         self.polled.append(voter)
         if voter == 3 and wait_ms and len(self.polled) == 2:
             await self.news.wait()

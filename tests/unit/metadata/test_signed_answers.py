@@ -103,9 +103,9 @@ async def peers(voter: Voter) -> AsyncIterator[HttpPeers]:
 
 
 async def test_what_is_signed_is_believed(voter: Voter, peers: HttpPeers) -> None:
-    assert await peers.log(2, 0, 0) == PAGE
+    assert await peers.log_page(2, 0, 0) == PAGE
     voter.answer = signed(b"chunk")
-    assert await peers.snapshot(2, 5, 0) == b"chunk"
+    assert await peers.snapshot_chunk(2, 5, 0) == b"chunk"
     reply = c.Acknowledged()
     voter.answer = signed(c.encode_reply(reply), index="7", told="7")
     assert await peers.submit(2, c.ConfirmRemoteDeleted(uuids=())) == (reply, 7)
@@ -131,17 +131,17 @@ async def test_what_is_not_signed_as_it_should_be_is_not(
     with capture_logs() as told:
         for _ in range(2):
             with pytest.raises(
-                MetadataUnavailable, match="node 2 is not believed: its answers are not signed"
+                MetadataUnavailable, match="rejected the response of node 2: its responses are not signed"
             ):
-                await peers.log(2, 0, 0)
-        with pytest.raises(MetadataUnavailable, match="not believed"):
-            await peers.snapshot(2, 5, 0)
-        with pytest.raises(MetadataUnavailable, match="not believed") as unknown:
+                await peers.log_page(2, 0, 0)
+        with pytest.raises(MetadataUnavailable, match="rejected the response"):
+            await peers.snapshot_chunk(2, 5, 0)
+        with pytest.raises(MetadataUnavailable, match="rejected the response") as unknown:
             await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
         assert unknown.value.applied_unknown
-        with pytest.raises(MetadataUnavailable, match="not believed"):
+        with pytest.raises(MetadataUnavailable, match="rejected the response"):
             await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
-    assert [line["event"] for line in told] == ["a node of the quorum is not believed"]
+    assert [line["event"] for line in told] == ["rejected a response of a quorum node"]
 
 
 def test_headers_that_are_no_text_are_no_signature() -> None:
@@ -159,23 +159,23 @@ async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
         return recorded[0]
 
     voter.answer = record
-    await peers.log(2, 0, 0)
+    await peers.log_page(2, 0, 0)
     first = recorded[0]
     voter.answer = lambda _: web.Response(
         body=first.body, headers={RESPONSE_SIGNATURE: first.headers[RESPONSE_SIGNATURE]}
     )
-    with pytest.raises(MetadataUnavailable, match="not believed"):
-        await peers.log(2, 0, 0)
+    with pytest.raises(MetadataUnavailable, match="rejected the response"):
+        await peers.log_page(2, 0, 0)
 
 
 async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) -> None:
     voter.answer = lambda _: web.Response(status=401, text="the signature is wrong")
-    with pytest.raises(MetadataUnavailable, match="node 2 answered 401: the signature is wrong"):
-        await peers.log(2, 0, 0)
+    with pytest.raises(MetadataUnavailable, match="node 2 responded with HTTP 401: the signature is wrong"):
+        await peers.log_page(2, 0, 0)
     told = {"message": "there is a newer snapshot", "applied_unknown": False}
     voter.answer = signed(msgspec.json.encode(told), status=503, says=503)
     with pytest.raises(MetadataUnavailable, match="there is a newer snapshot"):
-        await peers.snapshot(2, 5, 0)
+        await peers.snapshot_chunk(2, 5, 0)
     with pytest.raises(MetadataUnavailable) as refusal:
         await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
     assert refusal.value.refused
@@ -184,22 +184,22 @@ async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) 
 async def test_an_answer_is_read_up_to_a_bound_and_from_nowhere_else(
     voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "ANSWER_BYTES", 1000)
+    monkeypatch.setattr(transport, "RESPONSE_BYTES_MAX", 1000)
     voter.answer = signed(bytes(1001))
     with pytest.raises(MetadataUnavailable, match="longer than 1000 bytes"):
-        await peers.snapshot(2, 5, 0)
+        await peers.snapshot_chunk(2, 5, 0)
     voter.paths.clear()
     voter.answer = lambda _: web.Response(status=307, headers={"Location": "/elsewhere"})
-    with pytest.raises(MetadataUnavailable, match="answered 307"):
-        await peers.log(2, 0, 0)
+    with pytest.raises(MetadataUnavailable, match="HTTP 307"):
+        await peers.log_page(2, 0, 0)
     assert voter.paths == ["/metadata/v1/log"]
 
 
 async def test_who_is_no_member_is_read_from_at_its_address(voter: Voter, peers: HttpPeers) -> None:
     url = f"http://127.0.0.1:{voter._runner.addresses[0][1]}"
     peers.configure({1: Member()}, {2: url})
-    assert await peers.log(2, 0, 0) == PAGE
-    with pytest.raises(MetadataUnavailable, match="no address of node 2"):
+    assert await peers.log_page(2, 0, 0) == PAGE
+    with pytest.raises(MetadataUnavailable, match="the address of node 2"):
         await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
 
 
@@ -241,7 +241,7 @@ async def test_messages_in_another_answer_do_not(voter: Voter, peers: HttpPeers,
 
 
 async def test_messages_for_who_calls_travel_in_the_answer(peers: HttpPeers, voter: Voter) -> None:
-    asked = asyncio.ensure_future(peers.answers(2))
+    asked = asyncio.ensure_future(peers.replies_for(2))
     await asyncio.sleep(0)
     peers.send(beat(3))
     assert await asked == (beat(3),)
@@ -254,7 +254,7 @@ async def test_messages_in_an_answer_do_not_overtake_a_request(voter: Voter, pee
     peers.send(beat(3))
     await until(lambda: bool(voter.bodies))
     peers.send(beat(4))
-    assert await peers.answers(2) == ()
+    assert await peers.replies_for(2) == ()
     voter.answers.set()
     await until(lambda: len(voter.bodies) == 2)
     assert [decode_messages(body) for body in voter.bodies] == [(beat(3),), (beat(4),)]

@@ -1,4 +1,4 @@
-"""What proves a process dead, and what does not: real connections on loopback."""
+"""Failure watch over real loopback connections: what is reported as a death, and what is not."""
 
 import asyncio
 import socket
@@ -13,22 +13,22 @@ from certificates import Authority
 from pump import turns, until
 
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.quorum.failure_watch import AGAIN_S, Address, FailureWatch, address_of
+from tierlog.metadata.quorum.failure_watch import RETRY_MIN_S, Address, FailureWatch, address_of
 
 
 class Host:
     """A listening process that can drop its connections, and stop listening."""
 
     def __init__(self) -> None:
-        self.met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-        self.found: list[int] = []  # whom the watch told of, for each connection
+        self.accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        self.connected_calls: list[int] = []  # argument of each `on_connected` call
         self.address = Address("127.0.0.1", 0)
         self.tls: ssl.SSLContext | None = None
         self.server: asyncio.Server | None = None
 
     async def listen(self) -> None:
         self.server = await asyncio.start_server(
-            lambda _, writer: self.met.put_nowait(writer), *self.address[:2], ssl=self.tls
+            lambda _, writer: self.accepted.put_nowait(writer), *self.address[:2], ssl=self.tls
         )
         self.address = Address(*self.server.sockets[0].getsockname(), tls=self.tls is not None)
 
@@ -37,8 +37,8 @@ class Host:
 async def watching(
     host: Host,
     suspect_s: float = 60,
-    steady_s: float = 0,
-    renew_s: float = 60,
+    stable_after_s: float = 0,
+    reconnect_after_s: float = 60,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[FailureWatch, asyncio.Queue[int]]]:
     failures: list[BaseException] = []
@@ -48,11 +48,11 @@ async def watching(
         "test",
         tasks,
         deaths.put_nowait,
-        host.found.append,
+        host.connected_calls.append,
         tls=tls,
         suspect_s=suspect_s,
-        steady_s=steady_s,
-        renew_s=renew_s,
+        stable_after_s=stable_after_s,
+        reconnect_after_s=reconnect_after_s,
     )
     watch.watch({7: host.address})
     try:
@@ -65,70 +65,70 @@ async def watching(
     assert failures == []
 
 
-async def test_a_broken_connection_and_a_refused_one_are_a_death() -> None:
+async def test_broken_then_refused_connection_is_reported_as_a_death() -> None:
     host = Host()
     await host.listen()
     async with watching(host) as (watch, deaths):
-        connection = await host.met.get()
+        connection = await host.accepted.get()
         host.server.close()
         connection.close()
         assert await deaths.get() == 7
         assert watch.connected == frozenset()
 
 
-async def test_who_listens_for_tls_is_spoken_to_in_it_lest_it_breaks_the_connection(tmp_path: Path) -> None:
+async def test_watch_completes_the_tls_handshake(tmp_path: Path) -> None:
     host, files = Host(), Authority(tmp_path).issue("node")
     host.tls = files.server()
     await host.listen()
     async with watching(host, tls=files.client()) as (watch, deaths), asyncio.timeout(20):
-        connection = await host.met.get()  # not before the handshake
+        connection = await host.accepted.get()  # not before the handshake
         await until(lambda: watch.connected == {7})
         host.server.close()
-        connection.transport.abort()  # without a farewell, as of a process that is killed
+        connection.transport.abort()  # without a TLS shutdown, as when a process is killed
         assert await deaths.get() == 7
 
 
-async def test_a_broken_connection_casts_doubt_until_there_is_another() -> None:
+async def test_node_is_suspect_from_a_broken_connection_until_the_next_one() -> None:
     host = Host()
     await host.listen()
     async with watching(host) as (watch, deaths):
-        connection = await host.met.get()
+        connection = await host.accepted.get()
         assert watch.suspects == frozenset()
         host.server.close()
         connection.close()
         await deaths.get()
         assert watch.suspects == {7}
         await host.listen()
-        watch.is_up(7)
-        await host.met.get()
+        watch.retry_now(7)
+        await host.accepted.get()
         await until(lambda: not watch.suspects)
-        await until(lambda: host.found == [7, 7])  # so the death is taken back
+        await until(lambda: host.connected_calls == [7, 7])  # so the death is withdrawn
 
 
-@pytest.mark.parametrize("bounds", [{"suspect_s": 0}, {"steady_s": 60}])
-async def test_doubt_does_not_last_and_needs_a_connection_that_did(bounds: dict[str, float]) -> None:
+@pytest.mark.parametrize("bounds", [{"suspect_s": 0}, {"stable_after_s": 60}])
+async def test_suspicion_expires_and_requires_a_stable_connection(bounds: dict[str, float]) -> None:
     host = Host()
     await host.listen()
     async with watching(host, **bounds) as (watch, deaths):
-        connection = await host.met.get()
+        connection = await host.accepted.get()
         host.server.close()
         connection.close()
         await deaths.get()
         assert watch.suspects == frozenset()
 
 
-async def test_a_connection_that_breaks_alone_is_only_made_again() -> None:
+async def test_broken_connection_alone_is_reconnected_without_a_report() -> None:
     host = Host()
     await host.listen()
     async with watching(host) as (_, deaths):
         for _ in range(3):
-            (await host.met.get()).close()
-        await host.met.get()
+            (await host.accepted.get()).close()
+        await host.accepted.get()
         assert deaths.empty()
 
 
-async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_nothing() -> None:
-    """As by a process that is killed with connections in its queue."""
+async def test_connection_reset_at_once_is_not_reported_as_a_death() -> None:
+    """As by a process that is killed with connections in its accept queue."""
     host = Host()
     resets: asyncio.Queue[None] = asyncio.Queue()
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -139,24 +139,24 @@ async def test_a_connection_that_is_reset_at_once_proves_nothing_and_breaks_noth
             try:
                 connection, _ = listening.accept()
             except BlockingIOError:
-                return  # asked again before the first was taken
+                return  # called again before the first connection was accepted
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
             resets.put_nowait(None)
 
         loop = asyncio.get_running_loop()
-        # a turn later, when asyncio has learned that it is connected, and not yet asked to whom
+        # one iteration later: asyncio knows that it is connected, but has not read the peer's address yet
         loop.add_reader(listening, lambda: loop.call_soon(reset))
         async with watching(host) as (watch, deaths), asyncio.timeout(20):
             for _ in range(3):
                 await resets.get()
-                watch.is_up(7)
+                watch.retry_now(7)
             loop.remove_reader(listening)
             assert deaths.empty()
 
 
 class Closing(Host):
-    """It accepts, and closes at once unless it is told to keep what it accepts."""
+    """Accepts connections and closes them at once unless `keeps` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,91 +169,93 @@ class Closing(Host):
 
     async def gap(self, watch: FailureWatch) -> float:
         start = await self.times.get()
-        await turns()  # until it knows that the connection broke, and waits
-        watch.is_up(7)  # who answers, over another connection, is not tried any sooner
+        await turns()  # until the watch has seen the break and waits
+        watch.retry_now(7)  # has no effect during the backoff
         return await self.times.get() - start
 
     def _accept(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.times.put_nowait(asyncio.get_running_loop().time())
         if self.keeps:
-            self.met.put_nowait(writer)
+            self.accepted.put_nowait(writer)
         else:
             writer.close()
 
 
-async def test_a_connection_is_replaced_before_it_is_old_and_nobody_doubts() -> None:
+async def test_old_connection_is_replaced_without_raising_a_suspicion() -> None:
     host = Host()
     await host.listen()
-    async with watching(host, renew_s=0.01) as (watch, deaths), asyncio.timeout(20):
-        held = [await host.met.get()]
+    async with watching(host, reconnect_after_s=0.01) as (watch, deaths), asyncio.timeout(20):
+        held = [await host.accepted.get()]
         for _ in range(3):
-            held.append(await host.met.get())
-            await turns()  # until it has heard that the one before is closed
+            held.append(await host.accepted.get())
+            await turns()  # until it has seen that the previous one is closed
             assert (watch.connected, watch.suspects) == ({7}, frozenset())
-        assert host.found == [7]
+        assert host.connected_calls == [7]
         host.server.close()
-        while deaths.empty():  # whichever it keeps by now
-            while held or not host.met.empty():
-                (held.pop() if held else host.met.get_nowait()).close()
+        while deaths.empty():  # close whichever connection it holds now
+            while held or not host.accepted.empty():
+                (held.pop() if held else host.accepted.get_nowait()).close()
             await turns(1)
         assert await deaths.get() == 7
 
 
-async def test_who_accepts_and_closes_is_tried_less_and_less() -> None:
+async def test_retries_back_off_if_the_server_closes_each_connection_at_once() -> None:
     host = Closing()
     await host.listen()
-    async with watching(host, steady_s=60) as (watch, deaths):
+    async with watching(host, stable_after_s=60) as (watch, deaths):
         gaps = [await host.gap(watch) for _ in range(3)]  # after 5, 20 and 80 ms
-        assert gaps[1] >= 3 * AGAIN_S and gaps[2] >= 15 * AGAIN_S
+        assert gaps[1] >= 3 * RETRY_MIN_S and gaps[2] >= 15 * RETRY_MIN_S
         assert deaths.empty()
 
 
-async def test_after_a_steady_connection_it_is_tried_as_often_as_at_first() -> None:
+async def test_stable_connection_resets_the_backoff() -> None:
     host, loop = Closing(), asyncio.get_running_loop()
     await host.listen()
-    async with watching(host, steady_s=0.25) as (watch, deaths):
+    async with watching(host, stable_after_s=0.25) as (watch, deaths):
         for _ in range(3):
             await host.gap(watch)
         host.keeps = True
-        writer = await host.met.get()  # after 160 ms; were it to break at once, 320 ms and more would follow
+        writer = await host.accepted.get()  # after 160 ms; if it broke at once, 320 ms and more would follow
         await until(lambda: watch.connected == {7})
-        met = loop.time()
-        await until(lambda: loop.time() > met + 0.3)
+        connected_at = loop.time()
+        await until(lambda: loop.time() > connected_at + 0.3)
         host.keeps = False
         host.times = asyncio.Queue()
         writer.close()
-        assert min([await host.gap(watch) for _ in range(2)]) < 60 * AGAIN_S  # whatever else the machine does
+        assert (
+            min([await host.gap(watch) for _ in range(2)]) < 60 * RETRY_MIN_S
+        )  # generous, for a loaded machine
         assert deaths.empty()
 
 
-async def test_who_was_never_met_cannot_die_and_is_met_as_soon_as_it_is_up() -> None:
+async def test_node_that_was_never_connected_is_not_reported_and_is_connected_once_up() -> None:
     host = Host()
     await host.listen()
     host.server.close()
     await host.server.wait_closed()
     async with watching(host) as (watch, deaths):
         await host.listen()
-        watch.is_up(7)
-        await host.met.get()
+        watch.retry_now(7)
+        await host.accepted.get()
         assert deaths.empty()
 
 
-async def test_who_is_no_longer_watched_dies_unnoticed() -> None:
+async def test_death_of_a_node_that_is_no_longer_watched_is_not_reported() -> None:
     host, other = Host(), Host()
     await host.listen()
     await other.listen()
     async with watching(host) as (watch, deaths):
-        connection = await host.met.get()
+        connection = await host.accepted.get()
         watch.watch({8: other.address})
         host.server.close()
         connection.close()
-        last = await other.met.get()
+        last = await other.accepted.get()
         other.server.close()
         last.close()
         assert await deaths.get() == 8
 
 
-def test_addresses() -> None:
+def test_address_of_a_url() -> None:
     assert address_of("http://h:1/") == ("h", 1, False)
     assert address_of("http://[::1]:9644") == ("::1", 9644, False)
     assert address_of("https://h") == ("h", 443, True)
