@@ -1,1 +1,2 @@
-"""Raft as a pure core: messages in, one `Ready` of ordered work out. No records, files or sockets."""
+"""Raft as a pure core: messages go in, one `Ready` of ordered work comes out. No records, files or
+sockets."""

@@ -1,10 +1,14 @@
-"""The Raft core: `step(message)`, `tick()`, `propose(payload)`, `ready()`. Pure; the node drives it.
+"""Raft core: the consensus algorithm as a pure state machine (`step`, `tick`, `propose`, `ready`).
 
-Invariants: at most one vote per term; a leader never overwrites its own log; only an entry of the current
-term commits by counting (thesis 3.6.2). Pre-vote (9.6) and check-quorum (6.2) keep a rejoining or cut-off
-node from disturbing the others; hence a vote is refused while a leader is heard from. Voters change one at a
-time (4.1), and only once the leader has committed an entry of its term. Messages are taken from nodes of any
-configuration, since the sender's may be newer than ours (4.1); only who counts is a matter of configuration.
+Section numbers are those of Ongaro's thesis. Invariants:
+
+- A node votes at most once per term, and a leader never overwrites its own log.
+- Only an entry of the current term commits by counting replicas (3.6.2).
+- Voters change one at a time (4.1), and only after the leader has committed an entry of its term.
+
+Pre-vote (9.6), check-quorum (6.2) and the refusal to vote while a leader is recent keep a rejoining or
+partitioned node from disrupting the others. Messages of nodes outside the configuration are accepted, because
+the sender's configuration may be newer (4.1). Called by MetadataNode.
 """
 
 from collections.abc import Collection
@@ -30,7 +34,7 @@ from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 PENDING_REPLIES_MAX = 10_000
-"""That wait until what they promise is written. Beyond it they are lost: a disk hangs, and Raft bears it."""
+"""Maximum number of replies that wait for a write. More are dropped, as a network might: the disk hangs."""
 
 
 class Role(Enum):
@@ -41,7 +45,7 @@ class Role(Enum):
 
 
 class NotLeader(Exception):
-    """Only the leader takes proposals."""
+    """This node cannot accept proposals: it is not the leader, or is transferring its leadership."""
 
 
 class RaftCore:
@@ -56,8 +60,8 @@ class RaftCore:
         first_payload: bytes = b"",
         settings: RaftSettings | None = None,
     ) -> None:
-        """`voters`: until the log holds a configuration. `first_payload`: of the entry with which a new
-        leader commits what came before it (6.4)."""
+        """`voters` apply until the log holds a configuration. A new leader appends `first_payload` to commit
+        the entries before it (6.4)."""
         self.node_id = node_id
         self._initial = (
             voters if isinstance(voters, Configuration) else Configuration({v: Member() for v in voters})
@@ -68,7 +72,7 @@ class RaftCore:
         self.role = Role.FOLLOWER
         self.leader = NO_NODE
         self.transfer_target = NO_NODE
-        self.replication: Replication | None = None  # while it leads
+        self.replication: Replication | None = None  # while this node is the leader
         self._settings = settings or RaftSettings()
         self._election_timer = ElectionTimer(self._settings, rng)
         self._first_payload = first_payload
@@ -77,12 +81,12 @@ class RaftCore:
         self._reads_reported = 0
         self._load_configuration()
         self._durable_term_and_vote = self._term_and_vote()
-        self._immediate_messages: list[m.AnyMessage] = []
+        self._immediate: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
         self._pending_snapshot: Snapshot | None = None
         self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
 
-    # --- what the driver calls
+    # --- called by the driver
 
     @property
     def is_leader(self) -> bool:
@@ -90,17 +94,17 @@ class RaftCore:
 
     @property
     def is_member(self) -> bool:
-        """A leader sends to it, as far as it knows."""
+        """Whether this node is a voter or a learner in the newest configuration it knows."""
         return self.configuration.includes(self.node_id)
 
     @property
     def has_recent_leader(self) -> bool:
-        """A leader does until check-quorum says otherwise: else its vote helped to depose it."""
+        """True for the leader itself until check-quorum fails, so that it does not vote to depose itself."""
         return self.is_leader or (self.leader != NO_NODE and self._election_timer.leader_is_recent)
 
     @property
     def knows_leader_first_hand(self) -> bool:
-        """It leads, or hears the leader itself: whom it names is no hearsay."""
+        """Whether this node is the leader, or a member that the leader contacted recently."""
         return self.is_leader or (self.is_member and self.has_recent_leader)
 
     def tick(self) -> None:
@@ -111,7 +115,7 @@ class RaftCore:
             self.campaign()
 
     def campaign(self, *, transfer: bool = False) -> None:
-        """Stands for election; first asks whether it could win at all, unless the leader sent it (9.6)."""
+        """Start an election, with a pre-vote first (9.6) unless the leader transfers its leadership."""
         if self.is_leader or not self._may_campaign():
             return
         if transfer or self.voters == {self.node_id}:
@@ -120,7 +124,7 @@ class RaftCore:
             self._become_pre_candidate()
 
     def propose(self, payload: bytes) -> int:
-        """The index that the entry will have if this leader lasts; raises NotLeader."""
+        """Append an entry and replicate it. Returns its index. Raises NotLeader."""
         if not self.is_leader or self.transfer_target != NO_NODE:
             raise NotLeader
         index = self._append(payload)
@@ -128,37 +132,37 @@ class RaftCore:
         return index
 
     def propose_configuration(self, configuration: Configuration) -> int:
-        """As `propose`; it counts from now on. Raises NotLeader, ChangeRefused."""
+        """Append a configuration, which takes effect at once. Raises NotLeader, ChangeRefused."""
         if self.replication is None or self.transfer_target != NO_NODE:
             raise NotLeader
-        if (
-            not self.has_committed_in_term
-        ):  # a deposed leader's change could be alive elsewhere: the bug of 4.1
+        if not self.has_committed_in_term:  # an earlier leader's change may still commit (the bug in 4.1)
             raise ChangeRefused("the leader has committed nothing of its term yet")
         if self.configuration_index > self.log.commit:
             raise ChangeRefused("the change before this one is not committed yet")
         check_change(self.configuration, configuration)
         index = self._append(encode_configuration(configuration), CONFIGURATION)
-        self._replicate()  # to whom it leaves out as well: it should know
+        self._replicate()  # also to a node that this change removes, so that it learns of its removal
         self._load_configuration()
         self._replicate()
         self._advance_commit(self.replication)
         return index
 
     def request_read(self) -> int:
-        """A number; once `Ready.reads` reaches it, this node led after the request. Raises NotLeader."""
+        """Returns the number of a linearizable read (6.4): `Ready.reads` reaches it once a majority has
+        confirmed that this node was still the leader after the request. Raises NotLeader."""
         if self.replication is None or not self.has_committed_in_term:
             raise NotLeader
         return self.replication.request_read()
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Leads, and knows the commit index: an entry of its term is committed (6.4)."""
+        """Whether this node is the leader and knows the commit index (6.4)."""
         return self.is_leader and self.log.matches(self.log.commit, self.term)
 
     def on_peer_death(self, peer: int) -> None:
-        """Its process seems dead (its host refuses connections). If it led, the others stand at once, one
-        after the other so that they do not split the vote; pre-vote still decides whether they may."""
+        """The peer's process seems dead: its host refuses connections. If it was the leader, the survivors
+        campaign one after the other, so that they do not split the vote. Pre-vote protects a living
+        leader."""
         self.on_peer_unreachable(peer)
         if peer != self.leader or self.is_leader:
             return
@@ -171,23 +175,23 @@ class RaftCore:
             self._election_timer.delay_for_rank(survivors.index(self.node_id))
 
     def transfer_leadership(self, to: int) -> None:
-        """Asks another voter to take over once its log is complete; given up after an election timeout."""
+        """Transfer leadership to a voter once its log is complete (3.10); stop after an election timeout."""
         if self.is_leader and to in self.voters and to != self.node_id:
             self.transfer_target = to
             self._election_timer.restart()
             self._finish_transfer()
 
     def hand_over(self) -> bool:
-        """Transfers leadership to whoever takes it over soonest; False if none of the others answers. To be
-        called again for as long as it leads: the one that was asked may have died since."""
+        """Transfer leadership to the most up-to-date voter that responds; False if none does. The caller
+        repeats this while the node is the leader, because the target may have died."""
         if self.replication is None:
             return False
         if not self.replication.is_replicating(self.transfer_target):
-            heir = self.replication.transfer_target()
+            target = self.replication.transfer_target()
             self.transfer_target = NO_NODE
-            if heir is None:
+            if target is None:
                 return False
-            self.transfer_leadership(heir)
+            self.transfer_leadership(target)
         return True
 
     def accept_committed(
@@ -198,12 +202,13 @@ class RaftCore:
         term: int = 0,
         after_term: int = -1,
     ) -> bool:
-        """What another node has applied, read from it by one to which no leader sends (KIP-853's observers).
+        """Append committed entries that an observer (KIP-853) has read from another node.
 
-        It is committed, so it may be taken in whatever term, and what differs from it here never will be;
-        nothing is promised by it. `leader`, in `term`: as that node knows, which only who is no member
-        believes: a member takes the leader's own word for it, since its vote depends on that. False: it is
-        of another log than this one (`RaftLog.is_continued_by`), and nothing is taken."""
+        Their term does not matter, since they are committed, and conflicting entries here can be truncated.
+        `leader` and `term` are what the sender believes. Only a node outside the configuration adopts them: a
+        member's vote depends on its leader, so it trusts messages of the leader alone. Returns False, and
+        changes nothing, if the entries belong to another log (`RaftLog.is_continued_by`).
+        """
         if self.is_leader:
             return True
         if not self.log.is_continued_by(snapshot, entries, after_term):
@@ -214,11 +219,11 @@ class RaftCore:
                 self.log.commit_to(snapshot.index)
             else:
                 self._restore(snapshot)
-        news = tuple(entry for entry in entries if entry.index > self.log.commit)
-        if news:
-            self._yield_to_term(news[-1].term)
-            self.log.merge(news)
-            self.log.commit_to(news[-1].index)
+        new = tuple(entry for entry in entries if entry.index > self.log.commit)
+        if new:
+            self._yield_to_term(new[-1].term)
+            self.log.merge(new)
+            self.log.commit_to(new[-1].index)
             self._load_configuration()
         if not self.is_member:
             if leader != NO_NODE:
@@ -227,13 +232,13 @@ class RaftCore:
         return True
 
     def on_peer_unreachable(self, peer: int) -> None:
-        """Messages to it were lost: pipelining on would be in vain."""
+        """Messages to the peer were lost: probe it instead of pipelining."""
         if self.replication is not None:
             self.replication.on_peer_unreachable(peer)
 
     def has_ready(self) -> bool:
         return bool(
-            self._immediate_messages
+            self._immediate
             or self._messages
             or self._pending_snapshot
             or self.log.stable < self.log.last_index
@@ -243,14 +248,13 @@ class RaftCore:
         )
 
     def take_immediate_messages(self) -> tuple[m.AnyMessage, ...]:
-        """What may leave at once, also while a Ready is being written: a slow disk silences no leader, if it
-        does not hang."""
-        immediate_messages = tuple(self._immediate_messages)
-        self._immediate_messages.clear()
-        return immediate_messages
+        """Take the messages that need not wait for a write, such as heartbeats."""
+        messages = tuple(self._immediate)
+        self._immediate.clear()
+        return messages
 
     def ready(self) -> Ready:
-        """Takes the outstanding work. The next call must follow `persisted` of this one."""
+        """Take the outstanding work. Call `persisted` with it before the next `ready`."""
         writes = self._pending_snapshot is not None or self.log.stable < self.log.last_index
         ready = Ready(
             immediate_messages=self.take_immediate_messages(),
@@ -272,7 +276,7 @@ class RaftCore:
         return ready
 
     def persisted(self, ready: Ready) -> None:
-        """What `ready` asked to be written is durable."""
+        """The snapshot, entries and hard state of `ready` are durable."""
         if ready.entries:
             self.log.persisted(ready.entries[-1])
         if ready.hard_state and self.role is Role.CANDIDATE and ready.hard_state.term == self.term:
@@ -282,19 +286,19 @@ class RaftCore:
             self._advance_commit(self.replication)
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
-        """A snapshot of applied state is durable; the log before it, but for `keep` entries, may go."""
+        """A snapshot of applied state is durable: drop the entries before it, except the last `keep`."""
         self.log.compact(snapshot, keep)
 
     def check(self) -> None:
-        """Its invariants, for tests and simulations after each event."""
+        """Check the invariants. Tests and the simulator call this after each event."""
         self.log.check()
         require(self._durable_term_and_vote[0] <= self.term, "the term went back")
         require(self.is_leader == (self.replication is not None), "only a leader tracks followers")
-        require(not self.is_leader or self.leader == self.node_id, "a leader follows itself")
+        require(not self.is_leader or self.leader == self.node_id, "a leader knows itself as the leader")
         newest = self.log.configuration
         require(
             newest is None or newest[1] == self.configuration,
-            "the newest configuration of the log counts",
+            "the newest configuration of the log is in effect",
         )
         if self.replication is not None:
             tracked, members = self.replication.progress.keys(), self.configuration.members.keys()
@@ -330,7 +334,7 @@ class RaftCore:
                 self.campaign(transfer=True)
 
     def _accept_newer_term(self, message: m.AnyMessage) -> bool:
-        """Follows a newer term, unless the message only asks about one; False if it is to be ignored."""
+        """Adopt the message's newer term, except from a pre-vote. Returns False to ignore the message."""
         if isinstance(message, m.VoteRequest):
             if not message.transfer and self.has_recent_leader and message.sender != self.leader:
                 return False
@@ -343,17 +347,17 @@ class RaftCore:
         return True
 
     def _reply_older_term(self, message: m.AnyMessage) -> None:
-        """Tells a leader or candidate that is behind what the term is; it could not learn it otherwise, since
-        pre-vote and the lease keep this node from campaigning against it."""
+        """Send the current term to a leader or candidate of an older one, which could not learn it otherwise:
+        pre-vote keeps this node from campaigning."""
         if isinstance(message, m.Append | m.Heartbeat | m.SnapshotChunk):
             self._reply(m.HeartbeatReply(term=self.term, sender=self.node_id, to=message.sender))
         elif isinstance(message, m.VoteRequest):
             self._reply_vote(message, granted=False)
 
     def _on_vote_request(self, request: m.VoteRequest) -> None:
-        free = self.voted_for == request.sender or (self.voted_for == NO_NODE and self.leader == NO_NODE)
-        free = free or (request.pre_vote and request.term > self.term)
-        granted = free and self.log.is_candidate_up_to_date(request.last_index, request.last_term)
+        can_vote = self.voted_for == request.sender or (self.voted_for == NO_NODE and self.leader == NO_NODE)
+        can_vote = can_vote or (request.pre_vote and request.term > self.term)
+        granted = can_vote and self.log.is_candidate_up_to_date(request.last_index, request.last_term)
         if granted and not request.pre_vote:
             self.voted_for = request.sender
             self._election_timer.restart()
@@ -368,8 +372,8 @@ class RaftCore:
         )
 
     def _on_vote_reply(self, reply: m.VoteReply) -> None:
-        asked = Role.PRE_CANDIDATE if reply.pre_vote else Role.CANDIDATE
-        if self.role is asked and (not reply.pre_vote or not reply.granted or reply.term == self.term + 1):
+        role = Role.PRE_CANDIDATE if reply.pre_vote else Role.CANDIDATE
+        if self.role is role and (not reply.pre_vote or not reply.granted or reply.term == self.term + 1):
             self._count_vote(reply.sender, reply.granted)
 
     def _on_append(self, append: m.Append) -> None:
@@ -405,13 +409,13 @@ class RaftCore:
         )
 
     def _on_snapshot_chunk(self, chunk: m.SnapshotChunk) -> None:
-        """The last chunk installs what they make together; it is acknowledged as an append would be."""
+        """Collect the chunks. The last one installs the snapshot and is acknowledged like an append."""
         self._follow(chunk.sender)
         if chunk.index <= self.log.commit:
             self._reply_accepted(chunk.sender, self.log.commit)
             return
         if self.log.matches(chunk.index, chunk.snapshot_term):
-            # It is all here, and perhaps more that was acknowledged and must not be dropped (7).
+            # The log covers the snapshot, and may hold more acknowledged entries, which must stay (7).
             self.log.commit_to(chunk.index)
             self._reply_accepted(chunk.sender, chunk.index)
             return
@@ -442,7 +446,7 @@ class RaftCore:
     # --- roles
 
     def _yield_to_term(self, term: int) -> None:
-        """Somebody led in it and committed; whoever stands meanwhile may be no voter any more."""
+        """Another leader committed an entry of this term, so a campaign of this node is obsolete."""
         if term > self.term or self.role is not Role.FOLLOWER:
             self._become_follower(max(term, self.term), NO_NODE)
 
@@ -453,14 +457,14 @@ class RaftCore:
         self._reset_role_state()
 
     def _become_pre_candidate(self) -> None:
-        """Nothing durable changes: the term is only asked about."""
+        """A pre-vote leaves term and vote as they are."""
         self.role, self.leader = Role.PRE_CANDIDATE, NO_NODE
         self._reset_role_state()
         self._request_votes(self.term + 1, pre_vote=True, transfer=False)
         self._count_vote(self.node_id, True)
 
     def _become_candidate(self, transfer: bool) -> None:
-        """Its own vote counts once it is durable (see `persisted`)."""
+        """The node's own vote counts once it is durable (see `persisted`)."""
         self.term, self.voted_for = self.term + 1, self.node_id
         self.role, self.leader = Role.CANDIDATE, NO_NODE
         self._reset_role_state()
@@ -475,7 +479,7 @@ class RaftCore:
             self.term,
             self.log,
             self._settings,
-            self._immediate_messages.append,
+            self._immediate.append,
             self._reads,
         )
         self._append(self._first_payload)
@@ -486,7 +490,7 @@ class RaftCore:
         self._election_timer.reset()
 
     def _follow(self, leader: int) -> None:
-        """A message of this term's leader came."""
+        """A message of this term's leader arrived."""
         require(not self.is_leader, f"two leaders in term {self.term}")
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader)
@@ -494,15 +498,15 @@ class RaftCore:
         self._election_timer.on_leader_contact()
 
     def _load_configuration(self) -> None:
-        """The newest configuration of the log counts, committed or not, and goes when it is truncated."""
+        """Adopt the newest configuration in the log, committed or not; truncation restores the one before."""
         self.configuration_index, self.configuration = self.log.configuration or (0, self._initial)
         self.voters = frozenset(self.configuration.voters)
         if self.replication is not None:
             self.replication.configure(self.configuration)
 
     def _may_campaign(self) -> bool:
-        """A node that an uncommitted change removes may be the only one with that entry: it stands as well,
-        without counting its own vote, or nobody could win (4.2.2)."""
+        """A node that an uncommitted change removes may be the only one with that entry. It must be able to
+        campaign, without counting its own vote, or no node could win (4.2.2)."""
         if self.node_id in self.voters or self.configuration_index <= self.log.commit:
             return self.node_id in self.voters
         before = self.log.configuration_at(self.configuration_index - 1) or self._initial
@@ -532,10 +536,10 @@ class RaftCore:
         elif result is VoteResult.WON:
             self._become_leader()
 
-    # --- the leader's work
+    # --- leader
 
     def _tick_leader(self, replication: Replication) -> None:
-        """Check-quorum: a leader that no majority answers steps down within an election timeout (6.2)."""
+        """Check-quorum: a leader steps down if no majority responds within an election timeout (6.2)."""
         replication.tick()
         if self._election_timer.quorum_check_is_due:
             self._election_timer.restart()
@@ -556,31 +560,29 @@ class RaftCore:
             self.replication.broadcast_appends()
 
     def _advance_commit(self, replication: Replication) -> None:
-        """Only an entry of this term commits by counting; it takes all before it along (3.6.2)."""
+        """Only an entry of this term commits by counting replicas, and commits all before it (3.6.2)."""
         index = replication.majority_index()
         if self.log.matches(index, self.term) and self.log.commit_to(index):
             replication.broadcast_commit()
             self._step_down_if_removed(replication)
 
     def _step_down_if_removed(self, replication: Replication) -> None:
-        """A leader leads on until its own removal is committed, and hands over then (4.2.2)."""
+        """A leader that is removed stays the leader until its removal is committed (4.2.2)."""
         if self.node_id in self.voters or self.configuration_index > self.log.commit:
             return
-        heir = replication.most_up_to_date()
-        if heir is not None:
-            self._immediate_messages.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=heir))
+        target = replication.most_up_to_date()
+        if target is not None:
+            self._immediate.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=target))
         self._become_follower(self.term, NO_NODE)
 
     def _finish_transfer(self) -> None:
         if self.replication is not None and self.replication.holds_entire_log(self.transfer_target):
-            self._immediate_messages.append(
-                m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_target)
-            )
+            self._immediate.append(m.TimeoutNow(term=self.term, sender=self.node_id, to=self.transfer_target))
 
     # --- outgoing
 
     def _term_and_vote(self) -> tuple[int, int]:
-        """What must be on disk before anything is answered; the commit index need not, it goes along."""
+        """Must be durable before a reply leaves. The commit index need not be, but is written with them."""
         return self.term, self.voted_for
 
     def _hard_state(self) -> HardState:

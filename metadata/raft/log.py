@@ -1,7 +1,7 @@
-"""The core's view of the log: entries since the snapshot, which of them are durable, committed, applied.
+"""Raft log: the entries since the last compaction, and which of them are durable, committed and applied.
 
-Invariants: snapshot.index <= applied <= commit <= last_index; applied <= stable; entries are contiguous. All
-entries after the compaction point are held in memory; the node bounds that by taking snapshots.
+Invariants: snapshot.index <= applied <= commit <= last_index; applied <= stable <= last_index; entries are
+contiguous. All entries since the compaction are in memory; the node bounds their size by taking snapshots.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
 
 class RaftLog:
     def __init__(self, snapshot: Snapshot, entries: Sequence[Entry], commit: int) -> None:
-        """`entries` may begin before the snapshot's end: a tail kept for followers that lag a little."""
+        """`entries` may begin before the end of the snapshot: a suffix kept for followers that lag a
+        little."""
         self.snapshot = snapshot
         self._entries = list(entries)
         self._before = snapshot.index if not entries else entries[0].index - 1
@@ -23,14 +24,14 @@ class RaftLog:
         self.stable = self.last_index
         self.commit = min(max(commit, snapshot.index), self.last_index)
         self.applied = snapshot.index
-        self._configurations: list[tuple[int, Configuration]] = []  # of rising index
+        self._configurations: list[tuple[int, Configuration]] = []  # in the order of their indexes
         self._checksum: tuple[Snapshot, int] | None = None
         self._reload_configurations()
         self.check()
 
     @property
     def first_index(self) -> int:
-        """The oldest entry held; one past last_index if none is."""
+        """Index of the oldest entry here; last_index + 1 if there is none."""
         return self._before + 1
 
     @property
@@ -39,7 +40,7 @@ class RaftLog:
 
     @property
     def snapshot_crc32c(self) -> int:
-        """Of its data, which may be large: computed once, when it is first sent to anybody."""
+        """Checksum of the snapshot's data, which may be large: computed once, when it is first sent."""
         if self._checksum is None or self._checksum[0] is not self.snapshot:
             self._checksum = self.snapshot, crc32c(self.snapshot.data)
         return self._checksum[1]
@@ -49,7 +50,7 @@ class RaftLog:
         return self._entries[-1].term if self._entries else self._before_term
 
     def term_at(self, index: int) -> int | None:
-        """None: beyond the end, or compacted away."""
+        """None beyond the end of the log, or for an entry that was compacted away."""
         if self._before < index <= self.last_index:
             return self._entries[index - self._before - 1].term
         if index == self.snapshot.index:
@@ -58,11 +59,12 @@ class RaftLog:
 
     @property
     def configuration(self) -> tuple[int, Configuration] | None:
-        """The newest in the log or its snapshot, with the index of its entry; None: there never was one."""
+        """The newest configuration of the log or its snapshot, with the index of its entry; None without
+        one."""
         return self._configurations[-1] if self._configurations else None
 
     def configuration_at(self, index: int) -> Configuration | None:
-        """As of an entry that is not before the snapshot."""
+        """The configuration as of an entry, which must not be before the snapshot."""
         held = [configuration for at, configuration in self._configurations if at <= index]
         return held[-1] if held else None
 
@@ -70,7 +72,7 @@ class RaftLog:
         return self.term_at(index) == term
 
     def between(self, start: int, end: int, max_bytes: int | None = None) -> tuple[Entry, ...]:
-        """Entries [start, end), at least one, cut where max_bytes of payload is passed."""
+        """Entries [start, end) up to `max_bytes` of payload, but at least one."""
         chosen = self._entries[start - self._before - 1 : end - self._before - 1]
         if max_bytes is None:
             return tuple(chosen)
@@ -88,8 +90,10 @@ class RaftLog:
             self._configurations.append((entry.index, decode_configuration(entry.payload)))
 
     def is_continued_by(self, snapshot: Snapshot | None, entries: Sequence[Entry], after_term: int) -> bool:
-        """Whether these, committed elsewhere, may be of this log, as far as can be told: terms never fall
-        along a log, and the entry before the first is known here. `after_term`: of that one; -1: not known.
+        """Whether a snapshot or entries that another node committed can belong to this log.
+
+        Terms never fall along a log, and the entry before the first one must be here with the same term.
+        `after_term` is the term of that entry; -1: not known.
         """
         if snapshot is not None and snapshot.index > self.commit:
             return snapshot.term >= (self.term_at(self.commit) or 0)
@@ -100,7 +104,7 @@ class RaftLog:
         return after <= self.commit and (after_term < 0 or here is None or here == after_term)
 
     def merge(self, entries: Sequence[Entry]) -> None:
-        """Entries from the leader, whose predecessor matches; a conflict cuts what follows it (3.5)."""
+        """Append entries whose predecessor matches; truncate from the first conflicting one on (3.5)."""
         for entry in entries:
             if self.matches(entry.index, entry.term):
                 continue
@@ -112,25 +116,25 @@ class RaftLog:
             self.append(entry)
 
     def find_conflict_by_term(self, index: int, term: int) -> tuple[int, int]:
-        """The last (index, term) not after `index` with a term not above `term`: where logs may agree."""
+        """The last (index, term) at or before `index` with a term of at most `term`: where the logs may
+        agree."""
         index = min(index, self.last_index)
         while (found := self.term_at(index)) is not None and found > term:
             index -= 1
         return index, found if found is not None else 0
 
     def is_candidate_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends there is at least as up to date as this one (3.6.1)."""
+        """Whether a log that ends so is at least as up to date as this one (3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def check_acknowledged(self, acknowledged: int) -> None:
-        """This node has told its leader that it holds entries up to that one. Raises InvariantViolation if it
-        does not: it may have forgotten votes as well."""
+        """Raise InvariantViolation if the log ends before an entry that this node has acknowledged to its
+        leader: it may have forgotten votes as well."""
         if acknowledged > self.last_index:
             raise InvariantViolation(
                 f"this voter acknowledged entries up to {acknowledged}, but its log ends at "
-                f"{self.last_index}: "
-                "its metadata directory was put back to an older copy, or its disk lost what was synced. "
-                "Remove it from the quorum, empty the directory and add it again "
+                f"{self.last_index}: the metadata directory is an older copy, or its disk lost "
+                "synced data. Remove it from the quorum, empty the directory and add it again "
                 "(docs/runbooks/replace-node.md)"
             )
 
@@ -145,16 +149,16 @@ class RaftLog:
         return self.between(self.stable + 1, self.last_index + 1)
 
     def persisted(self, last: Entry) -> None:
-        """Everything up to this entry is durable, unless it was cut while it was being written."""
+        """Everything up to this entry is durable, unless it was truncated during the write."""
         if self.matches(last.index, last.term):
             self.stable = max(self.stable, last.index)
 
     def unapplied(self) -> tuple[Entry, ...]:
-        """Committed entries that are durable here and not applied yet."""
+        """Committed entries that are durable on this node and not yet applied."""
         return self.between(self.applied + 1, min(self.commit, self.stable) + 1)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot replaces the log."""
+        """Replace the log by the leader's snapshot."""
         require(snapshot.index > self.commit, f"snapshot {snapshot.index} is older than commit {self.commit}")
         self.snapshot = snapshot
         self._entries = []
@@ -163,22 +167,22 @@ class RaftLog:
         self._reload_configurations()
 
     def compact(self, snapshot: Snapshot, keep: int) -> None:
-        """The snapshot is durable; entries up to `keep` before its end may go."""
+        """The snapshot is durable: drop the entries that it covers, except the last `keep`."""
         require(
             self.snapshot.index <= snapshot.index <= self.applied,
             f"snapshot {snapshot.index} is out of order",
         )
         self.snapshot = snapshot
-        cut = snapshot.index - keep
-        term = self.term_at(cut)
-        if cut <= self._before or term is None:
+        before = snapshot.index - keep
+        term = self.term_at(before)
+        if before <= self._before or term is None:
             return
-        del self._entries[: cut - self._before]
-        self._before, self._before_term = cut, term
+        del self._entries[: before - self._before]
+        self._before, self._before_term = before, term
         self._reload_configurations()
 
     def _reload_configurations(self) -> None:
-        """A configuration before the snapshot is the snapshot's own, or older than it."""
+        """Entries that the snapshot covers are skipped: its own configuration is at least as new."""
         first = self.snapshot.configuration
         self._configurations = [] if first is None else [(self.snapshot.index, first)]
         self._configurations += [
@@ -191,7 +195,7 @@ class RaftLog:
         require(
             self.snapshot.index <= self.applied <= self.commit <= self.last_index, "log indexes out of order"
         )
-        require(self.applied <= self.stable <= self.last_index, "applied what is not durable")
+        require(self.applied <= self.stable <= self.last_index, "an entry was applied that is not durable")
         require(self._before <= self.snapshot.index, "entries after the snapshot are missing")
         if self._entries:
             require(self._entries[0].index == self._before + 1, "the log does not start where it says")

@@ -1,7 +1,7 @@
-"""Who votes and who only listens: configurations, and which may follow which (thesis 4).
+"""Configurations: the voters and learners, and which changes are allowed (thesis 4).
 
-A configuration is the payload of an entry of its own kind. It counts from the moment at which the entry is in
-the log, committed or not; truncation brings back the one before, and a snapshot carries the one of its index.
+A configuration is the payload of a log entry of its own kind. It takes effect as soon as the entry is in the
+log, committed or not. Truncation restores the one before, and a snapshot carries the one as of its index.
 """
 
 from uuid import UUID
@@ -10,15 +10,15 @@ import msgspec
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """How to reach a node, and which directory its promises lie in (KIP-853): a node that comes back with
-    another one has forgotten its vote. None: not known yet."""
+    """URL of a node, and id of the directory that holds its log and vote (KIP-853). A node that returns with
+    another directory has forgotten its vote. None: not known yet."""
 
     url: str = ""
     directory: UUID | None = None
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Learners get the log and count in no majority (4.2.1). No node is both."""
+    """Learners receive the log and count in no majority (4.2.1). No node is both."""
 
     voters: dict[int, Member]
     learners: dict[int, Member] = {}
@@ -45,23 +45,25 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_directories(self, directories: dict[int, UUID]) -> "Configuration":
-        """The same nodes; directories that were not known are filled in, and none is changed."""
-        return Configuration(_knowing(self.voters, directories), _knowing(self.learners, directories))
+        """Fill in directories that were not known. Known ones stay."""
+        return Configuration(
+            _with_directories(self.voters, directories), _with_directories(self.learners, directories)
+        )
 
 
 class ChangeRefused(Exception):
-    """This configuration may not follow the present one, or not yet."""
+    """The change of the configuration is not allowed, or not yet."""
 
 
 def check_change(old: Configuration, new: Configuration) -> None:
-    """One voter at a time: then any majority of one overlaps any majority of the other (4.1)."""
+    """Raise ChangeRefused unless at most one voter changes: then any two majorities overlap (4.1)."""
     changed = old.voters.keys() ^ new.voters.keys()
     if len(changed) > 1:
         raise ChangeRefused(f"voters change one at a time, not {sorted(changed)} at once")
     if not new.voters:
         raise ChangeRefused("the last voter cannot be removed")
     if both := new.voters.keys() & new.learners.keys():
-        raise ChangeRefused(f"{sorted(both)} would be voters and learners")
+        raise ChangeRefused(f"{sorted(both)} would be both voters and learners")
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -78,11 +80,11 @@ def decode_configuration(payload: bytes) -> Configuration:
 
 
 def _sorted(members: dict[int, Member]) -> dict[int, Member]:
-    """Equal configurations give equal bytes."""
+    """Sorted, so that equal configurations encode to equal bytes."""
     return dict(sorted(members.items()))
 
 
-def _knowing(members: dict[int, Member], directories: dict[int, UUID]) -> dict[int, Member]:
+def _with_directories(members: dict[int, Member], directories: dict[int, UUID]) -> dict[int, Member]:
     return {
         node: Member(member.url, member.directory or directories.get(node))
         for node, member in members.items()

@@ -1,7 +1,7 @@
-"""What Raft peers say to each other, and what a node keeps: msgpack arrays, each with a lasting number.
+"""Messages between Raft peers, and the state that a node persists: msgpack arrays.
 
-Names follow the Raft paper (section numbers are those of Ongaro's thesis). New fields go to the end with
-defaults.
+Names follow the Raft paper (section numbers are those of Ongaro's thesis). A message's number never changes,
+and new fields go to the end with defaults.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ PAYLOAD, CONFIGURATION = 0, 1  # kinds of entries
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A log entry; what a payload means is not Raft's business, unless its kind is CONFIGURATION."""
+    """A log entry. The payload is opaque to Raft, unless the kind is CONFIGURATION."""
 
     term: int
     index: int
@@ -22,7 +22,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """What must survive a crash besides the log. `commit` may lag; it only shortens a restart."""
+    """State besides the log that must survive a crash. `commit` may lag; it only shortens a restart."""
 
     term: int = 0
     voted_for: int = NO_NODE
@@ -30,8 +30,8 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Everything up to and including entry `index`, as bytes of the state machine's own making, and the
-    configuration as of that entry; None: the one that the nodes were started with."""
+    """The state machine after entry `index`, as opaque bytes, and the configuration as of that entry; None:
+    the one that the nodes were started with."""
 
     index: int = 0
     term: int = 0
@@ -40,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type"):
-    """Base: `term` is the sender's, save in a pre-vote, where it is the term asked for."""
+    """Base of all messages. `term` is the sender's, except in a pre-vote: the term to campaign in."""
 
     term: int
     sender: int
@@ -48,7 +48,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
 
 
 class VoteRequest(Message, frozen=True, array_like=True, kw_only=True, tag=1):
-    """`transfer`: the leader itself asked for this election (3.10), so refusing for its sake is wrong."""
+    """`transfer`: the leader requested this election (3.10), so a recent leader is no reason to refuse."""
 
     last_index: int
     last_term: int
@@ -62,7 +62,7 @@ class VoteReply(Message, frozen=True, array_like=True, kw_only=True, tag=2):
 
 
 class Append(Message, frozen=True, array_like=True, kw_only=True, tag=3):
-    """Entries that follow (prev_index, prev_term); none: only the commit index moves."""
+    """Entries that follow (prev_index, prev_term). Without entries, only the commit index advances."""
 
     prev_index: int
     prev_term: int
@@ -71,9 +71,9 @@ class Append(Message, frozen=True, array_like=True, kw_only=True, tag=3):
 
 
 class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
-    """Accepted: the log matches the leader's up to `match_index`. Refused: `refused_index` is the
-    prev_index that did not match, and the hint is where logs may agree: the last entry with a term not
-    above the leader's there."""
+    """Accepted: the log matches the leader's up to `match_index`. Refused: `refused_index` is the prev_index
+    that did not match. The hint is the last entry whose term is not above the leader's there, where the logs
+    may agree."""
 
     accepted: bool
     match_index: int = 0
@@ -83,14 +83,14 @@ class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
 
 
 class Heartbeat(Message, frozen=True, array_like=True, kw_only=True, tag=5):
-    """`commit` never exceeds what this peer is known to hold. `read`: the newest question (6.4)."""
+    """`commit` never exceeds what the peer is known to hold. `read`: the newest read request (6.4)."""
 
     commit: int
     read: int = 0
 
 
 class HeartbeatReply(Message, frozen=True, array_like=True, kw_only=True, tag=6):
-    """`read`: of the heartbeat that is answered."""
+    """`read`: as in the heartbeat."""
 
     read: int = 0
 
@@ -108,14 +108,14 @@ class SnapshotChunk(Message, frozen=True, array_like=True, kw_only=True, tag=7):
 
 
 class SnapshotReply(Message, frozen=True, array_like=True, kw_only=True, tag=8):
-    """The receiver holds the first `next_offset` bytes of this snapshot."""
+    """The receiver has the first `next_offset` bytes of this snapshot."""
 
     index: int
     next_offset: int
 
 
 class TimeoutNow(Message, frozen=True, array_like=True, kw_only=True, tag=9):
-    """Leadership transfer (3.10): campaign at once."""
+    """Tells the target of a leadership transfer to campaign at once (3.10)."""
 
 
 AnyMessage = (

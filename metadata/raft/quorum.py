@@ -1,4 +1,4 @@
-"""Quorum maths, apart from everything else: majorities of votes and of match indexes."""
+"""Quorum arithmetic: majorities of votes and of match indexes."""
 
 from collections.abc import Collection, Mapping
 from enum import Enum
@@ -15,7 +15,7 @@ def majority(voters: Collection[int]) -> int:
 
 
 def count_votes(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:
-    """`votes`: voter -> granted; who has not answered is absent. Only voters' answers count."""
+    """`votes`: voter -> granted, without voters that have not replied. Only votes of `voters` count."""
     granted = sum(votes.get(voter, False) for voter in voters)
     refused = sum(not votes[voter] for voter in voters if voter in votes)
     if granted >= majority(voters):
@@ -24,5 +24,5 @@ def count_votes(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResul
 
 
 def committed_index(voters: Collection[int], match: Mapping[int, int]) -> int:
-    """The highest index that a majority holds durably."""
+    """The highest index that a majority has on disk. `match`: voter -> index."""
     return sorted((match.get(voter, 0) for voter in voters), reverse=True)[majority(voters) - 1]

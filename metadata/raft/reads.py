@@ -1,8 +1,9 @@
-"""ReadIndex (thesis 6.4): proof that a leader still led after a question came, without a log entry.
+"""Linearizable reads with ReadIndex (thesis 6.4): confirm leadership with a round of heartbeats, not a log
+entry.
 
-Questions are numbered. A number goes out with heartbeats and comes back with their answers; once a majority
-has answered a heartbeat that carried it, no newer leader can have committed anything before it was asked.
-Questions that come while a round is under way share the next one.
+Read requests are numbered. A heartbeat carries the newest number and its reply returns it. Once a majority
+has returned a number, no newer leader can have committed an entry before that request. Requests that arrive
+during a round share the next one.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Reads:
-    """Invariant: confirmed <= sent <= asked."""
+    """Numbers of the newest read request at each stage. Invariant: confirmed <= sent <= requested."""
 
     requested: int = 0
     sent: int = 0
@@ -20,6 +21,6 @@ class Reads:
     def round_is_due(self) -> bool:
         return self.requested > self.sent == self.confirmed
 
-    def on_majority_answered(self, majority: int) -> None:
-        """A majority has answered rounds up to this number."""
+    def on_majority_reply(self, majority: int) -> None:
+        """A majority has returned this number."""
         self.confirmed = max(self.confirmed, min(majority, self.sent))

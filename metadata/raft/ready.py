@@ -1,4 +1,4 @@
-"""What the core hands its driver to do."""
+"""Ready: the outstanding work of the core, for its driver."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,19 @@ from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Work for the driver, in the order in which it must be done.
+    """Work for the driver, in the order in which it must be done:
 
-    `immediate_messages` may leave before anything is written: a leader's own copy counts only after
-    `persisted` (10.2.1). `snapshot`, `entries` and `hard_state` are then made durable, in this order, with
-    one fsync at the end. Only when that is done: `persisted(ready)` is called, `messages` leave (votes and
-    acknowledgements, which promise what was just written), and `committed` is applied. Then every question
-    up to number `reads` may be answered from what is applied.
+    1. Send `immediate_messages`. They need not wait for a write, because a leader's own copy counts only
+       after `persisted` (10.2.1).
+    2. Write `snapshot`, `entries` and `hard_state`, in this order, with one fsync at the end.
+    3. Call `persisted(ready)`, send `messages` (votes and acknowledgements of what was just written), and
+       apply `committed`.
+    4. Serve every read request up to number `reads` from the applied state.
     """
 
     immediate_messages: tuple[m.AnyMessage, ...]
     snapshot: Snapshot | None  # replaces the log and the state machine
-    entries: tuple[Entry, ...]  # overwrite whatever the log holds from entries[0].index on
+    entries: tuple[Entry, ...]  # overwrite the log from entries[0].index on
     hard_state: HardState | None
     messages: tuple[m.AnyMessage, ...]
     committed: tuple[Entry, ...]

@@ -1,7 +1,7 @@
-"""The leader's side of one term: what each member holds, what to send it, and what a majority holds.
+"""Replication by the leader in one term: what each member has, what to send it, and what a majority has.
 
-Made when a node becomes leader and dropped when it is no more. It reads the log and sends; terms, roles and
-the commit index are the core's.
+The core creates it when the node becomes the leader, and drops it when the node steps down. It reads the log
+and sends messages. The core owns terms, roles and the commit index.
 """
 
 from collections.abc import Callable
@@ -30,13 +30,13 @@ class Replication:
         self._log, self._settings, self._send = log, settings, send
         self.reads = reads
         self.progress: dict[int, Progress] = {}
-        self.since_heartbeat = 0  # ticks; those that carry a question count
+        self.since_heartbeat = 0  # ticks
         self._track(configuration)
         self.on_persisted(log.stable)
 
     def configure(self, configuration: Configuration) -> None:
-        """Whom to send to and who counts; what is known of those who stay is kept. Questions may wait for
-        nobody any more but for who has left."""
+        """Adopt a configuration; members that stay keep their progress. A read that waited only for a removed
+        voter may now be confirmed."""
         self._track(configuration)
         self._count_reads()
         self._next_round()
@@ -51,18 +51,18 @@ class Replication:
         self.progress = {n: self.progress[n] for n in sorted(configuration.members)}
 
     def on_persisted(self, index: int) -> None:
-        """The leader's own log is durable up to there. It may lead without counting (4.2.2)."""
+        """The leader's own log is durable up to `index`. A leader under removal does not count (4.2.2)."""
         if own := self.progress.get(self._node_id):
             own.on_accepted(index)
 
     def majority_index(self) -> int:
-        """The highest index that a majority holds durably."""
+        """The highest index that a majority has on disk."""
         return committed_index(
             self._voters, {v: progress.match_index for v, progress in self.progress.items()}
         )
 
     def majority_is_active(self) -> bool:
-        """Whether a majority has answered since this was last asked."""
+        """Whether a majority has replied since the last call (check-quorum, 6.2)."""
         active = sum(self.progress[v].recently_active or v == self._node_id for v in self._voters)
         for progress in self.progress.values():
             progress.recently_active = False
@@ -74,24 +74,24 @@ class Replication:
             self.progress[learner].on_tick(self._settings.election_ticks)
 
     def most_up_to_date(self) -> int | None:
-        """Another voter that holds the most of the log."""
+        """The other voter with the longest log."""
         others = [voter for voter in self._voters if voter != self._node_id]
         return max(others, key=lambda voter: self.progress[voter].match_index, default=None)
 
     def transfer_target(self) -> int | None:
-        """Of the other voters that answer the one that holds the most of the log."""
-        answering = [voter for voter in self._voters if voter != self._node_id and self.is_replicating(voter)]
-        return max(answering, key=lambda voter: self.progress[voter].match_index, default=None)
+        """The other voter with the longest log, among those that respond."""
+        others = [voter for voter in self._voters if voter != self._node_id and self.is_replicating(voter)]
+        return max(others, key=lambda voter: self.progress[voter].match_index, default=None)
 
     def is_replicating(self, member: int) -> bool:
-        """It takes what is sent, as far as is known."""
+        """Whether the member accepts appends, as far as is known."""
         progress = self.progress.get(member)
         return progress is not None and progress.state is ProgressState.REPLICATE
 
     # --- reads
 
     def request_read(self) -> int:
-        """The number of a new question; a round of heartbeats carries it now, or when the one before ends."""
+        """Returns the number of a new read request, which the next round of heartbeats carries."""
         self.reads.requested += 1
         self._next_round()
         return self.reads.requested
@@ -102,13 +102,13 @@ class Replication:
             self._count_reads()
 
     def _count_reads(self) -> None:
-        answered = {voter: self.progress[voter].confirmed_read for voter in self._voters}
-        if self._node_id in answered:
-            answered[self._node_id] = self.reads.sent
-        self.reads.on_majority_answered(committed_index(self._voters, answered))
+        confirmed = {voter: self.progress[voter].confirmed_read for voter in self._voters}
+        if self._node_id in confirmed:
+            confirmed[self._node_id] = self.reads.sent
+        self.reads.on_majority_reply(committed_index(self._voters, confirmed))
 
     def holds_entire_log(self, voter: int) -> bool:
-        """Whether it holds the whole log."""
+        """Whether the member has every entry of the log."""
         progress = self.progress.get(voter)
         return progress is not None and progress.match_index == self._log.last_index
 
@@ -117,10 +117,10 @@ class Replication:
         if progress is not None and progress.state is ProgressState.REPLICATE:
             progress.probe(progress.match_index + 1)
 
-    # --- answers
+    # --- replies
 
     def on_append_reply(self, reply: m.AppendReply) -> bool:
-        """True if the member accepted."""
+        """Returns whether the member accepted the append."""
         progress = self.progress.get(reply.sender)
         if progress is None:
             return False
@@ -152,7 +152,7 @@ class Replication:
         if progress.state is ProgressState.SNAPSHOT and progress.chunk_unanswered:
             self._send_chunk(reply.sender, progress)
         elif progress.match_index < self._log.last_index or progress.state is ProgressState.PROBE:
-            self._send_append(reply.sender, progress)  # one that has it all vouches for that by its answer
+            self._send_append(reply.sender, progress)
 
     def _on_snapshot_reply(self, progress: Progress, reply: m.SnapshotReply) -> None:
         progress.recently_active = True
@@ -169,7 +169,7 @@ class Replication:
             self.send_appends(voter)
 
     def broadcast_commit(self) -> None:
-        """The commit index moved: those who are not busy learn it now, the others with what follows."""
+        """Send the new commit index to members that are not paused; the others get it with entries."""
         for voter, progress in self._followers():
             if not progress.paused:
                 self._send_append(voter, progress)
@@ -187,7 +187,7 @@ class Replication:
             )
 
     def send_appends(self, voter: int) -> None:
-        """As much as is missing and the window allows; at least the commit index, if that is news."""
+        """Send missing entries up to the window, or at least a commit index that the member does not know."""
         progress = self.progress[voter]
         while not progress.paused and progress.next_index <= self._log.last_index:
             self._send_append(voter, progress)
@@ -198,7 +198,7 @@ class Replication:
         return [(voter, progress) for voter, progress in self.progress.items() if voter != self._node_id]
 
     def _send_append(self, voter: int, progress: Progress) -> None:
-        """One message; empty if all was sent, which tells the commit index and finds out about losses."""
+        """Send one append. An empty one carries the commit index and detects lost appends."""
         if progress.state is ProgressState.SNAPSHOT:
             return
         prev_index = progress.next_index - 1

@@ -1,4 +1,4 @@
-"""The bounds and times of a Raft core."""
+"""Settings of a Raft core: times in ticks, and bounds."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ HEARTBEATS_PER_TIMEOUT = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftSettings:
-    """Times in ticks. A follower waits for election_ticks to twice that; drawn anew each time (3.4).
-    `quorum_ticks`: a leader that no majority answers for so long steps down; 0: as election_ticks."""
+    """A follower's election timeout is random, between `election_ticks` and twice that (3.4). A leader steps
+    down if no majority responds for `quorum_ticks`; 0: for `election_ticks`."""
 
     election_ticks: int = 10
     quorum_ticks: int = 0
@@ -17,22 +17,22 @@ class RaftSettings:
     append_bytes: int = MIB  # per message
     window: int = 64  # unanswered appends per follower
     chunk_bytes: int = MIB  # of a snapshot
-    snapshot_bytes: int = 1024 * MIB  # the largest that is accepted
+    snapshot_bytes: int = 1024 * MIB  # size of the largest snapshot that is accepted
 
     @classmethod
     def from_durations(cls, *, tick_ms: int, election_ms: int, quorum_ms: int) -> "RaftSettings":
-        """Times rounded up to ticks. Heartbeats as often as an election timeout bears the loss of four in a
-        row: two requests for each follower are most of what an idle quorum costs.
+        """Round the times up to ticks. Heartbeats are most of the cost of an idle quorum, so they are as rare
+        as possible: a follower that misses four in a row does not yet campaign.
         """
         election_ticks, quorum_ticks = -(-election_ms // tick_ms), -(-quorum_ms // tick_ms)
-        timer = min(election_ticks, quorum_ticks or election_ticks)
+        shortest = min(election_ticks, quorum_ticks or election_ticks)
         return cls(
             election_ticks=election_ticks,
             quorum_ticks=quorum_ticks,
-            heartbeat_ticks=max(timer // HEARTBEATS_PER_TIMEOUT, 1),
+            heartbeat_ticks=max(shortest // HEARTBEATS_PER_TIMEOUT, 1),
         )
 
     @property
     def check_quorum_ticks(self) -> int:
-        """Of a leader with its quorum."""
+        """How long a leader goes on without responses of a majority."""
         return self.quorum_ticks or self.election_ticks

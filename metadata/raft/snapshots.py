@@ -1,4 +1,4 @@
-"""A snapshot on its way in: chunks in order, or again, until they are whole and their checksum is right."""
+"""Incoming snapshot: collects chunks in order until the snapshot is complete and its checksum is right."""
 
 from crc32c import crc32c
 
@@ -8,7 +8,7 @@ Key = tuple[int, int, int, int, int]
 
 
 class IncomingSnapshot:
-    """Holds one; a chunk of another, or of another leader, begins anew."""
+    """Holds one snapshot at a time. A chunk of another snapshot, or of another leader's term, replaces it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -27,11 +27,11 @@ class IncomingSnapshot:
             return None
         data, self._key, self._data = bytes(self._data), None, bytearray()
         if len(data) != chunk.size or crc32c(data) != chunk.crc32c:
-            return None  # damaged on the way: from the start
+            return None  # damaged on the way: start again
         return Snapshot(chunk.index, chunk.snapshot_term, data, chunk.configuration)
 
     def received(self, chunk: SnapshotChunk) -> int:
-        """How many bytes of the chunk's snapshot are here."""
+        """How many bytes of the chunk's snapshot have arrived."""
         return len(self._data) if _key(chunk) == self._key else 0
 
 

@@ -1,4 +1,4 @@
-"""Parts of Raft alone, and rules of the core that a random network seldom meets."""
+"""Parts of Raft, and rules of the core that a random network seldom exercises."""
 
 import random
 from uuid import UUID
@@ -38,11 +38,11 @@ from tierlog.metadata.raft.snapshots import IncomingSnapshot
         ({1: 9, 2: 9, 3: 2, 4: 1, 5: 1}, 2),
     ],
 )
-def test_committed_is_what_a_majority_holds(match: dict[int, int], committed: int) -> None:
+def test_committed_index_is_the_highest_that_a_majority_has(match: dict[int, int], committed: int) -> None:
     assert committed_index(match.keys(), match) == committed
 
 
-def test_voters_that_never_answered_hold_nothing() -> None:
+def test_voters_that_never_replied_count_as_empty() -> None:
     assert committed_index({1, 2, 3}, {1: 7}) == 0
 
 
@@ -58,7 +58,7 @@ def test_voters_that_never_answered_hold_nothing() -> None:
         ({1, 2, 3}, {1: True, 8: True, 9: True}, VoteResult.PENDING),
     ],
 )
-def test_votes(voters: set[int], votes: dict[int, bool], result: VoteResult) -> None:
+def test_votes_are_counted_by_majority(voters: set[int], votes: dict[int, bool], result: VoteResult) -> None:
     assert count_votes(voters, votes) is result
 
 
@@ -66,14 +66,14 @@ def test_votes(voters: set[int], votes: dict[int, bool], result: VoteResult) -> 
     ("election_ms", "quorum_ms", "heartbeat_ticks"),
     [(1000, 2000, 2), (500, 1000, 1), (3000, 1000, 2), (200, 200, 1)],
 )
-def test_five_heartbeats_fit_into_the_shortest_patience(
+def test_five_heartbeats_fit_into_the_shortest_timeout(
     election_ms: int, quorum_ms: int, heartbeat_ticks: int
 ) -> None:
     settings = RaftSettings.from_durations(tick_ms=100, election_ms=election_ms, quorum_ms=quorum_ms)
     assert settings.heartbeat_ticks == heartbeat_ticks
 
 
-def ticks_until_over(timer: ElectionTimer) -> int:
+def ticks_until_expiry(timer: ElectionTimer) -> int:
     ticks = 0
     while not timer.has_expired:
         timer.tick()
@@ -81,24 +81,24 @@ def ticks_until_over(timer: ElectionTimer) -> int:
     return ticks
 
 
-def test_patience_lasts_for_one_election_timeout_to_two_and_is_drawn_anew() -> None:
+def test_election_timeout_is_random_between_one_and_two_timeouts() -> None:
     timer, lasted = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1)), set()
     for _ in range(200):
-        lasted.add(ticks_until_over(timer))
+        lasted.add(ticks_until_expiry(timer))
         timer.reset()
     assert lasted == set(range(10, 20))
 
 
-def test_orphans_have_their_turns_and_little_patience_until_a_leader_is_heard() -> None:
+def test_survivors_of_a_dead_leader_use_short_timeouts_in_rank_order() -> None:
     timer = ElectionTimer(RaftSettings(election_ticks=10), random.Random(1))
     timer.on_leader_death()
     timer.delay_for_rank(3)
-    assert ticks_until_over(timer) == 3 * RANK_TICKS
+    assert ticks_until_expiry(timer) == 3 * RANK_TICKS
     timer.reset()
-    assert ticks_until_over(timer) < 2 * RANK_TICKS
+    assert ticks_until_expiry(timer) < 2 * RANK_TICKS
     timer.on_leader_contact()
     timer.reset()
-    assert ticks_until_over(timer) >= 10
+    assert ticks_until_expiry(timer) >= 10
 
 
 def test_progress_probes_one_message_at_a_time() -> None:
@@ -124,9 +124,9 @@ def test_progress_pipelines_up_to_its_window() -> None:
     assert not progress.in_flight
 
 
-def test_progress_ignores_refusals_that_are_old_news() -> None:
+def test_progress_ignores_stale_refusals() -> None:
     progress = Progress(next_index=10, window=2)
-    assert not progress.on_refused(refused_index=5, retry_index=3)  # not of the probe that is out
+    assert not progress.on_refused(refused_index=5, retry_index=3)  # not the probe in flight
     assert progress.on_refused(refused_index=9, retry_index=4)
     assert (progress.state, progress.next_index) == (ProgressState.PROBE, 5)
     progress.on_accepted(4)
@@ -139,7 +139,7 @@ def log(*terms: int, commit: int = 0) -> RaftLog:
     return RaftLog(m.Snapshot(), [m.Entry(term, index + 1, b"x") for index, term in enumerate(terms)], commit)
 
 
-def test_the_log_refuses_to_overwrite_what_is_committed() -> None:
+def test_log_refuses_to_overwrite_committed_entries() -> None:
     held = log(1, 1, 1, commit=2)
     held.merge([m.Entry(2, 3, b"y")])
     assert held.term_at(3) == 2
@@ -147,7 +147,7 @@ def test_the_log_refuses_to_overwrite_what_is_committed() -> None:
         held.merge([m.Entry(3, 2, b"z")])
 
 
-def test_a_write_that_was_overtaken_makes_nothing_durable() -> None:
+def test_write_of_truncated_entries_makes_nothing_durable() -> None:
     held = log(1)
     old = m.Entry(1, 2, b"old")
     held.append(old)
@@ -157,13 +157,13 @@ def test_a_write_that_was_overtaken_makes_nothing_durable() -> None:
     assert [entry.payload for entry in held.unstable()] == [b"new"]
 
 
-def test_a_hint_skips_whole_terms() -> None:
+def test_conflict_hint_skips_whole_terms() -> None:
     assert log(1, 1, 4, 4, 4).find_conflict_by_term(5, 3) == (2, 1)
     assert log(1, 1, 2).find_conflict_by_term(9, 9) == (3, 2)
     assert log(5, 5).find_conflict_by_term(2, 1) == (0, 0)
 
 
-def test_compaction_keeps_a_tail_and_its_term() -> None:
+def test_compaction_keeps_a_suffix_and_the_term_before_it() -> None:
     held = log(1, 1, 2, 2, 3, commit=5)
     held.applied = 5
     held.compact(m.Snapshot(4, 2, b""), keep=2)
@@ -185,7 +185,7 @@ def chunk(offset: int, data: bytes, *, whole: bytes = b"abcdefgh", index: int = 
     )
 
 
-def test_a_snapshot_is_put_together_whatever_is_repeated() -> None:
+def test_snapshot_is_assembled_from_repeated_chunks() -> None:
     incoming = IncomingSnapshot(100)
     assert incoming.add(chunk(4, b"efgh")) is None
     assert incoming.received(chunk(0, b"")) == 0
@@ -195,7 +195,7 @@ def test_a_snapshot_is_put_together_whatever_is_repeated() -> None:
     assert incoming.add(chunk(4, b"efgh")) == m.Snapshot(5, 1, b"abcdefgh")
 
 
-def test_a_damaged_or_too_large_snapshot_is_not_taken() -> None:
+def test_damaged_or_too_large_snapshot_is_rejected() -> None:
     incoming = IncomingSnapshot(8)
     assert incoming.add(chunk(0, b"abcdefgX")) is None
     assert incoming.received(chunk(0, b"")) == 0
@@ -212,7 +212,7 @@ def follower(*terms: int) -> RaftCore:
 def leader(
     voters: frozenset[int] = frozenset({1, 2, 3}), quorum_ticks: int = 0, heartbeat_ticks: int = 1
 ) -> RaftCore:
-    """Elected by 2, which holds all of its log; 3 has never answered."""
+    """Elected by 2, which has the whole log; 3 has never replied."""
     settings = RaftSettings(quorum_ticks=quorum_ticks, heartbeat_ticks=heartbeat_ticks)
     core = RaftCore(1, voters, log(), m.HardState(), random.Random(1), settings=settings)
     core.campaign()
@@ -225,21 +225,21 @@ def leader(
     return core
 
 
-def test_a_leader_helps_nobody_to_depose_it_while_its_quorum_may_answer() -> None:
-    """The one who asks was held up, so that it heard of nobody; the third still hears the leader."""
+def test_leader_refuses_votes_until_check_quorum_fails() -> None:
+    """The candidate was paused, so that it heard no leader; the third voter still hears this leader."""
     core = leader(quorum_ticks=20)
     for _ in range(15):
         core.tick()
-    asked = m.VoteRequest(term=2, sender=3, to=1, last_index=1, last_term=1, pre_vote=True)
-    core.step(asked)
-    core.step(replace(asked, pre_vote=False))
-    assert not [told for told in core.ready().messages if isinstance(told, m.VoteReply)]
+    request = m.VoteRequest(term=2, sender=3, to=1, last_index=1, last_term=1, pre_vote=True)
+    core.step(request)
+    core.step(replace(request, pre_vote=False))
+    assert not [message for message in core.ready().messages if isinstance(message, m.VoteReply)]
     assert (core.is_leader, core.term) == (True, 1)
-    core.step(replace(asked, pre_vote=False, transfer=True))  # which it has sent to stand
+    core.step(replace(request, pre_vote=False, transfer=True))  # requested by the leader
     assert (core.is_leader, core.term) == (False, 2)
 
 
-def test_a_read_does_not_wait_for_the_answer_of_a_voter_that_has_left() -> None:
+def test_read_does_not_wait_for_a_removed_voter() -> None:
     core = leader(frozenset({1, 2}))
     first, second = core.request_read(), core.request_read()
     assert core.ready().reads < first
@@ -249,7 +249,7 @@ def test_a_read_does_not_wait_for_the_answer_of_a_voter_that_has_left() -> None:
     core.check()
 
 
-def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
+def test_silent_learner_is_no_longer_caught_up() -> None:
     core = leader()
     core.propose_configuration(core.configuration.with_learner(4, Member()))
     core.persisted(core.ready())
@@ -267,40 +267,42 @@ def test_a_learner_that_has_gone_silent_is_not_caught_up_any_more() -> None:
 
 
 def heartbeats(core: RaftCore) -> list[int]:
-    return [told.to for told in core.take_immediate_messages() if isinstance(told, m.Heartbeat)]
+    return [message.to for message in core.take_immediate_messages() if isinstance(message, m.Heartbeat)]
 
 
-def test_heartbeats_that_carry_a_question_put_the_next_ones_off() -> None:
+def test_heartbeats_for_a_read_delay_the_next_periodic_ones() -> None:
     core = leader(heartbeat_ticks=2)
     core.tick()
     core.request_read()
     assert heartbeats(core) == [2, 3]
     core.tick()
-    assert heartbeats(core) == []  # they would be due, had there been none since
+    assert heartbeats(core) == []  # they would be due without those of the read
     core.tick()
     assert heartbeats(core) == [2, 3]
 
 
-def test_an_idle_voter_that_could_not_be_reached_once_takes_over_all_the_same() -> None:
+def test_voter_that_was_unreachable_once_is_a_transfer_target_again() -> None:
     core = leader()
     core.on_peer_unreachable(2)
     assert not core.hand_over()
     core.step(m.HeartbeatReply(term=1, sender=2, to=1))
-    probes = [told for told in core.take_immediate_messages() if isinstance(told, m.Append)]
-    assert [(told.to, told.prev_index, told.entries) for told in probes] == [(2, 1, ())]
+    probes = [message for message in core.take_immediate_messages() if isinstance(message, m.Append)]
+    assert [(message.to, message.prev_index, message.entries) for message in probes] == [(2, 1, ())]
     assert not core.hand_over()
     core.step(m.AppendReply(term=1, sender=2, to=1, accepted=True, match_index=1))
     assert core.hand_over()
-    assert [told.to for told in core.take_immediate_messages() if isinstance(told, m.TimeoutNow)] == [2]
+    assert [
+        message.to for message in core.take_immediate_messages() if isinstance(message, m.TimeoutNow)
+    ] == [2]
 
 
-def test_a_follower_commits_no_further_than_the_leaders_message_proves() -> None:
+def test_follower_commits_only_up_to_the_entries_of_the_append() -> None:
     core = follower(1, 1, 1)  # its entries 2 and 3 may not be the leader's
     core.step(m.Append(term=2, sender=1, to=2, prev_index=1, prev_term=1, entries=(), commit=3))
     assert core.log.commit == 1
 
 
-def test_a_late_snapshot_drops_nothing_that_was_acknowledged() -> None:
+def test_late_snapshot_keeps_acknowledged_entries() -> None:
     core = follower(1, 1, 1)
     core.step(
         m.SnapshotChunk(
@@ -311,11 +313,13 @@ def test_a_late_snapshot_drops_nothing_that_was_acknowledged() -> None:
     ready = core.ready()
     assert ready.snapshot is None
     assert [
-        (told.accepted, told.match_index) for told in ready.messages if isinstance(told, m.AppendReply)
+        (message.accepted, message.match_index)
+        for message in ready.messages
+        if isinstance(message, m.AppendReply)
     ] == [(True, 2)]
 
 
-def test_a_vote_is_given_once_per_term_and_leaves_only_after_it_is_written() -> None:
+def test_vote_is_given_once_per_term_and_sent_after_it_is_durable() -> None:
     core = follower()
     core.step(m.VoteRequest(term=1, sender=1, to=2, last_index=0, last_term=0))
     core.step(m.VoteRequest(term=1, sender=3, to=2, last_index=0, last_term=0))
@@ -328,7 +332,7 @@ def test_a_vote_is_given_once_per_term_and_leaves_only_after_it_is_written() -> 
     ]
 
 
-def test_a_longer_log_of_an_older_term_does_not_win() -> None:
+def test_longer_log_of_an_older_term_gets_no_vote() -> None:
     core = follower(1, 2)
     core.step(m.VoteRequest(term=3, sender=1, to=2, last_index=9, last_term=1))
     assert [vote.granted for vote in core.ready().messages if isinstance(vote, m.VoteReply)] == [False]
@@ -342,14 +346,14 @@ def test_misrouted_messages_are_ignored() -> None:
     assert not core.has_ready()
 
 
-def test_a_leader_of_a_configuration_that_is_not_known_here_is_followed() -> None:
+def test_follower_accepts_a_leader_outside_its_configuration() -> None:
     """Its log may hold the change that this node has yet to learn of (4.1)."""
     core = follower()
     core.step(m.Heartbeat(term=9, sender=8, to=2, commit=0))
     assert (core.term, core.leader) == (9, 8)
 
 
-def test_only_a_leader_takes_proposals() -> None:
+def test_only_a_leader_accepts_proposals() -> None:
     with pytest.raises(NotLeader):
         follower().propose(b"x")
 
@@ -366,18 +370,18 @@ VOTERS = Configuration({1: Member(), 2: Member(), 3: Member()})
         (Configuration(VOTERS.voters, {3: Member()}), "voters and learners"),
     ],
 )
-def test_a_change_that_could_part_the_quorum_is_refused(new: Configuration, why: str) -> None:
+def test_change_that_could_split_the_quorum_is_refused(new: Configuration, why: str) -> None:
     with pytest.raises(ChangeRefused, match=why):
         check_change(VOTERS, new)
 
 
-def test_the_last_voter_stays() -> None:
+def test_last_voter_cannot_be_removed() -> None:
     alone = Configuration({1: Member()})
     with pytest.raises(ChangeRefused, match="last voter"):
         check_change(alone, alone.without(1))
 
 
-def test_learners_come_and_go_freely_and_what_is_known_of_a_member_is_kept() -> None:
+def test_learners_change_freely_and_members_keep_their_directories() -> None:
     check_change(VOTERS, VOTERS.with_learner(4, Member("u")).with_learner(5, Member("v")))
     known = VOTERS.with_directories({2: UUID(int=2)})
     assert known.with_directories({2: UUID(int=9), 3: UUID(int=3)}).voters == {
@@ -388,7 +392,7 @@ def test_learners_come_and_go_freely_and_what_is_known_of_a_member_is_kept() -> 
     assert decode_configuration(encode_configuration(known)) == known
 
 
-def test_a_learner_has_caught_up_after_a_round_that_was_short() -> None:
+def test_learner_is_caught_up_after_a_short_round() -> None:
     progress = Progress(next_index=1, window=2)
     progress.round_end, progress.round_ticks = 100, 30
     progress.on_accepted(99)
@@ -402,17 +406,17 @@ def test_a_learner_has_caught_up_after_a_round_that_was_short() -> None:
     assert progress.caught_up
 
 
-def test_a_question_waits_for_a_round_that_began_after_it() -> None:
+def test_read_waits_for_a_round_that_began_after_it() -> None:
     reads = Reads()
     reads.requested = reads.sent = 1
     reads.requested = 2  # while the first is under way
     assert not reads.round_is_due
-    reads.on_majority_answered(2)
+    reads.on_majority_reply(2)
     assert (reads.confirmed, reads.round_is_due) == (1, True)
 
 
-def test_a_leader_that_asks_for_votes_leads_no_more() -> None:
-    """It has started again; nobody should wait for its silence."""
+def test_vote_request_of_the_leader_ends_its_leadership() -> None:
+    """The leader has restarted, so voters need not wait for its timeout."""
     core = follower(1)
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
     core.step(m.VoteRequest(term=2, sender=3, to=2, last_index=1, last_term=1, pre_vote=True))
@@ -421,7 +425,7 @@ def test_a_leader_that_asks_for_votes_leads_no_more() -> None:
     assert [(reply.to, reply.granted) for reply in votes] == [(1, True)]
 
 
-def test_a_configuration_goes_with_the_entries_that_are_cut() -> None:
+def test_truncation_restores_the_previous_configuration() -> None:
     core = follower(1)
     change = encode_configuration(VOTERS.without(3))
     entry = m.Entry(1, 2, change, m.CONFIGURATION)
@@ -432,7 +436,7 @@ def test_a_configuration_goes_with_the_entries_that_are_cut() -> None:
     assert core.voters == {1, 2, 3}
 
 
-def test_a_snapshot_brings_its_configuration() -> None:
+def test_snapshot_carries_its_configuration() -> None:
     core = follower()
     core.step(
         m.SnapshotChunk(
@@ -452,7 +456,7 @@ def test_a_snapshot_brings_its_configuration() -> None:
     assert core.log.configuration_at(9) == VOTERS.without(3)
 
 
-def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
+def test_candidate_that_reads_of_its_removal_stops_campaigning() -> None:
     core = follower(1)
     core.campaign()
     removal = m.Entry(3, 2, encode_configuration(VOTERS.without(2)), m.CONFIGURATION)
@@ -464,20 +468,20 @@ def test_who_reads_of_its_removal_while_it_stands_stands_no_more() -> None:
     core.check()
 
 
-def test_a_voter_takes_nobodys_word_for_who_leads_but_the_leaders() -> None:
+def test_voter_ignores_the_leader_that_a_page_names() -> None:
     core = follower(1)
     core.accept_committed(None, (m.Entry(1, 1, b"x"), m.Entry(1, 2, b"y")), leader=1)
     assert (core.leader, core.log.commit) == (m.NO_NODE, 2)
 
 
-def test_who_is_no_member_takes_the_leaders_term_along() -> None:
+def test_observer_adopts_the_term_with_the_leader_of_a_page() -> None:
     core = removed()
     assert core.accept_committed(None, (), leader=3, term=7)
     assert (core.term, core.leader) == (7, 3)
-    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of one that was deposed
+    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of a deposed leader
     assert core.leader == 3
     assert core.accept_committed(None, (), leader=m.NO_NODE, term=9)
-    assert (core.term, core.leader) == (7, m.NO_NODE)  # nobody leads in that one, for all that is known
+    assert (core.term, core.leader) == (7, m.NO_NODE)  # no leader is known in term 9
 
 
 def removed() -> RaftCore:
@@ -488,7 +492,7 @@ def removed() -> RaftCore:
     return core
 
 
-def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> None:
+def test_committed_entries_that_conflict_belong_to_another_log() -> None:
     core = removed()
     assert not core.accept_committed(None, (m.Entry(3, 3, b"y"),), leader=1, term=3, after_term=2)
     assert not core.accept_committed(m.Snapshot(9, 2, b"s"), (), leader=1, term=3)  # terms never fall
@@ -500,15 +504,15 @@ def test_what_is_committed_elsewhere_and_differs_here_is_of_another_log() -> Non
     core.check()
 
 
-def test_a_voter_that_lacks_what_it_acknowledged_fails() -> None:
-    """A leader never tells a commit index beyond what the follower has acknowledged to it."""
+def test_voter_that_lacks_acknowledged_entries_fails() -> None:
+    """A leader never sends a commit index beyond what the follower has acknowledged to it."""
     core = follower(1, 1)
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=2))
-    with pytest.raises(InvariantViolation, match="put back to an older copy"):
+    with pytest.raises(InvariantViolation, match="is an older copy"):
         core.step(m.Heartbeat(term=1, sender=1, to=2, commit=3))
 
 
-def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None:
+def test_follower_without_leader_contact_names_no_leader() -> None:
     core = follower(1)
     core.step(m.Heartbeat(term=1, sender=1, to=2, commit=0))
     assert core.knows_leader_first_hand
@@ -518,7 +522,7 @@ def test_a_follower_that_does_not_hear_its_leader_names_none_to_others() -> None
     assert not core.knows_leader_first_hand
 
 
-def test_the_checksum_that_is_kept_is_that_of_the_present_snapshot() -> None:
+def test_cached_checksum_belongs_to_the_current_snapshot() -> None:
     held = RaftLog(m.Snapshot(4, 2, b"abc"), (), 4)
     assert held.snapshot_crc32c == crc32c(b"abc")
     held.restore(m.Snapshot(9, 2, b"def"))
@@ -527,7 +531,7 @@ def test_the_checksum_that_is_kept_is_that_of_the_present_snapshot() -> None:
 
 def test_messages_survive_their_encoding() -> None:
     entries = (m.Entry(1, 2, b"x"),)
-    said: tuple[m.AnyMessage, ...] = (
+    messages: tuple[m.AnyMessage, ...] = (
         m.VoteRequest(term=1, sender=1, to=2, last_index=3, last_term=1, pre_vote=True),
         m.VoteReply(term=1, sender=2, to=1, granted=True),
         m.Append(term=1, sender=1, to=2, prev_index=1, prev_term=1, entries=entries, commit=1),
@@ -538,4 +542,4 @@ def test_messages_survive_their_encoding() -> None:
         m.SnapshotReply(term=1, sender=2, to=1, index=5, next_offset=4),
         m.TimeoutNow(term=1, sender=1, to=2),
     )
-    assert m.decode_messages(m.encode_messages(said)) == said
+    assert m.decode_messages(m.encode_messages(messages)) == messages
