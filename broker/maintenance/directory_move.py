@@ -271,7 +271,7 @@ class DirectoryMove:
         """Flushes are held, so what may have been promised is durable in the copy once this has synced it; of
         what comes now the next flush sees to that. Raises as `FutureLog.copy` does.
         """
-        log, go_on = self.replica.log, partial(self._pace.pass_by, self.stop)
+        log, go_on = self.replica.log, partial(self._pace.count_unthrottled, self.stop)
         await self._copy(future, future.copy(future.look(log), go_on))
         for _ in range(HELD_ROUNDS):
             now = future.look(log)
@@ -290,7 +290,7 @@ class DirectoryMove:
         if not future.is_close_to(now, SWITCH_BYTES):
             return False
         try:
-            future.append_rest(now, partial(self._pace.pass_by, self.stop))
+            future.append_rest(now, partial(self._pace.count_unthrottled, self.stop))
         except LogChanged:
             return False
         directory = target.directory(self.name)

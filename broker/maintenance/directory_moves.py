@@ -31,7 +31,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, read_partition_metadata
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.move_throttler import MoveStopped, MoveThrottler
-from tierlog.broker.storage.names import LEFT
+from tierlog.broker.storage.names import MOVED_AWAY
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -39,7 +39,7 @@ from tierlog.protocol.errors import ErrorCode
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
-LONGEST_NAME = 255 - len(f".{LEFT}") - 32
+LONGEST_NAME = 255 - len(f".{MOVED_AWAY}") - 32
 """Of a partition: the names of its copy and of the note have an id behind it, and Kafka refuses to cut it."""
 
 _log = structlog.get_logger("tierlog.moves")

@@ -141,7 +141,7 @@ class LogRepair:
         """Whether a range of it is whole again."""
         any_mended = False
         for repair in range_repairs(replica.log):
-            if repair.holds and await self._mend(replica, repair):
+            if repair.is_current and await self._mend(replica, repair):
                 any_mended = True  # and others of that segment have to be looked at anew
         return any_mended
 
@@ -182,7 +182,7 @@ class LogRepair:
         start, end = repair.damage.start_offset, repair.damage.end_offset
         rules = rules_of(replica.log, end)
         content = await self._reader.read(source, replica, start, end, rules, repair.size)
-        if not self._is_here(replica) or not repair.holds:
+        if not self._is_here(replica) or not repair.is_current:
             return False
         if not repair.fits(content):
             raise NotThere("other batches")

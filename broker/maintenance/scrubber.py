@@ -184,13 +184,13 @@ class Scrubber:
             batches = scrub.batches - batches
             self.bytes_read += size
             self.batches_read += batches
-            if not (self._is_here(replica) and scrub.holds):
+            if not (self._is_here(replica) and scrub.is_current):
                 return None
             cost = max(size, batches * BATCH_BYTES_LEAST)
             took_s = loop.time() - began
             rest_s = cost / self._settings.log_scrub_max_bytes_per_second - took_s
             await asyncio.sleep(0 if hurried else max(rest_s, 0))
-        return scrub if self._is_here(replica) and scrub.holds else None
+        return scrub if self._is_here(replica) and scrub.is_current else None
 
     def _is_here(self, replica: Replica) -> bool:
         return self._replicas.holds(replica) and replica.failed is None

@@ -57,7 +57,7 @@ async def _read(
     while not scrub.done:
         await asyncio.sleep(0)  # requests have their turn between two
         await _in_time(loop.run_in_executor(replica.room.threads, scrub.step), segment, timeout_s)
-        if not (goes_on() and scrub.holds):
+        if not (goes_on() and scrub.is_current):
             return None
     return scrub
 

@@ -1,6 +1,6 @@
-"""Reads the batches of a segment one after the other and checks all of it: length, CRC and place in the log.
+"""Verified scan: reads the batches of a segment in order and checks length, CRC, offset and leader epoch.
 
-Called by recovery, by the scrubber, which the check before an upload uses too, and for what tiering copies.
+Called by recovery, by the scrubber (also before uploads), and for the copies that tiering uploads.
 """
 
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ from tierlog.records.batch import (
 from tierlog.records.errors import RecordsError
 
 LARGEST_BATCH = 100 * 1024 * 1024
-"""No request is larger (`socket.request.max.bytes`), so a length above it is a torn header, not a batch."""
+"""No request is larger (`socket.request.max.bytes`): a greater length is a torn header, not a batch."""
 
 _WINDOW_BYTES = 1024 * 1024
 
 
 class CheckedBatch(NamedTuple):
-    """`content`: the very bytes that were checked, in a buffer of up to a window that they keep alive."""
+    """`content` is the checked bytes, in a read buffer that it keeps alive."""
 
     position: int
     header: BatchHeader
@@ -46,18 +46,20 @@ def verified_batches(
     last_epoch: int = NO_EPOCH,
     next_header: BatchHeader | None = None,
 ) -> Iterator[CheckedBatch]:
-    """Each batch that is whole, has its CRC, and goes on where offsets and leader epochs may go on; stops at
-    the first that is not. An epoch that goes back is damage, or what a follower had cut off and a crash
-    brought back behind what it fetched instead. `start`: a batch boundary, and what must not lie above its
-    offset. `last_epoch`: of the batch before. `behind`: the first of the next segment.
+    """Each intact batch whose offsets and leader epoch can follow the previous batch; stops at the first
+    other one.
+
+    A leader epoch that goes back is damage, or a batch that a follower had truncated and a crash restored
+    after what it fetched instead. `start`: a batch boundary. `last_epoch`: leader epoch of the previous
+    batch. `next_header`: the first header of the next segment.
     """
     position, offset = start or (0, segment.base_offset)
-    whole = whole_batches(segment, file or segment.file, position)
+    whole = intact_batches(segment, file or segment.file, position)
     return consistent_prefix(whole, offset, rules, last_epoch, next_header)
 
 
-def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:
-    """From a batch boundary on, whatever they say of their place."""
+def intact_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:
+    """Intact batches from a batch boundary on, whatever their offsets."""
     window, window_at = b"", 0
     files = segment.files
     while at + HEADER_SIZE <= segment.size:
@@ -80,7 +82,7 @@ def whole_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[Check
 
 
 def is_torn(segment: Segment, at: int) -> bool:
-    """Whether what lies there is the beginning of one batch, as far as its header says."""
+    """Whether the bytes at a position are the beginning of one batch, according to its header."""
     left = segment.size - at
     if left < HEADER_SIZE:
         return True
@@ -89,12 +91,12 @@ def is_torn(segment: Segment, at: int) -> bool:
     except RecordsError:
         return False
     looks_torn = left < header.size <= LARGEST_BATCH and header.base_offset >= segment.end_offset
-    return looks_torn and not _is_whole_batch_of_another_length(segment, at, header, left)
+    return looks_torn and not _has_flipped_length(segment, at, header, left)
 
 
-def _is_whole_batch_of_another_length(segment: Segment, at: int, header: BatchHeader, left: int) -> bool:
-    """Whether the length alone is wrong, by one bit: a batch that was whole, and may have been acknowledged,
-    must not be taken for one that was being written.
+def _has_flipped_length(segment: Segment, at: int, header: BatchHeader, left: int) -> bool:
+    """Whether only the length is wrong, by one bit: an intact batch, which may have been acknowledged, must
+    not be mistaken for a torn write.
     """
     for bit in range(31):
         size = (header.batch_length ^ 1 << bit) + LOG_OVERHEAD

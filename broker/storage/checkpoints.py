@@ -1,10 +1,9 @@
-"""The small text files beside the logs, in Kafka's formats. Each is replaced atomically, so a crash leaves
-old or new.
+"""Checkpoint and metadata files of a log directory, in Kafka's formats. Each is replaced atomically.
 
-Per data directory: `recovery-point-offset-checkpoint`, `log-start-offset-checkpoint` and
-`replication-offset-checkpoint` with a copy of each, `cleaner-offset-checkpoint`, `meta.properties` and the
-marker of a clean stop. Per partition:
-`partition.metadata`. Called by the replica manager.
+Per log directory: `recovery-point-offset-checkpoint`; `log-start-offset-checkpoint` and
+`replication-offset-checkpoint`, each with a copy; `cleaner-offset-checkpoint`; `meta.properties`; and the
+clean shutdown file. Per partition: `partition.metadata`. Called by the replica manager and the log
+directories.
 """
 
 import base64
@@ -22,10 +21,10 @@ RECOVERY_POINTS_COPY = "recovery-point-offset-checkpoint.copy"
 """As of the last clean stop."""
 LOG_STARTS = "log-start-offset-checkpoint"
 LOG_STARTS_COPY = "log-start-offset-checkpoint.copy"
-"""The same again, since nothing else knows which records of a first segment were deleted."""
+"""A second copy, since no other file says which records of the first segment were deleted."""
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 HIGH_WATERMARKS_COPY = "replication-offset-checkpoint.copy"
-"""Of partitions with other replicas: what is known to be committed, whoever leads next."""
+"""For partitions with several replicas: what is known to be committed, whichever replica leads next."""
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -38,21 +37,21 @@ _PART_OF_ID = re.compile(rb"[A-Za-z0-9_-]{0,21}")
 
 
 class MalformedCheckpoint(ValueError):
-    """The file is not what its name says. A lost recovery point costs time, a wrong one would cost data."""
+    """The file is not valid. A lost recovery point costs time, a wrong one would cost data."""
 
 
 class NeverSynced(MalformedCheckpoint):
-    """The power failed before it was on disk, and so before anything was promised that lies beside it."""
+    """The power failed before the file was on disk, so nothing next to it was acknowledged."""
 
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Version, count, then `topic partition offset` a line."""
+    """Write version, count, and one line `topic partition offset` per partition."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     write_atomically(files, path, "\n".join([str(_VERSION), str(len(lines)), *lines, ""]).encode())
 
 
 def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int]:
-    """Empty if there is no file; raises MalformedCheckpoint."""
+    """Read offsets; empty if there is no file. Raises MalformedCheckpoint."""
     if not files.exists(path):
         return {}
     try:
@@ -62,19 +61,17 @@ def read_offsets(files: Files, path: Path) -> dict[TopicPartition, int]:
     except ValueError as error:
         raise MalformedCheckpoint(f"{path.name}: {error}") from None
     if len(offsets) != len(rows):
-        raise MalformedCheckpoint(f"{path.name}: a partition has two lines")
+        raise MalformedCheckpoint(f"{path.name}: a partition is listed twice")
     if version != str(_VERSION) or count != str(len(rows)):
-        raise MalformedCheckpoint(
-            f"{path.name}: version {version}, {count} lines announced, {len(rows)} there"
-        )
+        raise MalformedCheckpoint(f"{path.name}: version {version}, {len(rows)} lines instead of {count}")
     return offsets
 
 
 def write_meta_properties(
     files: Files, directory: Path, cluster_id: str, node_id: int, directory_id: uuid.UUID
 ) -> None:
-    """Kafka's version 1: a directory belongs to one node of one cluster, and has an id of its own
-    (KIP-858).
+    """Write Kafka's version 1: the directory belongs to one node of one cluster and has its own
+    id (KIP-858).
     """
     lines = [
         f"cluster.id={cluster_id}",
@@ -86,7 +83,7 @@ def write_meta_properties(
 
 
 def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
-    """Empty if the directory is new; raises MalformedCheckpoint."""
+    """Read the properties; empty if the directory is new. Raises MalformedCheckpoint."""
     path = directory / META_PROPERTIES
     if not files.exists(path):
         return {}
@@ -99,8 +96,8 @@ def read_meta_properties(files: Files, directory: Path) -> dict[str, str]:
 
 
 def write_partition_metadata(files: Files, directory: Path, topic_id: uuid.UUID) -> None:
-    """Which topic the directory belongs to: a topic made anew under the same name must not adopt it
-    (KIP-516). The first flush of the log makes it durable, before anything else of it is.
+    """Write the topic id: a topic created again under the same name must not adopt the old log (KIP-516). The
+    first flush of the log makes it durable, before anything else of the log.
     """
     text = f"{_BEFORE_TOPIC_ID}{encode_uuid(topic_id)}"
     fd = files.open(directory / PARTITION_METADATA, exclusive=True)
@@ -111,14 +108,14 @@ def write_partition_metadata(files: Files, directory: Path, topic_id: uuid.UUID)
 
 
 def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
-    """None if there is no file; raises MalformedCheckpoint, above all NeverSynced."""
+    """Read the topic id; None if there is no file. Raises MalformedCheckpoint, in particular NeverSynced."""
     path = directory / PARTITION_METADATA
     try:
         content = files.read_whole(path)
     except FileNotFoundError:
         return None
     if _is_torn(content):
-        raise NeverSynced(f"{path.name}: torn, and so never synced")
+        raise NeverSynced(f"{path.name}: torn, so it was never synced")
     try:
         pairs = dict(line.split(": ", 1) for line in content.decode().splitlines())
         if pairs["version"] != str(_VERSION):
@@ -127,7 +124,7 @@ def read_partition_metadata(files: Files, directory: Path) -> uuid.UUID | None:
     except (KeyError, ValueError) as error:
         raise MalformedCheckpoint(f"{path.name}: {error}") from None
     if encode_uuid(topic_id) != pairs["topic_id"]:
-        raise MalformedCheckpoint(f"{path.name}: no topic id is written as {pairs['topic_id']}")
+        raise MalformedCheckpoint(f"{path.name}: {pairs['topic_id']} is not a topic id")
     return topic_id
 
 
@@ -144,24 +141,22 @@ def require_no_flip(found: uuid.UUID, expected: uuid.UUID) -> None:
 
 
 def _is_torn(content: bytes) -> bool:
-    """Whether it is what a write that was never synced may leave: not all of it, or zeros in its place."""
+    """Whether the content is the result of a write that was never synced: truncated, or zeros."""
     before = _BEFORE_TOPIC_ID.encode()
     begun = content[: len(before)] == before[: len(content)]
     return content.endswith(b"\0") or (begun and _PART_OF_ID.fullmatch(content[len(before) :]) is not None)
 
 
 def mark_clean_shutdown(files: Files, directory: Path, broker_epoch: int = -1) -> None:
-    """Written last of all, once every log of the directory was closed clean. `broker_epoch`: under which the
-    directory was used (KIP-966); -1 if that is not known.
+    """Write the clean shutdown file, after every log of the directory was closed clean. `broker_epoch`: the
+    epoch the broker had (KIP-966), -1 if unknown.
     """
     text = f'{{"version":{_VERSION},"brokerEpoch":{broker_epoch}}}'
     write_atomically(files, directory / CLEAN_SHUTDOWN, text.encode())
 
 
 def read_clean_epoch(files: Files, directory: Path) -> int | None:
-    """The broker epoch of the last stop if that was clean, -1 if the marker does not name one; None without a
-    marker.
-    """
+    """The broker epoch in the clean shutdown file, -1 if it has none; None without the file."""
     try:
         content = files.read_whole(directory / CLEAN_SHUTDOWN)
     except FileNotFoundError:
@@ -171,7 +166,7 @@ def read_clean_epoch(files: Files, directory: Path) -> int | None:
 
 
 def take_clean_shutdown(files: Files, directory: Path) -> bool:
-    """Whether the last stop was clean; removes the marker for good before anything is written to a log."""
+    """Whether the last shutdown was clean. Durably removes the file, before any log is written."""
     path = directory / CLEAN_SHUTDOWN
     if not files.exists(path):
         return False
@@ -181,7 +176,7 @@ def take_clean_shutdown(files: Files, directory: Path) -> bool:
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Kafka's text of an id: URL-safe base64 without padding, 22 characters."""
+    """Kafka's text form of an id: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
 
 

@@ -1,9 +1,9 @@
-"""Compaction of one log: reads segments, writes the cleaned ones beside them, in a worker thread.
+"""Compaction of one log: reads segments and writes cleaned ones next to them, in a worker thread.
 
-It touches nothing that the event loop owns: files are opened by their names, and what must be known of the
-log was taken down in a `CleaningJob`. What it writes has names of its own until the loop swaps it in
-(`segment_swap.py`). The rules are in `storage/core/compaction.py`. Called by the log cleaner, step by step:
-`build_offset_map`, then `clean` for each group.
+The thread uses no state of the event loop: it opens files by name, and a `CleaningJob` holds what it needs to
+know about the log. Cleaned files have names of their own until the event loop swaps them in
+(`segment_swap.py`). The rules are in `storage/core/compaction.py`. The log cleaner calls `build_offset_map`,
+then `clean` for each group.
 """
 
 import errno
@@ -46,18 +46,20 @@ READ_BYTES = 1 << 20
 
 WORK_S = 0.0005
 REST_S = 0.00005
-"""After so much work the thread sleeps for a moment: the event loop would else wait for the interpreter lock
-until the switch interval (5 ms) is over, at each of its turns. The shortest sleep that lets it in.
+"""After WORK_S of work the thread sleeps for the shortest time that lets the event loop take the interpreter
+lock. Otherwise the loop would wait for the switch interval (5 ms) at each turn.
 """
 
 SLICE_RECORDS = 64
-"""Looked at between two looks at the clock, in batches that have more."""
+"""Records processed between two checks of the time, within large batches."""
 
-ROOM = 2
+FREE_SPACE_FACTOR = 2
 """A group is cleaned where its size is free so many times: what fills the disk is not to be the cleaner."""
 
 LARGEST_PLAIN_BYTES = 1 << 30
-"""Of one decompressed batch: it was accepted, so this only guards against damage that has a good CRC."""
+"""Maximum decompressed size of a batch. It was checked at the append, so this only guards against damage with
+a valid CRC.
+"""
 
 
 class CleaningStopped(Exception):
@@ -66,8 +68,8 @@ class CleaningStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """What must be known of a log. `sources`: its rolled segments up to the end of the dirty part, all of
-    them on disk.
+    """What the thread needs to know about a log. `sources`: rolled segments up to the end of the cleanable
+    range, all of them on disk.
     """
 
     files: Files
@@ -82,7 +84,7 @@ class CleaningJob:
 
 
 def take_job(log: PartitionLog, dirty: LogToClean, now_ms: int) -> CleaningJob:
-    """On the event loop. The dirty part must be on disk."""
+    """Build the job on the event loop. The cleanable range must be on disk."""
     sources = log.rolled_below(dirty.end_offset)
     return CleaningJob(
         log.active.files,
@@ -98,10 +100,10 @@ def take_job(log: PartitionLog, dirty: LogToClean, now_ms: int) -> CleaningJob:
 
 
 class CleanerThrottler:
-    """Holds reads and writes together below a rate, and leaves the interpreter to others in between."""
+    """Keeps reads and writes together below a rate, and gives the event loop time in between."""
 
     def __init__(self, clock: Clock, stop: threading.Event, bytes_per_second: Callable[[], float]) -> None:
-        """`bytes_per_second` is asked at each step: it may change."""
+        """`bytes_per_second` is called at each step, as the rate may change."""
         self._clock = clock
         self._stop = stop
         self._rate_now = bytes_per_second
@@ -113,16 +115,16 @@ class CleanerThrottler:
     def spend(self, count: int) -> None:
         """Raises CleaningStopped."""
         rate = self._rate_now()
-        if rate != self._rate:  # what was spent at the other is settled
+        if rate != self._rate:  # start again with the new rate
             self._rate, self._since_ms, self._bytes = rate, self._clock.monotonic_ms(), 0
         self._bytes += count
         ahead_s = self._bytes / self._rate - (self._clock.monotonic_ms() - self._since_ms) / 1000
         if ahead_s > 0:
             self._stop.wait(ahead_s)
-        self.breathe()
+        self.rest()
 
-    def breathe(self) -> None:
-        """Between any two steps of the work. Raises CleaningStopped."""
+    def rest(self) -> None:
+        """Let the event loop run, between any two steps of the work. Raises CleaningStopped."""
         if perf_counter() - self._rested_at < WORK_S:
             return
         if self._stop.is_set():
@@ -132,18 +134,18 @@ class CleanerThrottler:
 
 
 class Cleaner:
-    """`cleaned_to` and the counts hold once all groups are done."""
+    """Cleans one log. `cleaned_to` and the counts are valid after all groups are done."""
 
     def __init__(
         self,
         job: CleaningJob,
-        pace: CleanerThrottler,
+        throttler: CleanerThrottler,
         key_budget_bytes: int,
         load_factor: float = LOAD_FACTOR,
     ) -> None:
         self._files = job.files
         self._job = job
-        self._pace = pace
+        self._throttler = throttler
         most_keys = job.sources[-1].end_offset - job.first_dirty_offset
         self._keys = OffsetMap(key_budget_bytes, job.first_dirty_offset, most_keys, load_factor)
         self._filter = BatchFilter(
@@ -155,13 +157,13 @@ class Cleaner:
         )
         self.bytes_read = self.bytes_written = 0
         self.malformed: dict[int, str] = {}
-        """Base offsets of batches whose records cannot be read, though their CRC is right, and what is wrong.
-        They are kept as they are.
+        """Batches whose records cannot be read although the CRC is valid, by base offset, with the reason.
+        They are kept unchanged.
         """
 
     @property
     def cleaned_to(self) -> int:
-        """Where the next cleaning begins; below the end of the sources if the map was full."""
+        """Where the next cleaning begins: below the end of the sources if the map was full."""
         return self._keys.end_offset
 
     @property
@@ -169,25 +171,25 @@ class Cleaner:
         return len(self._keys)
 
     def build_offset_map(self) -> list[tuple[Segment, ...]]:
-        """Takes in the dirty part; returns the groups of segments to clean. Raises OSError, CorruptLog,
-        RecordsError, CleaningStopped; so does `clean`.
+        """Read the dirty part; returns the groups of segments to clean. Raises OSError, CorruptLog,
+        RecordsError and CleaningStopped, as `clean` does.
         """
         job, keys = self._job, self._keys
         walked = [segment for segment in job.sources if segment.end_offset > job.first_dirty_offset]
         begin = walked[0].base_offset if walked else 0
-        # one that ended before the walk begins would stay open in it, and take its producer's data along
+        # a transaction that ended before the first segment would seem open, and later data aborted
         fates = CleanedTransactionMetadata(entry for entry in job.aborted if entry.last_offset >= begin)
         for segment in walked:
             if not self._map_segment(segment, fates):
                 break
-            keys.end_offset = segment.end_offset  # also over a gap at its end
+            keys.end_offset = segment.end_offset  # includes a gap at its end
         touched = [segment for segment in job.sources if segment.base_offset < keys.end_offset]
         by_base = {segment.base_offset: segment for segment in touched}
         groups = group_segments(map(self._size_of, touched), job.config)
         return [tuple(by_base[size.base_offset] for size in group) for group in groups]
 
     def _map_segment(self, segment: Segment, fates: CleanedTransactionMetadata) -> bool:
-        """False once there is no more room."""
+        """Add a segment's keys. Returns False when the map is full."""
         for batch, header in self._batches(segment):
             if header.is_control:
                 fates.can_discard(header, read_marker(batch))
@@ -208,14 +210,18 @@ class Cleaner:
         return True
 
     def clean(self, group: Sequence[Segment]) -> Swap | None:
-        """What is left of a group, written and durable; None if that is all of a single segment."""
+        """Write the cleaned segment of a group and make it durable; None if nothing changes in a single
+        segment.
+        """
         job, fates = self._job, self._filter.transactions
         fates.kept.clear()
-        if self._files.space(job.directory).usable < ROOM * sum(segment.size for segment in group):
-            raise OSError(errno.ENOSPC, "no room to compact", str(job.directory))
+        if self._files.space(job.directory).usable < FREE_SPACE_FACTOR * sum(
+            segment.size for segment in group
+        ):
+            raise OSError(errno.ENOSPC, "not enough space to compact", str(job.directory))
         cleaned = Segment(self._files, job.directory, group[0].base_offset, job.now_ms)
         cleaned.file_suffix = CLEANED
-        discard(cleaned)  # of a cleaning that was stopped
+        discard(cleaned)  # left over from an interrupted cleaning
         try:
             changed = self._write(group, cleaned)
             for entry in fates.kept:
@@ -236,8 +242,8 @@ class Cleaner:
         return Swap(cleaned, tuple(group))
 
     def _write(self, group: Sequence[Segment], cleaned: Segment) -> bool:
-        """Whether anything was left out or rewritten. The last batch of the group stays, be it empty: it says
-        up to where the new segment replaces the old ones.
+        """Write what is kept. Returns whether any batch was removed or rewritten. The last batch of the group
+        is always kept, empty if necessary: it says where the range of the new segment ends.
         """
         changed = False
         interval = self._job.config.index_interval_bytes
@@ -254,11 +260,13 @@ class Cleaner:
                     new = header if kept is batch else read_header(kept)
                     cleaned.append(kept, new, new.base_offset, interval, self._job.now_ms)
                     self.bytes_written += len(kept)
-                    self._pace.spend(len(kept))
+                    self._throttler.spend(len(kept))
         return changed
 
     def _filtered(self, batch: bytes, header: BatchHeader, *, stays: bool) -> bytes:
-        """Of a batch from before the topic was compacted only the first records were looked at."""
+        """Filter a data batch. In batches written before the topic was compacted only the first records were
+        validated.
+        """
         try:
             plain = _plain(batch, header)
             records = partial(self._records, plain, header)
@@ -268,14 +276,16 @@ class Cleaner:
             return batch
 
     def _records(self, plain: bytes, header: BatchHeader) -> Iterator[Span]:
-        """Those of a batch, which may be many: the thread breathes in between."""
+        """The records of a batch. As there may be many, the thread rests in between."""
         records = spans(plain, header)
         while part := list(islice(records, SLICE_RECORDS)):
             yield from part
-            self._pace.breathe()
+            self._throttler.rest()
 
     def _batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
-        """Each batch of a segment, its CRC and header checked: what is written anew gets a good one."""
+        """Each batch of a segment with its CRC and header checked, since rewritten batches get a new, valid
+        CRC.
+        """
         rules = HeaderRules(gaps=True, epochs=self._job.epochs, end_offset=segment.end_offset)
         size = 0
         for batch, header in consistent_prefix(self._whole_batches(segment), segment.base_offset, rules):
@@ -300,7 +310,7 @@ class Cleaner:
                 header = check_batch(batch)
                 at += size
                 self.bytes_read += size
-                self._pace.spend(size)
+                self._throttler.spend(size)
                 yield batch, header
         finally:
             self._files.close(fd)
@@ -325,7 +335,7 @@ def _plain(batch: bytes, header: BatchHeader) -> bytes:
 def _with_end(
     batches: Iterator[tuple[bytes, BatchHeader]],
 ) -> Iterator[tuple[bytes, BatchHeader, bool]]:
-    """Each of them, and whether it is the last one."""
+    """Each batch, and whether it is the last one."""
     waiting = next(batches, None)
     while waiting is not None:
         following = next(batches, None)

@@ -1,8 +1,7 @@
-"""What is known to be damaged in a log, and how far it can be read; and the invariants of a log.
+"""Known damage of a log: how far the log can be read around it, and the invariants of a log.
 
-Damage is what the disk has changed below the log end: the scrubber finds it, or somebody who read there and
-asked it to look. From then on nobody gets it; who repairs it is `maintenance/log_repair.py`. Called by
-`PartitionLog`, which this keeps small.
+Damage is a change by the disk below the log end, found by the scrubber or suspected by a reader. Damaged
+batches are not served until `maintenance/log_repair.py` has repaired them. Called by `PartitionLog`.
 """
 
 from collections.abc import Sequence
@@ -28,29 +27,29 @@ def damage_in_reach(log: "PartitionLog") -> tuple[Damage, ...]:
 
 
 def segments_of(log: "PartitionLog") -> tuple[Segment, ...]:
-    """All of them, as they are now."""
+    """All segments of the log."""
     return (*log.rolled_below(log.log_end_offset), log.active)
 
 
 def mark_repaired(log: "PartitionLog", segment: Segment, damage: Damage) -> None:
-    """A range is whole again, in place: what was copied or looked at before does not count."""
+    """A range is intact again, in place. Earlier copies and checks of the segment are void."""
     segment.damage = tuple(one for one in segment.damage if one != damage)
     segment.content_version += 1
     log.damage = damage_of(segments_of(log))
 
 
 def is_known(damage: Sequence[Damage], offset: int) -> bool:
-    """Whether an offset lies in one of them."""
+    """Whether an offset is in a damaged range."""
     return lies_in(damage, offset, offset)
 
 
 def lies_in(damage: Sequence[Damage], first: int, last: int) -> bool:
-    """Whether one of them is in a range of offsets, both inclusive."""
+    """Whether a range of offsets, both inclusive, overlaps a damaged range."""
     return any(one.start_offset <= last and first < one.end_offset for one in damage)
 
 
 def readable_end(damage: Sequence[Damage], offset: int, end_offset: int) -> int:
-    """How far a read from an offset may go. Raises CorruptLog if there is nothing whole at that offset."""
+    """How far a read from an offset may go. Raises CorruptLog if the offset itself is damaged."""
     if is_known(damage, offset):
         raise CorruptLog(f"offset {offset} is damaged")
     starts = (one.start_offset for one in damage if offset < one.start_offset < end_offset)
@@ -58,7 +57,7 @@ def readable_end(damage: Sequence[Damage], offset: int, end_offset: int) -> int:
 
 
 def check_log(log: "PartitionLog", segments: Sequence[Segment], bases: Sequence[int]) -> None:
-    """Raises InvariantViolation."""
+    """Raise InvariantViolation if an invariant is broken."""
     require(bases == [segment.base_offset for segment in segments], "bases")
     for before, after in pairwise(segments):
         require(

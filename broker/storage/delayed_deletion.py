@@ -1,5 +1,5 @@
-"""Files of deleted segments: renamed at once, unlinked after file.delete.delay.ms, so that slow readers can
-finish.
+"""Delayed deletion of segment files: renamed at once, unlinked after file.delete.delay.ms, so that readers
+can finish.
 """
 
 from pathlib import Path
@@ -14,12 +14,10 @@ class DelayedDeletion:
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
-        self._due: dict[Path, int] = {}  # a base offset may be buried again before its first file is due
+        self._due: dict[Path, int] = {}  # by path: a base offset may be deleted twice within the delay
 
     def rename(self, base_offset: int, due_ms: int, *, keep_snapshot: bool = False) -> None:
-        """Renames what there is of a segment, the log first: without it the rest is cleaned up at the next
-        open.
-        """
+        """Rename a segment's files, the log first: without it, the next start removes the rest."""
         for suffix in (LOG, *INDEXES) if keep_snapshot else (LOG, *INDEXES, SNAPSHOT):
             path = segment_file(self._directory, base_offset, suffix)
             if self._files.exists(path):
@@ -28,7 +26,7 @@ class DelayedDeletion:
                 self._due[target] = due_ms
 
     def take_due(self, now_ms: int) -> list[Path]:
-        """The files whose time has come; they are the caller's from here on."""
+        """The files whose delay has passed; the caller deletes them."""
         due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
         for path in due:
             del self._due[path]

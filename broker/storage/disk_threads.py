@@ -1,7 +1,7 @@
-"""The threads of one log directory: what may wait for its disk waits here, and holds up no other directory.
+"""Thread pool of one log directory: a slow disk only delays work on its own directory.
 
-At most DISK_THREADS work at a time, the rest queues. A thread that the disk does not let go of cannot be
-ended: so they are daemons, and neither `shutdown` nor the end of the process waits for them (those of a
+At most DISK_THREADS run at a time; further work is queued. A thread that hangs in the kernel cannot be
+stopped, so the threads are daemons, and neither `shutdown` nor process exit waits for them (threads of a
 ThreadPoolExecutor are joined at exit). Owned by a LogDirectory; work is submitted on the event loop.
 """
 
@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 DISK_THREADS = 8
-"""Per directory: a file system commits several fsyncs together."""
+"""Per directory; a file system commits several fsyncs together."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class DiskThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """What was submitted is still done, if the disk lets it; nobody waits for that."""
+        """Submitted work is still done if the disk responds, but nothing waits for it."""
         for _ in range(self._count):
             self._queue.put(None)
 
@@ -53,12 +53,14 @@ class DiskThreads(Executor):
                 else:
                     future.set_result(result)
                     del result
-            del item, future, work  # an idle thread keeps nothing alive
+            del item, future, work  # so that an idle thread keeps no references
             self._idle.release()
 
 
 async def all_done(works: "Collection[asyncio.Future[Any]]", timeout_s: float) -> bool:
-    """Waits for works of one disk; False once none of them has ended for `timeout_s`: the disk hangs."""
+    """Wait for tasks of one disk. Returns False if none of them completes within `timeout_s`: the
+    disk hangs.
+    """
     pending = set(works)
     while pending:
         ended, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -68,6 +70,6 @@ async def all_done(works: "Collection[asyncio.Future[Any]]", timeout_s: float) -
 
 
 def chunks(work: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """What a thread takes at a time."""
+    """Split work into chunks of at most `size` items."""
     for at in range(0, len(work), size):
         yield work[at : at + size]

@@ -1,9 +1,9 @@
-"""Reads of a log: from an offset to slices of whole batches, over as many segments as fit.
+"""Log reader: turns a read from an offset into slices of whole batches, over as many segments as fit.
 
-No byte of a record is looked at (ADR 0008). A header that is read to find a position is compared with the
-header before it and with the leader epochs of the log; a read that meets one that cannot be right raises
-CorruptLog instead of serving it. A `checked` read walks over all headers of what it returns: for replicas
-that catch up, which keep what they get. Owned by `PartitionLog`, on the event loop.
+No byte of a record is read (ADR 0008). Headers that are read to find a position are checked against the
+previous header and the log's leader epochs; an invalid one raises CorruptLog and is not served. A `checked`
+read validates all headers it returns: replicas that catch up keep what they get. Owned by `PartitionLog`, on
+the event loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,20 +15,22 @@ from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefi
 from tierlog.broker.storage.segment import BatchAt, BatchBoundary, CorruptLog, Segment
 
 READ_HINTS = 128
-"""Ends of recent reads and where they lie: the next fetch of that consumer starts there without a search."""
+"""Number of recent read ends whose positions are kept: a consumer's next fetch starts there
+without a search.
+"""
 
 
 class LogReader:
     __slots__ = ("_epochs", "_hints", "_used")
 
     def __init__(self, epochs: LeaderEpochs, used: Callable[[Segment], None]) -> None:
-        """`used` is told whose indexes were loaded."""
+        """`used` is called with each segment whose indexes were loaded."""
         self._epochs = epochs
         self._used = used
         self._hints: dict[int, tuple[Segment, int]] = {}
 
     def forget_hints(self) -> None:
-        """Segments were cut or replaced."""
+        """Call it when segments were truncated or replaced."""
         self._hints.clear()
 
     def read(
@@ -42,13 +44,13 @@ class LogReader:
         gaps: bool,
         checked: bool,
     ) -> LogSlice:
-        """`segments`: from the one that holds the offset on. `gaps`: compaction may have left some. The rest
-        is as in `PartitionLog.read`.
+        """Read as described in `PartitionLog.read`. `segments` starts with the one that holds the offset.
+        `gaps`: compaction may have removed batches.
         """
         hint = self._hints.get(offset)
         at = 0
         if hint is not None and segments[0] is hint[0] and hint[1] < hint[0].size:
-            # A hint at the end of a segment that was rolled since does not lead to the next one.
+            # A hint at the end of a segment that has been rolled since is not used.
             position, base_offset = hint[1], offset
         else:
             found = segments[0].find(offset)
@@ -83,7 +85,7 @@ class LogReader:
         min_one: bool,
         rules: HeaderRules | None,
     ) -> LogSlice:
-        """From a batch boundary on, which is at offset `reached`."""
+        """Collect slices from the batch boundary at offset `reached`."""
         parts: list[FileSlice] = []
         total, base_offset = 0, reached
         for segment in segments:
@@ -96,7 +98,7 @@ class LogReader:
                 )
             except CorruptLog:
                 if parts:
-                    break  # whoever goes on from there is told
+                    break  # the next read from there reports it
                 raise
             if cut is None or cut.position <= position:
                 break
@@ -122,7 +124,7 @@ class LogReader:
         needs_one: bool,
         rules: HeaderRules | None,
     ) -> tuple[BatchBoundary | None, bool]:
-        """Where the part of a segment ends, and whether that is before a header that cannot be right."""
+        """Where the part of a segment ends, and whether it ends before an invalid header."""
         upper = segment.boundary_before(end_offset)
         cut = segment.boundary_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
         if cut is None and needs_one:
@@ -142,8 +144,8 @@ class LogReader:
 
 
 def _checked(segment: Segment, start: BatchBoundary, end: BatchBoundary, rules: HeaderRules) -> BatchBoundary:
-    """How far the headers from a boundary on are right, up to another one; the batch behind it is looked at
-    too, since it may contradict the last one.
+    """How far the headers between two boundaries are valid. The next batch is read too, since it may
+    contradict the last one.
     """
     batches = segment.scan(start.position, expected=start.end_offset)
     last: BatchAt | None = None

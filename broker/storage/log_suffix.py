@@ -1,8 +1,10 @@
-"""The part of a rolled segment from an offset on, as a segment of its own for tiering to upload.
+"""Log suffix: copies the part of a rolled segment from an offset on into a segment of its own, for tiering to
+upload.
 
-Replicas roll where they like, so what is remote may end within a segment of a new leader, and entries of the
-manifest never overlap. The copy lies beside the segment under a name that the next start removes; it is read
-batch by batch, so damage is found before it is uploaded. In a thread; called by the tier driver.
+Each replica rolls at its own offsets, so the last remote segment may end within a segment of a new leader,
+and remote segments must not overlap. The copy lies next to the segment under a name that the next start
+removes. It is read batch by batch, so damage is found before the upload. Runs in a thread; called by the tier
+driver.
 """
 
 import errno
@@ -23,16 +25,18 @@ from tierlog.records.indexes import encode_txn_index, find_aborted
 
 UNFINISHED = ".tmp"
 _COPY_BYTES = 4 << 20
-LEFT_BYTES = 64 << 20
-"""What a copy leaves on the disk for appends: tiering is to make room there, not to take the last of it."""
+FREE_BYTES_KEPT = 64 << 20
+"""Free space that a copy leaves for appends."""
 
 
 def copy_suffix(
     files: Files, whole: SegmentExport, offset: int, interval_bytes: int
 ) -> tuple[SegmentExport, int]:
-    """Of an exported segment, a batch of which begins at the offset; `log_path` is the caller's to remove.
-    With the CRC-32C of the file, of the bytes that were checked.
-    Raises CorruptLog if none does, and OSError: ENOSPC while there is little room, and then nothing was done.
+    """The part of an exported segment from `offset` on, and the CRC-32C of its file. The caller removes
+    `log_path`.
+
+    Raises CorruptLog if no batch begins at the offset, and OSError: ENOSPC if there is too little space,
+    before anything is written.
     """
     directory, info = whole.log_path.parent, whole.info
     source = Segment(files, directory, info.base_offset, 0)
@@ -75,15 +79,16 @@ def copy_suffix(
 
 def _require_room(files: Files, count: int, tail: Segment) -> None:
     usable = files.space(tail.directory).usable
-    if usable < count + LEFT_BYTES:
-        what = f"no room to copy {count} bytes for an upload: {usable} are free, {LEFT_BYTES} are for appends"
+    if usable < count + FREE_BYTES_KEPT:
+        what = f"not enough space to copy {count} bytes for an upload: {usable} bytes are free, and "
+        what += f"{FREE_BYTES_KEPT} are kept for appends"
         raise OSError(errno.ENOSPC, what)
 
 
 def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
     fd = files.open(tail.path(), create=True)
     try:
-        files.truncate(fd, 0)  # an earlier try may have been killed
+        files.truncate(fd, 0)  # an earlier attempt may have left one
         position, file = first.position, source.file
         while position < source.size:
             part = files.read_at(file.fd, min(_COPY_BYTES, source.size - position), position)
@@ -98,12 +103,12 @@ def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
 
 def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
     good, checksum = 0, 0
-    rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted once
+    rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted earlier
     for position, header, content in verified_batches(tail, rules):
         tail.index_batch(position, header, header.base_offset, interval_bytes)
         checksum = crc32c(content, checksum)
         good = position + header.size
     if good != tail.size:
-        raise CorruptLog(f"{tail.path()}: damaged behind offset {tail.end_offset}")
+        raise CorruptLog(f"{tail.path()}: damaged at or after offset {tail.end_offset}")
     tail.add_time_entry()
     return checksum

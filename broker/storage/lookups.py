@@ -1,4 +1,6 @@
-"""What a log answers with where numbers alone do not do. Made by the log, read by tiering and handlers."""
+"""Lookups in a log: exported segments and searches by timestamp. Made by the log, read by tiering and
+handlers.
+"""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,20 +20,24 @@ from tierlog.records.walk import RecordAt, find_timestamp
 from tierlog.records.window import Step, Window
 
 HEADERS_A_TURN = 256
-"""Headers of batches that a search reads before others have their turn."""
+"""Batch headers that a search reads before other requests run."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentExport:
-    """All that tiering uploads of a rolled segment; the producer snapshot is that of the next base offset."""
+    """Everything that tiering uploads of a rolled segment. The producer snapshot is that of the next base
+    offset.
+    """
 
     info: SegmentInfo
     log_path: Path
     offset_index: bytes
     time_index: bytes
-    txn_index: bytes  # of all aborted transactions that touch it: a marker above may not be tiered yet
+    txn_index: bytes  # all aborted transactions that overlap it: a later marker may not be tiered yet
     producer_snapshot: bytes
-    leader_epochs: tuple[EpochEntry, ...]  # all up to its end: who begins behind it has nobody else to ask
+    leader_epochs: tuple[
+        EpochEntry, ...
+    ]  # all up to its end: a replica that starts after it has no other source
     has_transactions: bool
 
 
@@ -43,7 +49,7 @@ class FoundTimestamp:
 
 
 TimestampSearch = Generator[Step, None, FoundTimestamp | None]
-"""A search among records, in steps as those of a `Window`: a batch may hold millions of them. Raises
+"""A search over records in steps, as those of a `Window`, since a batch may hold millions of records. Raises
 RecordsError, CorruptLog and OSError.
 """
 
@@ -51,7 +57,9 @@ RecordsError, CorruptLog and OSError.
 def export(
     segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn], epochs: tuple[EpochEntry, ...]
 ) -> SegmentExport:
-    """Of a rolled segment; `aborted`: what touches it; `epochs`: up to its end. Raises OSError."""
+    """Export a rolled segment. `aborted`: transactions that overlap it; `epochs`: leader epochs up to its
+    end. Raises OSError.
+    """
     return SegmentExport(
         info,
         segment.path(LOG),
@@ -67,8 +75,9 @@ def export(
 def retry_if_replaced(
     current: Callable[[], Sequence[Segment]], search: Callable[[Sequence[Segment]], TimestampSearch]
 ) -> TimestampSearch:
-    """A search among the current segments, made again if it met one that went meanwhile, or found a record of
-    it: retention drops segments, and compaction puts others in their place."""
+    """Search the current segments, and search again if a segment it met, or in which it found the record, was
+    dropped by retention or replaced by compaction.
+    """
     while True:
         segments = tuple(current())
         try:
@@ -84,11 +93,11 @@ def retry_if_replaced(
 def find_first(
     segments: Iterable[Segment], timestamp: int, start: int, limit: int, used: Callable[[Segment], None]
 ) -> TimestampSearch:
-    """Finds the first record at or after a timestamp, from offset `start` on and below `limit`. `used` is
-    told whose indexes were loaded.
+    """Find the first record at or after a timestamp, in offsets from `start` up to `limit`. `used` is called
+    with each segment whose indexes were loaded.
 
-    Batches are chosen by their headers and searched by their records. A header that is too high costs a look,
-    one that is too low hides its batch (ADR 0004 says by how much).
+    Batches are selected by their headers and searched by their records. A header timestamp that is too high
+    costs one search; one that is too low hides the batch (ADR 0004 limits by how much).
     """
     for segment in segments:
         if segment.max_timestamp < timestamp or segment.end_offset <= start:
@@ -107,15 +116,15 @@ def find_first(
 def find_largest(
     segments: Sequence[Segment], start: int, limit: int, used: Callable[[Segment], None]
 ) -> TimestampSearch:
-    """Finds the first record with the largest timestamp. One without a timestamp counts if none has one, as
-    in Kafka.
+    """Find the first record with the largest timestamp. Records without a timestamp count only if no record
+    has one, as in Kafka.
     """
     best: FoundTimestamp | None = None
     for segment in sorted(segments, key=lambda one: -one.max_timestamp):
         if best is not None and segment.max_timestamp <= best.timestamp:
             break
         found = yield from find_first((segment,), segment.max_timestamp, start, limit, used)
-        if found is None:  # some header is too high
+        if found is None:  # a header's timestamp is too high
             above = NO_TIMESTAMP if best is None else best.timestamp
             found = yield from _largest_of(segment, start, limit, above)
         if found is not None and (best is None or found.timestamp > best.timestamp):
@@ -139,7 +148,7 @@ def _largest_of(segment: Segment, start: int, limit: int, above: int) -> Timesta
 
 
 def _window(segment: Segment, batch: BatchAt) -> Window:
-    """Nothing bounds how much a batch on disk may yield: it is read in pieces, each of which is dropped."""
+    """No limit applies to a batch on disk: it is decompressed in pieces that are dropped after use."""
     return Window(record_pieces(segment.read_batch(batch), 0, batch.header, NO_BOUND))
 
 

@@ -1,4 +1,6 @@
-"""The pace at which logs are copied between log directories. Called by the directory moves."""
+"""Throttle for copies between log directories (replica.alter.log.dirs.io.max.bytes.per.second). Called by the
+directory moves.
+"""
 
 import threading
 from collections.abc import Callable
@@ -10,11 +12,11 @@ LEAST_CHUNK_BYTES = 4 << 10
 
 
 class MoveStopped(Exception):
-    """It was cancelled, its replica is gone, or the node stops."""
+    """The move was cancelled, its replica is gone, or the node stops."""
 
 
 class MoveThrottler:
-    """Holds all copies of this broker together below a rate, which may change; in any thread."""
+    """Keeps all copies of this broker together below a rate that may change. Thread-safe."""
 
     def __init__(self, clock: Clock, rate: Callable[[], int]) -> None:
         self.rate = rate
@@ -22,25 +24,25 @@ class MoveThrottler:
         self.copied_bytes = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._owed_bytes = 0.0  # of the rate, for what was copied
+        self._owed_bytes = 0.0  # copied ahead of the rate
         self._at_ms = clock.monotonic_ms()
 
     def spend(self, stop: threading.Event, count: int) -> None:
-        """Waits until what was copied before has been paid for. Raises MoveStopped."""
+        """Wait until the rate allows `count` more bytes. Raises MoveStopped."""
         while rest_s := self._rest_s(count):
-            if stop.wait(min(rest_s, 1.0)):  # the rate may change meanwhile
+            if stop.wait(min(rest_s, 1.0)):  # the rate may change
                 raise MoveStopped
-        self.pass_by(stop, count)
+        self.count_unthrottled(stop, count)
 
-    def pass_by(self, stop: threading.Event, count: int) -> None:
-        """Of what others wait for: at no rate. Raises MoveStopped."""
+    def count_unthrottled(self, stop: threading.Event, count: int) -> None:
+        """Count bytes that are copied without a limit, since flushes wait for them. Raises MoveStopped."""
         if stop.is_set():
             raise MoveStopped
         with self._lock:
             self.copied_bytes += count
 
     def _rest_s(self, count: int) -> float:
-        """0: the bytes are taken."""
+        """Seconds to wait; 0 if the bytes may be copied now."""
         rate = self.rate()
         with self._lock:
             now_ms = self._clock.monotonic_ms()
@@ -53,5 +55,5 @@ class MoveThrottler:
 
     @property
     def chunk_bytes(self) -> int:
-        """What takes a second at the most, so that a rate that is raised is soon noticed."""
+        """Bytes that take at most a second, so that a changed rate soon takes effect."""
         return max(LEAST_CHUNK_BYTES, min(CHUNK_BYTES, self.rate()))

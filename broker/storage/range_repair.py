@@ -1,12 +1,12 @@
-"""Puts the batches of a damaged range back where they were, from another replica.
+"""Range repair: replaces a damaged range of a log with the same batches from another replica.
 
-Replicas have the very bytes that their leader appended, so what the range held is as long as the range, and
-is written over it, in place: what lies before and behind it, the indexes and the log end stay as they are.
-Until the file is synced the range stays refused. So a crash in between leaves what was damaged before, or
-what is whole, and nothing else. Compaction may have left other batches on each replica: those do not fit,
-and the runtime falls back on a cut (`maintenance/log_repair.py`).
+Replicas have the same bytes as their leader, so the intact batches are as long as the range and are written
+over it in place. Batches before and after it, the indexes and the log end stay unchanged. The range is not
+served until the file is synced, so after a crash in between it is either still damaged or intact. Replicas
+that were compacted at different times may have other batches; those do not fit, and the log is truncated
+instead (`maintenance/log_repair.py`).
 
-`sync` waits for the disk, in a thread; all else is called on the event loop.
+`sync` waits for the disk, in a thread; everything else runs on the event loop.
 """
 
 from bisect import bisect_left
@@ -28,7 +28,7 @@ from tierlog.records.indexes import OFFSET_ENTRY
 
 
 class CheckedPrefix(NamedTuple):
-    """Batches that are whole and follow each other: their bytes, the offset behind them, the last epoch."""
+    """Intact batches that follow each other: their size, the offset after them, and the last leader epoch."""
 
     size: int
     next_offset: int
@@ -36,16 +36,19 @@ class CheckedPrefix(NamedTuple):
 
 
 def rules_of(log: PartitionLog, end_offset: int = MAX_OFFSET) -> HeaderRules:
-    """What this log knows of batches that another one has. Offset and leader epoch together name a batch
-    (Raft, section 5.3: log matching), whoever has it.
+    """What this log knows about batches of another replica. Offset and leader epoch together identify a batch
+    on any replica (Raft, section 5.3: log matching).
     """
     return HeaderRules(gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=end_offset)
 
 
 def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderRules) -> CheckedPrefix:
-    """The batches in `content` that begin below an offset; `start`: what was checked before. Raises
-    CorruptLog. Where the rules end there too, a gap may reach beyond it: then that offset is behind them. A
-    base offset that a flipped bit raised looks the same, so it counts only where `fits` compares the length.
+    """Check the batches in `content` that begin below an offset; `start`: what was checked before. Raises
+    CorruptLog.
+
+    If the rules end at that offset, a gap may reach beyond it; then the checked prefix ends at that offset. A
+    base offset raised by a flipped bit looks the same, so the result may only be used where `fits` compares
+    the length.
     """
     size, offset, epoch = start
     at = 0
@@ -73,7 +76,7 @@ def begin(offset: int) -> CheckedPrefix:
 
 
 class RangeRepair:
-    """Of one range. It holds only as long as the segment is what it was."""
+    """Repair of one range, valid while the segment is unchanged."""
 
     def __init__(self, log: PartitionLog, segment: Segment, damage: Damage) -> None:
         self.damage = damage
@@ -87,13 +90,13 @@ class RangeRepair:
         return self.damage.end_position - self.damage.position
 
     @property
-    def holds(self) -> bool:
+    def is_current(self) -> bool:
         log, segment = self._log, self._segment
         same = segment.content_version == self._cuts and log.swaps is self._swaps
         return same and log.has(segment) and self.damage in segment.damage
 
     def fits(self, content: Buffer) -> bool:
-        """Whether it is as long as what was there, and its batches begin where the index says. Raises
+        """Whether the content has the length of the range and its batches begin where the index says. Raises
         OSError.
         """
         if len(content) != self.size:
@@ -112,8 +115,9 @@ class RangeRepair:
         return fits
 
     def write(self, content: Buffer) -> None:
-        """Raises OSError; then, as after a crash, the range is still damaged. Through a descriptor of its
-        own: an fsync reports a failed write once for each, and the log's must not miss its own.
+        """Write the content. After an OSError, as after a crash, the range is still damaged. Uses a
+        descriptor of its own: an fsync reports a failed write once per descriptor, and the log must not miss
+        its own.
         """
         segment = self._segment
         self._file = SharedFile(segment.files, segment.path())
@@ -125,15 +129,15 @@ class RangeRepair:
             self._segment.files.sync(self._file.fd)
 
     def finish(self) -> bool:
-        """From here on the range is served; False if the segment is not what it was."""
-        if not self.holds:
+        """Serve the range again. Returns False if the segment has changed."""
+        if not self.is_current:
             return False
         mark_repaired(self._log, self._segment, self.damage)
         return True
 
 
 def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
-    """One for each range that is known to be damaged, and not below the log start."""
+    """One repair for each known damaged range that reaches above the log start."""
     reached = damage_in_reach(log)
     return [
         RangeRepair(log, segment, damage)

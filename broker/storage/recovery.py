@@ -19,7 +19,7 @@ from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs, MalformedEpochs
 from tierlog.base.open_files import SharedFile
 from tierlog.base.types import NO_EPOCH
-from tierlog.broker.storage.checked_batches import is_torn, verified_batches, whole_batches
+from tierlog.broker.storage.checked_batches import intact_batches, is_torn, verified_batches
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules, consistent_prefix
 from tierlog.broker.storage.core.producer_state import (
     BATCHES_KEPT,
@@ -556,7 +556,7 @@ def _check_epochs(segment: Segment, good: int, rules: HeaderRules) -> None:
     """Raises _EpochsRefuted if the first batch that was not taken is of an epoch that the file does not have
     there, and the one behind it as well: a bit does not flip twice in the same way.
     """
-    pair = [batch.header for batch in islice(whole_batches(segment, segment.file, good), 2)]
+    pair = [batch.header for batch in islice(intact_batches(segment, segment.file, good), 2)]
     if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
         raise _EpochsRefuted
 

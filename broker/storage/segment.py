@@ -1,15 +1,15 @@
-"""One segment: a `.log` file of record batches and its three sparse indexes.
+"""Log segment: a `.log` file of record batches with its sparse offset, time and transaction indexes.
 
-Indexes are kept in memory as the very bytes of Kafka's files, so look-ups are the same for a live and a
-loaded one, and nothing but the batch itself is written on the hot path. They reach their files when the
-segment is rolled or closed, and are rebuilt from the batches after a crash. A rolled segment lets go of its
-indexes when others are read more often (`unload`). The descriptor of any segment may be closed, from any
-thread, when too many are open: whoever uses `file` holds it meanwhile, and slices handed out do too.
+Indexes are kept in memory in Kafka's file format, so lookups are the same for live and loaded segments, and
+an append writes only the batch. Index files are written when the segment is rolled or closed, and rebuilt
+from the batches after a crash. A rolled segment releases its indexes when others are read more often
+(`unload`). When too many files are open, the descriptor of any segment may be closed from any thread: code
+that uses `file` holds a reference to it, and so do slices that are being sent.
 
-Invariants: bytes beyond `size` were never acknowledged and are overwritten; `end_offset` is one past the
-last batch; a file of no bytes may not exist yet. A log's segments are PartitionLog's to change, on the event
-loop; `sync` runs in threads beside it, and once the loop has let go of the log, `persist` and `close` may.
-Recovery owns them before, the cleaner those that it writes.
+Invariants: bytes beyond `size` were never acknowledged and will be overwritten; `end_offset` is one past the
+last batch; an empty file may not exist yet. PartitionLog changes its segments on the event loop; `sync` runs
+in threads beside it, and so may `persist` and `close` after the log was closed. During recovery, recovery
+owns the segments; the cleaner owns those it writes.
 """
 
 from bisect import bisect_right
@@ -37,22 +37,24 @@ from tierlog.records.indexes import (
 
 RESERVE_FROM = 1 << 20
 RESERVE_AHEAD = 32 << 20
-"""A segment that has grown to the first doubles its room on the disk ahead of the appends, by the second at
-the most: writes into reserved blocks cost a quarter to a half less, and the file's blocks lie together.
+"""Disk space is reserved ahead of appends once a segment has RESERVE_FROM bytes: its size again, at most
+RESERVE_AHEAD. Writes to reserved blocks cost a quarter to a half less, and the file's blocks are contiguous.
 """
 
-RESERVE_WHERE_FREE = 2
+RESERVE_FREE_FACTOR = 2
 RESERVE_ABOVE = 10
-"""A segment's room is reserved where so many times as much is free, and more than one part in so many of the
-disk: what fills it is not to be room for records that may never come, of however many partitions.
+"""Space is only reserved if RESERVE_FREE_FACTOR times as much is free, and more than 1/RESERVE_ABOVE of the
+disk, so that reservations for many idle partitions do not fill the disk.
 """
 
 SCAN_BYTES = 4096
-"""One read of a header scan: the default index interval, so that it seldom takes two."""
+"""Bytes per read of a header scan: the default index interval, so most lookups take one read."""
 
 
 class CorruptLog(Exception):
-    """Bytes below the log end are not batches: the disk changed them. The segment may not be served."""
+    """Bytes below the log end are not valid batches: the disk changed them. The segment must not
+    be served.
+    """
 
 
 class BatchAt(NamedTuple):
@@ -61,15 +63,15 @@ class BatchAt(NamedTuple):
 
 
 class BatchBoundary(NamedTuple):
-    """A batch boundary: everything before `position` lies below `end_offset`."""
+    """A batch boundary: everything before `position` has offsets below `end_offset`."""
 
     position: int
     end_offset: int
 
 
 class Damage(NamedTuple):
-    """What the disk has changed in a segment, from the batch where it begins to the next one that is whole:
-    positions in the file, and the offsets that are lost with it.
+    """A damaged range of a segment, up to the next valid batch: file positions, and the offsets lost with
+    them.
     """
 
     position: int
@@ -112,7 +114,7 @@ class Segment:
         self.directory = directory
         self.base_offset = base_offset
         self.file_suffix = ""
-        """What its files' names have at the end while compaction makes or replaces it."""
+        """Extra file name suffix while compaction creates or replaces the segment."""
         self.end_offset = base_offset
         self.size = 0
         self.first_timestamp = NO_TIMESTAMP
@@ -123,34 +125,32 @@ class Segment:
         self.has_transactions: bool | None = False
         self.has_aborts = False
         self.content_version = 0
-        """How often bytes were taken from its end, or put back where they were damaged: what was copied of it
-        before holds only if this is as it was.
-        """
+        """Changes when the segment is truncated or repaired; work on an earlier version is then void."""
         self.damage: tuple[Damage, ...] = ()
-        """As far as it is known: reads go around it."""
+        """Known damage; reads stop before it."""
         self.open_file: SharedFile | None = None
-        """As long as there are not too many: take it by `file`."""
+        """The open file, unless it was closed because too many are open: use `file`."""
         self._offset_index: bytearray | None = bytearray()
         self._time_index: bytearray | None = bytearray()
         self._txn_index: bytearray | None = bytearray()
-        self._maximum_offset = base_offset  # of the batch that set max_timestamp
+        self._maximum_offset = base_offset  # last offset of the batch that set max_timestamp
         self._bytes_since_entry = 0
         self._has_excess = False  # a failed write may have left bytes beyond `size`
         self._reserved = False
         self.reserved_to = RESERVE_FROM
-        """An append that ends beyond it is followed by `reserve_ahead`."""
+        """An append that ends above it is followed by `reserve_ahead`."""
 
-    # -- what it is made of --
+    # -- files and indexes --
 
     def path(self, suffix: str = LOG) -> Path:
         return segment_file(self.directory, self.base_offset, suffix + self.file_suffix)
 
     @property
     def file(self) -> SharedFile:
-        """Open; to be held by whoever uses its descriptor. Raises OSError."""
+        """The open file; callers hold it while they use its descriptor. Raises OSError."""
         file = self.open_file
         if file is None:
-            create = self.size == 0 and not self.rolled  # what has bytes and is gone must not come back empty
+            create = self.size == 0 and not self.rolled  # a lost file must not come back empty
             return self.files.open_files.open(self, self.files, self.path(), create=create)
         file.used = True
         return file
@@ -192,8 +192,8 @@ class Segment:
     def append(
         self, buffer: Buffer, header: BatchHeader, base_offset: int, interval_bytes: int, now_ms: int
     ) -> None:
-        """Writes one batch at the end. An OSError leaves the segment as it was (the bytes beyond `size` are
-        void).
+        """Write one batch at the end. After an OSError the segment is unchanged; bytes beyond `size` are
+        void.
         """
         position = self.size
         self._write(buffer, now_ms)
@@ -202,8 +202,8 @@ class Segment:
     def append_run(
         self, buffer: Buffer, batches: Sequence[BatchAt], interval_bytes: int, now_ms: int
     ) -> None:
-        """Writes batches that lie one after the other in the buffer, from its start to its end, at once; as
-        `append` where it fails. They keep their offsets.
+        """Write contiguous batches that fill the buffer at once, with their offsets unchanged. After an
+        OSError the segment is unchanged.
         """
         start, first = self.size, batches[0].position
         self._write(buffer, now_ms)
@@ -220,7 +220,7 @@ class Segment:
             file.unsynced = True
         except OSError:
             self._has_excess = True
-            with suppress(OSError):  # gives back the room at once; if that fails too, the next use cuts
+            with suppress(OSError):  # frees the space at once; else the next append trims
                 self.trim()
             raise
         self.size = position + len(buffer)
@@ -229,9 +229,7 @@ class Segment:
             self.created_ms = now_ms
 
     def index_batch(self, position: int, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
-        """Takes a batch that stands at `position` into the indexes and totals (append and rebuild share
-        it).
-        """
+        """Add the batch at `position` to the indexes and totals. Used by appends and rebuilds."""
         last_offset = base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp and header.record_count:
             self.max_timestamp = header.max_timestamp
@@ -252,17 +250,13 @@ class Segment:
         self.has_aborts = True
 
     def roll(self) -> None:
-        """Makes the segment immutable: the last time entry is its maximum, and the indexes go to their
-        files.
-        """
+        """Make the segment immutable: add the last time index entry and write the index files."""
         self.add_time_entry()
         self.persist()
         self.rolled = True
 
     def persist(self) -> None:
-        """Writes the index files, cuts what a failed write left in the log and gives back room that is
-        reserved. Not durable before `sync`.
-        """
+        """Write the index files and trim the log file. Not durable before `sync`."""
         if self._has_excess or self._reserved:
             self.trim()
         for suffix, content in (
@@ -281,8 +275,8 @@ class Segment:
                 self.files.close(fd)
 
     def sync(self) -> None:
-        """fdatasync of the log, and of the indexes if the segment is rolled. May run in a thread, so it keeps
-        nothing open that the loop has let go of.
+        """fdatasync the log, and the indexes of a rolled segment. May run in a thread, so it does not reopen
+        the shared file.
         """
         try:
             file = self.open_file or SharedFile(self.files, self.path())
@@ -290,7 +284,7 @@ class Segment:
             if self.size or self.rolled:
                 raise
             return  # nothing was ever appended
-        file.unsynced = False  # first: an append beside it sets it again
+        file.unsynced = False  # first: a concurrent append sets it again
         self.files.sync(file.fd)
         if self.rolled:
             for suffix in INDEXES if self.has_aborts else INDEXES[:2]:
@@ -301,66 +295,67 @@ class Segment:
                     self.files.close(fd)
 
     def create(self) -> None:
-        """Its file, empty, so that its name says where the log goes on.
+        """Create the empty file, whose name says where the log continues.
 
-        Never is an empty file truncated: of one that was cut to nothing, ext4 writes out all dirty pages when
-        it is closed (auto_da_alloc, which is for those who replace files so), some 40 ms for 64 MiB.
+        An empty file is never truncated: when a file truncated to zero is closed, ext4 writes out all its
+        dirty pages (auto_da_alloc), which takes 40 ms for 64 MiB.
         """
         file = self.file
         if self.files.size(file.fd):
             self.trim()
 
     def trim(self) -> None:
-        """Cuts the file to `size`, and with it room that is reserved beyond."""
+        """Truncate the file to `size`, which also frees reserved space."""
         file = self.file
         self.files.truncate(file.fd, self.size)
         self._has_excess = self._reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def reserve_ahead(self, most: int) -> None:
-        """Takes room for as much again, within a segment of `most` bytes."""
+        """Reserve as much again as is used, up to a segment size of `most` bytes."""
         self.reserve(min(2 * self.size, self.size + RESERVE_AHEAD, most))
 
     def reserve(self, end: int) -> None:
-        """Takes the room up to a position of the file, if there is plenty (`preallocate`: of a whole segment,
-        ahead of its first batch). The size of the file stays as it is, so a crash leaves nothing to be cut.
+        """Reserve disk space up to a file position if plenty is free. `preallocate` reserves a whole segment
+        before its first batch. The file size stays as it is, so recovery after a crash has nothing to
+        truncate.
         """
-        self.reserved_to = max(end, self.size + RESERVE_FROM)  # also in vain: the next try is not at once
+        self.reserved_to = max(end, self.size + RESERVE_FROM)  # also after a failure, to delay the next try
         count = end - self.size
-        with suppress(OSError):  # a disk that cannot do it does without; what was appended stays so
+        with suppress(OSError):  # a reservation is optional
             file = self.file
             total, usable = self.files.space(self.directory)
-            if count > 0 and usable >= max(RESERVE_WHERE_FREE * count, total // RESERVE_ABOVE):
+            if count > 0 and usable >= max(RESERVE_FREE_FACTOR * count, total // RESERVE_ABOVE):
                 self.files.reserve(file.fd, self.size, count)
                 self._reserved = True
 
     def release_reserved(self) -> bool:
-        """Room that is reserved and not used; False if there is none. Raises OSError."""
+        """Free reserved space. Returns False if there is none. Raises OSError."""
         if not self._reserved:
             return False
         self.trim()
         return True
 
     def unload(self) -> None:
-        """Lets go of descriptor and indexes; the next use brings them back."""
+        """Release the descriptor and indexes; the next use loads them again."""
         if self.rolled:
             self.files.open_files.let_go(self)
             self._offset_index = self._time_index = self._txn_index = None
 
     def switch_directory(self, directory: Path, files: Files) -> None:
-        """Its files have moved, byte for byte; who reads the old ones still may."""
+        """Continue with identical files in another directory. Readers of the old files can continue."""
         self.directory, self.files = directory, files
         files.open_files.let_go(self)
         self._has_excess = self._reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def close(self) -> None:
-        """Lets go of the descriptor for good; slices handed out keep it until they are sent."""
+        """Release the descriptor for good; slices that are being sent keep it open."""
         self.files.open_files.let_go(self)
 
     def prefix_until(self, cut: BatchBoundary, interval_bytes: int) -> "Segment":
-        """What is left of it before a boundary, as a description of the same file. Raises OSError, and
-        CorruptLog if the batches cannot be walked over.
+        """The segment as it would be after truncation at a boundary, over the same file. Raises OSError, and
+        CorruptLog if its batches cannot be read.
         """
         rest = Segment(self.files, self.directory, self.base_offset, self.created_ms)
         for position, header in self.scan(0, cut.position):
@@ -387,7 +382,7 @@ class Segment:
         self.trim()
 
     def reset_indexes(self) -> None:
-        """Before a rebuild: as if no batch had been seen."""
+        """Clear indexes and totals before a rebuild."""
         self._offset_index, self._time_index, self._txn_index = bytearray(), bytearray(), bytearray()
         self.max_timestamp = self.first_timestamp = NO_TIMESTAMP
         self._maximum_offset = self.end_offset = self.base_offset
@@ -395,7 +390,7 @@ class Segment:
         self.has_transactions, self.has_aborts, self.rolled = False, False, False
 
     def set_indexes(self, offset_index: Buffer, time_index: Buffer, txn_index: Buffer) -> None:
-        """Indexes read from their files."""
+        """Use indexes read from their files."""
         self._offset_index, self._time_index, self._txn_index = map(
             bytearray, (offset_index, time_index, txn_index)
         )
@@ -403,8 +398,8 @@ class Segment:
         self.has_transactions = True if txn_index else None
 
     def resume_index(self, last_entry_position: int, maximum_offset: int) -> None:
-        """After a clean start: where the loaded indexes end, so that appending goes on as if it had never
-        stopped.
+        """Set where the loaded indexes end, so that appends continue as if the segment had never
+        been closed.
         """
         self._bytes_since_entry = 0 if self.size == 0 else self.size - last_entry_position
         self._maximum_offset = maximum_offset
@@ -414,15 +409,16 @@ class Segment:
     def scan(
         self, position: int, end: int | None = None, *, expected: int | None = None
     ) -> Iterator[BatchAt]:
-        """Position and header of each batch from a batch boundary on, save those known to be damaged; raises
-        CorruptLog where lengths or offsets cannot be. `expected`: all batches before end below it.
+        """Position and header of each batch from a batch boundary on, without known damaged ones.
+
+        Raises CorruptLog at an invalid length or offset. `expected`: all earlier batches end below it.
         """
         end = self.size if end is None else end
         expected = self.base_offset if expected is None else expected
         most = self.base_offset + LARGEST_RELATIVE_OFFSET + 1
         if position >= end:
-            return  # where nothing was ever appended a look makes no file
-        file, read_at = self.file, self.files.read_at  # held: the segment may be unloaded meanwhile
+            return  # an empty segment may have no file
+        file, read_at = self.file, self.files.read_at  # held, as the segment may be unloaded
         chunk, chunk_at = b"", position
         while position < end:
             if self.damage and (sound := self._past_damage(position)) != position:
@@ -444,14 +440,14 @@ class Segment:
             position += header.batch_length + LOG_OVERHEAD
 
     def find(self, offset: int) -> BatchAt | None:
-        """The first batch that ends above `offset`; None if the segment has none."""
+        """The first batch that ends above `offset`, or None."""
         for batch in self.scan(find_position(self.offset_index, self.base_offset, offset)):
             if batch.header.last_offset >= offset:
                 return batch
         return None
 
     def boundary_before(self, offset: int) -> BatchBoundary:
-        """The boundary before which every batch lies wholly below `offset`: a reader's upper end."""
+        """The boundary before which all batches are below `offset`: the upper end of a read."""
         if offset >= self.end_offset:
             return BatchBoundary(self.size, self.end_offset)
         for damage in self.damage:
@@ -465,8 +461,8 @@ class Segment:
     def boundary_within(
         self, start: int, max_bytes: int, upper: BatchBoundary, epochs: LeaderEpochs | None = None
     ) -> BatchBoundary | None:
-        """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if none
-        fits. Raises CorruptLog, also where a header on the way is of another leader epoch than `epochs` say.
+        """The last batch boundary at most `max_bytes` after `start` and not after `upper`; None if there is
+        none. Raises CorruptLog, also if a header on the way contradicts `epochs`.
         """
         if start + max_bytes >= upper.position:
             return upper
@@ -487,14 +483,14 @@ class Segment:
         return found
 
     def find_timestamp(self, timestamp: int, from_offset: int) -> Iterator[BatchAt]:
-        """The batches that may hold the first record at or after a timestamp, nearest first."""
+        """The batches that may hold the first record at or after a timestamp, in order."""
         start = max(find_offset_for_time(self.time_index, self.base_offset, timestamp), from_offset)
         for batch in self.scan(find_position(self.offset_index, self.base_offset, start)):
             if batch.header.max_timestamp >= timestamp and batch.header.last_offset >= from_offset:
                 yield batch
 
     def detect_transactions(self) -> None:
-        """After a start it is not known whether a segment has any."""
+        """Determine whether the segment has transactions, which is unknown after a restart."""
         if self.has_transactions is None:
             self.has_transactions = any(batch.header.is_transactional for batch in self.scan(0))
 
@@ -509,7 +505,7 @@ class Segment:
         return position
 
     def _indexed_position(self, position: int) -> int:
-        """The last indexed batch boundary at or before a position; 0 if there is none."""
+        """The last indexed batch boundary at or before a position, or 0."""
         index = self.offset_index
         size = OFFSET_ENTRY.size
         at = bisect_right(
@@ -518,7 +514,7 @@ class Segment:
         return int(OFFSET_ENTRY.unpack_from(index, (at - 1) * size)[1]) if at else 0
 
     def add_time_entry(self) -> None:
-        """Only if it says something new, as Kafka's `maybeAppend`."""
+        """Add an entry if the maximum timestamp has grown, as Kafka's `maybeAppend`."""
         index = self.time_index
         last = TIME_ENTRY.unpack_from(index, len(index) - TIME_ENTRY.size)[0] if index else NO_TIMESTAMP
         if self.max_timestamp > last:

@@ -1,11 +1,10 @@
-"""Reads one segment again, step by step, in threads: checks the CRC of every batch, and compares its header
-with the batches around it and with the leader epochs of the log.
+"""Segment scrub: reads one segment in steps and checks the CRC and header of every batch, for the scrubber.
 
-Meanwhile the log may be appended to, cut, compacted, moved or deleted: so it reads a file that it holds, up
-to where the segment ended when it began, and looks a second time before it calls anything damage. What it has
-found counts only if the segment is still what it was (`holds`), which its owner asks on the event loop.
-Where damage ends is found by the batch behind it, or by the offset index. Called by the scrubber of the
-runtime: made and judged on the loop, one `step` at a time in a thread.
+During a scrub the log may be appended to, truncated, compacted, moved or deleted. The scrub therefore reads a
+file that it holds, up to the end at the start, and reads again before it reports damage. The result counts
+only if the segment is unchanged (`is_current`), which the owner checks on the event loop. The end of a
+damaged range is found by the next intact batch, or by the offset index. Created and evaluated on the event
+loop; each `step` runs in a thread.
 """
 
 from collections.abc import Iterator
@@ -25,11 +24,11 @@ from tierlog.records.indexes import OFFSET_ENTRY
 
 STEP_BYTES = 1 << 20
 STEP_BATCHES = 128
-"""After which a step ends: it holds the interpreter for a millisecond or two."""
+"""Limits of a step: it holds the interpreter lock for a millisecond or two."""
 
 
 class SegmentScrub:
-    """Of one that is not empty. Raises OSError, as its steps do."""
+    """Scrub of a segment that is not empty. The constructor and the steps raise OSError."""
 
     def __init__(self, log: PartitionLog, segment: Segment) -> None:
         self.segment = segment
@@ -38,7 +37,7 @@ class SegmentScrub:
         self.batches = 0
         self.has_transactions = False
         self.checksum = 0
-        """CRC-32C of the segment's file, of the very bytes that were checked, if nothing is damaged."""
+        """CRC-32C of the segment's file, of the bytes that were checked, if nothing is damaged."""
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
@@ -52,13 +51,13 @@ class SegmentScrub:
         self._batches = self._from_here()
 
     @property
-    def holds(self) -> bool:
-        """Whether the log still has what was looked at; one that has moved reads from another file."""
+    def is_current(self) -> bool:
+        """Whether the log still has the content that was read, in the same directory."""
         log, segment = self._log, self.segment
         return segment.content_version == self._cuts and log.swaps is self._swaps and log.has(segment)
 
     def step(self) -> int:
-        """Reads on; how many bytes. In a thread."""
+        """Read further, in a thread; returns the number of bytes."""
         began, batches = self._at.position, self.batches
         while self._at.position < self._end.position:
             found = next(self._batches, None)
@@ -79,7 +78,7 @@ class SegmentScrub:
         return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
 
     def _pass_damage(self) -> None:
-        """What lies here is no batch that could follow; unless a second look says otherwise."""
+        """Skip the batch at this position, which is invalid, unless a second read says otherwise."""
         at = self._at
         known = self._known.get(at.position)
         again = next(self._from_here(), None) if known is None else None
@@ -92,7 +91,9 @@ class SegmentScrub:
         self._batches = self._from_here()
 
     def _next_whole(self) -> BatchBoundary:
-        """The first batch behind here that is whole: behind the damaged one, if its length is; or indexed."""
+        """The first intact batch after this position: after the damaged batch if its length is right, or at
+        an indexed position.
+        """
         for position in self._candidates():
             if self._at.position < position < self._end.position:
                 header = self._whole_batch(position)

@@ -1,12 +1,14 @@
-"""A cleaned segment takes the place of those that it was made from, and a crash leaves one or the other.
+"""Segment swap: replaces segments by the cleaned one made from them; a crash leaves one or the other.
 
-The cleaned files are durable as `.cleaned` before any of this. Then, with the directory synced between two
-steps:
-  begin    they are renamed to `.swap`, the log last: from here on the new content is the one that counts;
-  install  readers get the new segment, and the old files are renamed to `.deleted`;
-  finish   `.swap` goes off the names, the log last.
-`complete_swaps` does the rest of it when a log is opened. Called on the event loop, by PartitionLog and by
-the cleaner of the runtime.
+The cleaned files are durable as `.cleaned` before it starts. The steps, with a sync of the directory between
+them:
+
+- `begin` renames them to `.swap`, the log last: from then on the new content counts;
+- `install` gives readers the new segment and renames the old files to `.deleted`;
+- `finish` removes the `.swap` suffix, from the log last.
+
+After a crash, `complete_swaps` does the rest when the log is opened. Called on the event loop by PartitionLog
+and the log cleaner.
 """
 
 import re
@@ -35,7 +37,7 @@ class SwapStage(IntEnum):
 
 @dataclass(slots=True)
 class Swap:
-    """`cleaned` holds what is left of `sources`, neighbours, the first of which has its base offset."""
+    """`cleaned` replaces `sources`, contiguous segments of which the first has the same base offset."""
 
     cleaned: Segment
     sources: tuple[Segment, ...]
@@ -51,7 +53,7 @@ class Swap:
         self.stage = SwapStage.FINISHED
 
     def _rename(self, file_suffix: str) -> None:
-        """May be called again after it failed half way."""
+        """May be repeated after it failed halfway."""
         segment = self.cleaned
         files, directory, base = segment.files, segment.directory, segment.base_offset
         for suffix in (*INDEXES, LOG):
@@ -62,7 +64,7 @@ class Swap:
 
 
 class SwappableLog(Protocol):
-    """What is asked of the log."""
+    """The part of a log that a swap uses."""
 
     @property
     def config(self) -> TopicConfig: ...
@@ -71,9 +73,8 @@ class SwappableLog(Protocol):
 
 
 class Swaps:
-    """The swap of one log that is under way, if there is one. All steps raise OSError and can be repeated.
-
-    A step that failed leaves it pending: the next cleaning goes on with it, or a deletion that comes first.
+    """The pending swap of one log, if any. All steps raise OSError and can be repeated. After a failed step
+    the swap stays pending: the next cleaning completes it, or a deletion that comes first.
     """
 
     __slots__ = ("_delayed_deletion", "_directory", "_files", "pending")
@@ -85,19 +86,19 @@ class Swaps:
         self.pending: Swap | None = None
 
     def begin(self, log: SwappableLog, swap: Swap) -> bool:
-        """False, and nothing was done, if the log has changed since the cleaning began."""
+        """Returns False and does nothing if the log has changed since the cleaning began."""
         if self.pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
             return False
-        self.pending = swap  # before its first step, which may fail half way
+        self.pending = swap  # before its first step, which may fail halfway
         swap.begin()
         return True
 
     def after_begin(self, log: SwappableLog, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
-        """What is still to do, each of it after a sync of the directory."""
+        """The remaining steps, each to be called after a sync of the directory."""
         return partial(self.install, log, swap, now_ms), partial(self.finish, swap)
 
     def install(self, log: SwappableLog, swap: Swap, now_ms: int) -> None:
-        """Nothing happens if a deletion was faster and did it."""
+        """Does nothing if a deletion has completed the swap."""
         if swap.stage is not SwapStage.BEGUN:
             return
         first = swap.sources[0]
@@ -114,7 +115,9 @@ class Swaps:
             self.pending = None
 
     def complete(self, log: SwappableLog, now_ms: int) -> bool:
-        """Before segments are dropped or cut, at the price of two fsyncs here; True if there was one."""
+        """Complete a pending swap before segments are dropped or truncated, with two fsyncs. Returns whether
+        there was one.
+        """
         swap = self.pending
         if swap is None:
             return False
@@ -125,22 +128,23 @@ class Swaps:
         return True
 
     def close(self) -> None:
-        """The next start completes it."""
+        """The next start completes a pending swap."""
         if self.pending is not None:
             self.pending.cleaned.close()
 
 
 def discard(cleaned: Segment) -> None:
-    """Unlinks the files of a cleaned segment that is not wanted."""
+    """Delete the files of a cleaned segment that is not used."""
     cleaned.close()
     for suffix in (LOG, *INDEXES):
         cleaned.files.unlink(cleaned.path(suffix), missing_ok=True)
 
 
 def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
-    """Carries out what a crash interrupted after `begin`. What it replaces is told by the offsets in it,
-    since its last batch is always the last one of what it was made from. Its indexes are built anew: which
-    of them were renamed before the crash cannot be known.
+    """Complete swaps that a crash interrupted after `begin`.
+
+    The offsets in the new segment say which ones it replaces, as its last batch is always the last one of the
+    sources. Its indexes are rebuilt, since some may not have been renamed before the crash.
     """
     names = files.list_directory(directory)
     bases = sorted(parsed[0] for name in names if (parsed := parse_segment_file(name)) and parsed[1] == LOG)

@@ -1,17 +1,19 @@
-"""Unclean restart detection: tells the controller whether a log directory still has all that it acknowledged.
+"""Unclean restart detection: tells the controller whether a log directory still has everything it
+acknowledged.
 
-Two things may take acknowledged records from a directory while no process uses it:
+Two things can remove acknowledged records from a directory while no process uses it:
 
-- A crash of the machine. What a killed process had written is in the kernel's page cache, so the boot id of
-  the machine is noted beside the logs: under the same boot nothing is lost, nor after a clean stop.
-- An operator who puts an older copy back (a backup, a snapshot of the volume). Each directory carries the
-  broker epoch under which it was last used, in the marker of a clean stop or beside the boot id, and the
-  controller compares it with the epoch that it last let serve (KIP-966). A copy of the same epoch is
-  recognised by the inode and change time of `meta.properties`, which is written once. Only the change time
-  shows a copy that is written over the files in place, and `chown` and `chmod` set it too: nothing tells them
-  apart, so after an unclean stop they count as a copy.
+- A crash of the machine. A killed process leaves its writes in the kernel's page cache, so the boot id of the
+  machine is recorded next to the logs: after a restart under the same boot id, or after a clean shutdown,
+  nothing is lost.
+- An operator who restores an older copy (a backup or a volume snapshot). Each directory holds the broker
+  epoch under which it was last used, in the clean shutdown file or next to the boot id, and the controller
+  compares it with the last epoch it unfenced (KIP-966). A copy from the same epoch is detected by the inode
+  and change time of `meta.properties`, which is written once. A copy written over the files in place changes
+  only the change time, as `chown` and `chmod` do. They cannot be told apart, so after an unclean shutdown
+  they count as a restored copy.
 
-A replica that may have lost what it acknowledged must not be elected as if it had not. Called by app.py.
+A replica that may have lost acknowledged records must not be elected as if it had not. Called by app.py.
 """
 
 import os
@@ -29,8 +31,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LastUse(NamedTuple):
-    """What the boot file says. `boot`: empty if it may have lost what was not synced. `stamp`: of
-    `meta.properties` at that time."""
+    """Content of the boot id file. `boot`: empty if unsynced data may have been lost. `stamp`: that of
+    `meta.properties` at the time.
+    """
 
     boot: str = ""
     broker_epoch: int = UNKNOWN_EPOCH
@@ -38,15 +41,16 @@ class _LastUse(NamedTuple):
 
 
 def boot_id() -> str:
-    """Of the running kernel; empty where it cannot be told, which is taken for another each time."""
+    """The boot id of the running kernel; empty if unknown, which counts as a new boot each time."""
     with suppress(OSError):
         return _BOOT_ID.read_text().strip()
     return ""
 
 
 def data_loss_reason(files: Files, directories: Iterable[Path], boot: str) -> str | None:
-    """Why bytes that were not synced may be gone, for the operator; None: they are there. To be called before
-    the logs are opened, which removes the marker of a clean stop."""
+    """Why unsynced data may be lost, for the operator; None if it is not. Call it before the logs are opened,
+    which removes the clean shutdown file.
+    """
     for directory in directories:
         if (
             _clean_epoch(files, directory) is None
@@ -61,15 +65,16 @@ def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
 
 
 def previous_broker_epoch(files: Files, directories: Iterable[Path]) -> int:
-    """The broker epoch under which all of them were used, the least if they differ; UNKNOWN_EPOCH if one does
-    not know. To be called before the logs are opened.
+    """The lowest broker epoch under which the directories were last used; UNKNOWN_EPOCH if one does not say.
+    Call it before the logs are opened.
     """
     return min((_epoch(files, directory) for directory in directories), default=UNKNOWN_EPOCH)
 
 
 def record_broker_epoch(files: Files, directories: Iterable[Path], broker_epoch: int) -> None:
-    """From now on they are used under this broker epoch. To be called after the registration and before the
-    broker is let in: a directory without the epoch of a broker that served has been put back. Raises OSError.
+    """Record that the directories are used under this broker epoch. Call it after the registration and before
+    the broker is unfenced: a directory without the epoch of a broker that served has been restored. Raises
+    OSError.
     """
     for directory in directories:
         last = _read(files, directory)
@@ -78,9 +83,11 @@ def record_broker_epoch(files: Files, directories: Iterable[Path], broker_epoch:
 
 
 def record_boot_id(files: Files, directories: Iterable[Path], boot: str) -> None:
-    """From now on they are used under this boot. Not before the controller knows of a loss, and the logs are
-    without what it tore: else the process after one that is killed meanwhile would keep the loss to itself,
-    and take the torn ends for damage. Raises OSError.
+    """Record that the directories are used under this boot. Raises OSError.
+
+    Call it after the controller has been told of a loss and torn log ends have been truncated. Otherwise, if
+    this process is killed in between, the next one would not report the loss and would take the torn ends for
+    damage.
     """
     for directory in directories:
         last = _read(files, directory)
@@ -90,9 +97,9 @@ def record_boot_id(files: Files, directories: Iterable[Path], boot: str) -> None
 
 
 def clear_boot_id(files: Files, directories: Iterable[Path]) -> None:
-    """Bytes may be gone although the machine runs on: an fsync has failed, and what the kernel then dropped
-    is unknown. As far as a failing disk allows it, the next start tells the controller. The broker epoch
-    stays: the directory is no older copy.
+    """Record that unsynced data may be lost although the machine still runs: after a failed fsync it is
+    unknown what the kernel dropped. If the failing disk allows the write, the next start tells the
+    controller. The broker epoch stays, since the directory is not an older copy.
     """
     for directory in directories:
         try:
@@ -106,15 +113,15 @@ def clear_boot_id(files: Files, directories: Iterable[Path]) -> None:
 def _unsynced_loss_reason(files: Files, directory: Path, boot: str) -> str | None:
     last = _read(files, directory)
     if not boot:
-        return "this machine does not tell its boot id"
+        return "this machine has no boot id"
     if not last.boot:
-        return f"{BOOT_FILE} names no boot: the directory is new, or an fsync failed there"
+        return f"{BOOT_FILE} has no boot id: the directory is new, or an fsync failed there"
     if last.boot != boot:
-        return "the machine has been booted since its last process, which was not stopped clean"
+        return "the machine has rebooted since the last process, which was not shut down clean"
     if last.stamp != _stamp(directory):
         return (
-            f"{META_PROPERTIES} has changed since its last process, which was not stopped clean: a copy was "
-            "put back, or its owner or mode was set (chown, chmod, fsGroup)"
+            f"{META_PROPERTIES} has changed since the last process, which was not shut down clean: a copy "
+            "was restored, or its owner or mode was set (chown, chmod, fsGroup)"
         )
     return None
 
@@ -131,7 +138,7 @@ def _clean_epoch(files: Files, directory: Path) -> int | None:
 
 
 def _stamp(directory: Path) -> str:
-    """Changes with every copy of the file, in place or not: no program can set the change time."""
+    """Changes with every copy of the file, even in place: no program can set the change time."""
     with suppress(OSError):
         status = os.stat(directory / META_PROPERTIES)
         return f"{status.st_ino}:{status.st_ctime_ns}"
@@ -139,7 +146,7 @@ def _stamp(directory: Path) -> str:
 
 
 def _read(files: Files, directory: Path) -> _LastUse:
-    """A line for each field; a file of an earlier version has the first one alone."""
+    """One line per field; files of earlier versions have only the first."""
     with suppress(OSError, ValueError):
         boot, *rest = files.read_whole(directory / BOOT_FILE).decode().splitlines()
         return _LastUse(boot, int(rest[0]), rest[1]) if len(rest) > 1 else _LastUse(boot)

@@ -1,8 +1,8 @@
-"""The file port of one data directory: passes every operation on, and tells the directory what went wrong.
+"""File port of one log directory: reports write errors to the directory.
 
-So a failed device is noticed at the one door that all its writers use (logs, recovery, cleaner, checkpoints),
-in whatever thread they run. Reads are passed on unwatched: a bad sector costs one answer, not a directory.
-Built by LogDirectory.
+All writers of a directory (logs, recovery, cleaner, checkpoints) use it, so a failed device is noticed
+wherever it happens, in any thread. Read errors are not reported: a bad sector costs one response, not the
+directory. Built by LogDirectory.
 """
 
 import errno
@@ -14,14 +14,14 @@ from tierlog.base.files import Files
 DEVICE_ERRORS = frozenset(
     {errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.EUCLEAN, errno.ESTALE, errno.EREMOTEIO}
 )
-"""What a device says that is broken, gone, or was made read-only by a kernel that found it damaged."""
+"""Errors of a device that is broken, gone, or was made read-only by the kernel."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class FailureListener(Protocol):
-    """Who is told; in any thread."""
+    """Called in any thread."""
 
     def on_error(self, error: OSError) -> None: ...
     def on_sync_error(self, error: OSError) -> None: ...
@@ -33,7 +33,7 @@ class WatchedFiles:
         self.close, self.size, self.read_at = files.close, files.size, files.read_at
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
         self.exists, self.size_of, self.space = files.exists, files.size_of, files.space
-        self.reserve = files.reserve  # a courtesy: no room for it is no trouble
+        self.reserve = files.reserve  # optional: a failure does not matter
         self.open = _watched(files.open, listener.on_error)  # always for writing too
         self.writev_at = _watched(files.writev_at, listener.on_error)
         self.truncate = _watched(files.truncate, listener.on_error)

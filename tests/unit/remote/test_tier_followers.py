@@ -21,7 +21,7 @@ from tierlog.broker.remote.tier_driver import TierDriver
 from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStart
 from tierlog.broker.replication.core.follower import Append, Fetched, StartFromTier, Step
 from tierlog.broker.replication.replica import AppendResult, ReadResult, Replica
-from tierlog.broker.storage.log_suffix import LEFT_BYTES
+from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import PartitionImage, RemotePartition
@@ -514,7 +514,7 @@ async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
 
 async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) -> None:
     await within_a_segment(pair)
-    pair.other.files.room = LEFT_BYTES
+    pair.other.files.room = FREE_BYTES_KEPT
     await pair.elect(2)
     await until(lambda: pair.other.driver.status("t")[0].last_error is not None)
     assert "no room to copy" in (pair.other.driver.status("t")[0].last_error or "")

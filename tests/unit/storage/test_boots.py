@@ -87,7 +87,7 @@ def test_why_records_may_be_gone(directories: list[Path]) -> None:
     assert "is new" in str(data_loss_reason(FILES, directories, "one"))
     record_boot_id(FILES, directories, "one")
     assert data_loss_reason(FILES, directories, "one") is None
-    assert "has been booted since" in str(data_loss_reason(FILES, directories, "two"))
+    assert "has rebooted since" in str(data_loss_reason(FILES, directories, "two"))
     os.chown(directories[1] / META_PROPERTIES, os.getuid(), os.getgid())
     why = str(data_loss_reason(FILES, directories, "one"))
     assert str(directories[1]) in why and "chown" in why

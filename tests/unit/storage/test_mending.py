@@ -85,7 +85,7 @@ def test_the_range_is_served_again_once_it_is_on_the_disk(directory: Path) -> No
     mending.sync()
     assert mending.finish() and log.damage == ()
     assert log.read(DAMAGED, 1 << 20, COUNT, min_one=True).base_offset == DAMAGED
-    assert log.log_end_offset == COUNT and not mending.holds
+    assert log.log_end_offset == COUNT and not mending.is_current
     assert scrub(log) == []
     log.check()
     log.close(clean=True)
@@ -135,7 +135,7 @@ def test_what_was_cut_meanwhile_is_not_written_over(directory: Path) -> None:
     log = opened(directory)
     [mending] = scrub(log)
     log.truncate_to(DAMAGED, NOW)
-    assert not mending.holds and not mending.finish()
+    assert not mending.is_current and not mending.finish()
     assert log.damage == ()
     log.close(clean=False)
 
