@@ -242,12 +242,12 @@ class DirectoryMove:
         while True:
             self.require_going()
             room = await self.target.run(self.target.space)
-            seen = future.look(log)
-            missing = future.missing_bytes(seen)
+            state = future.log_state(log)
+            missing = future.missing_bytes(state)
             try:
                 self._require_room(room, missing)
                 self.missing_bytes = missing
-                await self._copy(future, future.copy(seen, self._spend, chunk_bytes=self._pace.chunk_bytes))
+                await self._copy(future, future.copy(state, self._spend, chunk_bytes=self._pace.chunk_bytes))
             except NoRoom:
                 if not await self._leftovers.wait_for_removal(self.target):
                     raise
@@ -260,7 +260,7 @@ class DirectoryMove:
                 await asyncio.sleep(self._pause_s(changes))
                 continue
             changes = 0
-            left = future.missing_bytes(future.look(log))
+            left = future.missing_bytes(future.log_state(log))
             if left <= close_bytes and log.swaps.pending is None:
                 return
             if left > missing // 2:
@@ -272,25 +272,25 @@ class DirectoryMove:
         what comes now the next flush sees to that. Raises as `FutureLog.copy` does.
         """
         log, go_on = self.replica.log, partial(self._pace.count_unthrottled, self.stop)
-        await self._copy(future, future.copy(future.look(log), go_on))
+        await self._copy(future, future.copy(future.log_state(log), go_on))
         for _ in range(HELD_ROUNDS):
-            now = future.look(log)
-            if future.is_close_to(now, SWITCH_BYTES) or not future.lacks_the_end_only(now):
+            now = future.log_state(log)
+            if future.is_almost_complete(now, SWITCH_BYTES) or not future.only_end_is_missing(now):
                 return
-            await self._run(partial(future.append_rest, now, go_on))
+            await self._run(partial(future.copy_end, now, go_on))
 
     def _switch(self, future: FutureLog) -> bool:
         """In one turn of the event loop, on which appends are made. Raises OSError, and changes nothing
         then.
         """
         target, log = self.target, self.replica.log
-        now = future.look(log)
-        if log.swaps.pending is not None or not future.lacks_the_end_only(now):
+        now = future.log_state(log)
+        if log.swaps.pending is not None or not future.only_end_is_missing(now):
             return False
-        if not future.is_close_to(now, SWITCH_BYTES):
+        if not future.is_almost_complete(now, SWITCH_BYTES):
             return False
         try:
-            future.append_rest(now, partial(self._pace.count_unthrottled, self.stop))
+            future.copy_end(now, partial(self._pace.count_unthrottled, self.stop))
         except LogChanged:
             return False
         directory = target.directory(self.name)

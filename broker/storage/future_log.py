@@ -1,14 +1,15 @@
-"""The copy of a log in another directory, which is to take its place (KIP-113).
+"""Future log: the copy of a log in another directory, which will replace it (AlterReplicaLogDirs, KIP-113).
 
-Files are copied as they are, batches are not appended anew: so offsets, indexes, leader epochs and snapshots
-of producers are those of the log. What the log is made of is looked at on the event loop (`look`), copied in
-a thread (`copy`, then `sync`) while appends go on, and looked at again: rolled segments do not change, the
-active one only grows, and whatever was dropped, compacted or cut meanwhile is told by the segment object and
-the times that it was cut, and copied anew. The end that is still missing is short at last, and is copied by
-`append_rest`, in the end on the event loop itself: then both are the same, and the copy can become the log.
-Everything up to the last `sync`, beside which no flush of the log was under way, is on disk by then. A crash
-before that leaves a copy which nobody reads. A log may have very many segments: of those that are known, a
-look costs next to nothing. Called by the directory moves of the runtime.
+Files are copied as they are, so offsets, indexes, leader epochs and producer snapshots are those of the log.
+`log_state` captures the log on the event loop; `copy` and `sync` run in a thread while appends continue; then
+the log is captured again. Rolled segments do not change and the active one only grows. Segments that were
+dropped, compacted or truncated in the meantime are recognised by the segment object and its content version,
+and copied again. The remaining end is eventually short, and `copy_end` copies it, finally on the event loop:
+then both logs are equal, and the copy can become the log.
+
+Everything up to the last `sync` that no flush of the log overlapped is on disk by then. A crash before that
+leaves a copy that is never read. Capturing costs almost nothing for segments that are already copied, as a
+log may have very many. Called by the directory moves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,27 +31,29 @@ from tierlog.broker.storage.names import (
 from tierlog.broker.storage.segment import Segment
 
 CHUNK_BYTES = 1 << 20
-"""Read and written at a time."""
+"""Bytes read and written at a time."""
 
 SYNC_BYTES = 64 << 20
-"""Written between two fsyncs, of however many files: others on that disk do not wait behind all of it, and
-whoever writes there, above all the event loop, is not held up by a kernel with too much to write back.
+"""Bytes written between two fsyncs, over all files, so that other writers on that disk, in particular the
+event loop, do not wait for a long writeback.
 """
 
-NEW_SEGMENTS_ON_LOOP = 2
-"""Begun since the last copy: each costs some files, and a busy disk takes its time to make one."""
+MAX_NEW_SEGMENTS_ON_LOOP = 2
+"""Segments started since the last copy: each needs several files, and creating a file on a busy disk takes
+time.
+"""
 
 Spend = Callable[[int], None]
-"""Told before so many bytes are copied: waits, or raises to stop."""
+"""Called before bytes are copied: waits, or raises to stop."""
 
 
 class LogChanged(Exception):
-    """A file is not what it was when the log was looked at: look again."""
+    """A file has changed since the log was captured: capture it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A segment as it was when the log was looked at; segments are the same if they are one object."""
+class SegmentState:
+    """A captured segment. Segments are the same if they are the same object."""
 
     segment: Segment
     size: int
@@ -58,42 +61,42 @@ class Piece:
     rolled: bool
     content_version: int
 
-    def has_become(self, later: "Piece") -> bool:
-        """Whether nothing happened to it since but appends, and perhaps a roll."""
+    def has_become(self, later: "SegmentState") -> bool:
+        """Whether only appends, and possibly a roll, happened since."""
         same = self.segment is later.segment and self.content_version == later.content_version
         return same and self.size <= later.size and self.rolled <= later.rolled
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A log at a moment; its active segment is the last piece. `damaged`: a start found it so, and that was
-    not told yet.
+class LogState:
+    """A captured log, whose last segment is the active one. `damaged`: recovery found damage that has not
+    been reported yet.
     """
 
-    pieces: tuple[Piece, ...]
+    segments: tuple[SegmentState, ...]
     epochs: bytes
     damaged: bool
 
     @property
     def end_offset(self) -> int:
-        return self.pieces[-1].end_offset
+        return self.segments[-1].end_offset
 
 
 class FutureLog:
-    """`files` are those of the target, `source` those of the log."""
+    """`files` are those of the target directory, `source` those of the log."""
 
     def __init__(self, directory: Path, files: Files, source: Files, start_offset: int) -> None:
         self.directory = directory
         self.end_offset = start_offset
-        """Everything that the log had below it when it was copied is here."""
+        """Everything the log had below it when captured has been copied."""
         self.copied_bytes = 0
         self._files = files
         self._source = source
-        self._pieces: dict[int, Piece] = {}  # by base offset
-        self._latest: tuple[Piece, ...] = ()  # all of them in order, unless a copy was cut short
+        self._copied: dict[int, SegmentState] = {}  # by base offset
+        self._latest: tuple[SegmentState, ...] = ()  # all of them in order, unless a copy was interrupted
         self.unsynced: set[Path] = set()
-        """Files that `copy` has written, until `sync` is called for them."""
-        self._begun: set[int] = set()  # those of which there may be files
+        """Files that `copy` has written and `sync` has not synced."""
+        self._started: set[int] = set()  # base offsets that may have files
         self._epochs = b""
         self._damaged = False
         self._chunk_bytes = CHUNK_BYTES
@@ -101,14 +104,14 @@ class FutureLog:
 
     # -- on the event loop --
 
-    def look(self, log: PartitionLog) -> Look:
-        """While no copy is under way."""
-        pieces = tuple(map(self._piece, (*log.rolled_below(log.log_end_offset), log.active)))
+    def log_state(self, log: PartitionLog) -> LogState:
+        """Capture the log while no copy is running."""
+        segments = tuple(map(self._segment_state, (*log.rolled_below(log.log_end_offset), log.active)))
         damaged = log.was_damaged and log.active.files.exists(log.directory / DAMAGED)
-        return Look(pieces, log.epochs.encode(), damaged)
+        return LogState(segments, log.epochs.encode(), damaged)
 
-    def _piece(self, segment: Segment) -> Piece:
-        known = self._pieces.get(segment.base_offset)
+    def _segment_state(self, segment: Segment) -> SegmentState:
+        known = self._copied.get(segment.base_offset)
         if (
             known is not None
             and known.segment is segment
@@ -116,62 +119,65 @@ class FutureLog:
             and known.content_version == segment.content_version
         ):
             return known
-        return Piece(segment, segment.size, segment.end_offset, segment.rolled, segment.content_version)
+        return SegmentState(
+            segment, segment.size, segment.end_offset, segment.rolled, segment.content_version
+        )
 
-    def missing_bytes(self, seen: Look) -> int:
-        """What `copy` would copy."""
-        pieces = seen.pieces
-        if self.lacks_the_end_only(seen):
-            pieces = pieces[len(self._latest) - 1 :]
-        return sum(piece.size - self._had(piece) for piece in pieces)
+    def missing_bytes(self, state: LogState) -> int:
+        """Bytes that `copy` would copy."""
+        segments = state.segments
+        if self.only_end_is_missing(state):
+            segments = segments[len(self._latest) - 1 :]
+        return sum(entry.size - self._copied_size(entry) for entry in segments)
 
-    def lacks_the_end_only(self, seen: Look) -> bool:
-        """Whether since the last `copy` there were but appends, and rolls."""
+    def only_end_is_missing(self, state: LogState) -> bool:
+        """Whether only appends and rolls happened since the last copy."""
         count = len(self._latest)
-        if not 0 < count <= len(seen.pieces):
+        if not 0 < count <= len(state.segments):
             return False
-        if not self._latest[-1].has_become(seen.pieces[count - 1]):
+        if not self._latest[-1].has_become(state.segments[count - 1]):
             return False
-        return self._latest[:-1] == seen.pieces[: count - 1]
+        return self._latest[:-1] == state.segments[: count - 1]
 
-    def is_close_to(self, seen: Look, most_bytes: int) -> bool:
-        """Whether the end that it lacks may be copied on the event loop."""
-        new = len(seen.pieces) - len(self._latest)
-        return new <= NEW_SEGMENTS_ON_LOOP and self.missing_bytes(seen) <= most_bytes
+    def is_almost_complete(self, state: LogState, most_bytes: int) -> bool:
+        """Whether the missing end may be copied on the event loop."""
+        new = len(state.segments) - len(self._latest)
+        return new <= MAX_NEW_SEGMENTS_ON_LOOP and self.missing_bytes(state) <= most_bytes
 
     # -- in a thread --
 
-    def copy(self, seen: Look, spend: Spend, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[None]:
-        """In parts, one with each `next`, after which `unsynced` is to be synced: then the part is on disk,
-        and once all of it is, so are its names after `sync_names`. Raises OSError of either disk, LogChanged,
-        and what `spend` raises.
+    def copy(self, state: LogState, spend: Spend, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[None]:
+        """Copy in parts, one per `next`; a part is on disk after its `unsynced` files are synced, and the
+        names after `sync_names`. Raises OSError of either disk, LogChanged, and what `spend` raises.
         """
         self._chunk_bytes = chunk_bytes
         self._latest = ()
-        wanted = {piece.segment.base_offset: piece for piece in seen.pieces}
-        if void := [base for base in self._begun if self._is_void(base, wanted)]:
+        wanted = {entry.segment.base_offset: entry for entry in state.segments}
+        if void := [base for base in self._started if self._is_void(base, wanted)]:
             for base in void:
                 self._remove(base)
-            self.copied_bytes = sum(piece.size for piece in self._pieces.values())
-        for base, piece in wanted.items():
-            known = self._pieces.get(base)
-            if known is not piece and known != piece:
-                yield from self._copy_piece(piece, spend)
-            self.end_offset = piece.end_offset
-        if seen.epochs != self._epochs:
-            write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, seen.epochs)
-            self._epochs = seen.epochs
-        self._mark(seen.damaged)
-        self._latest = seen.pieces
+            self.copied_bytes = sum(entry.size for entry in self._copied.values())
+        for base, entry in wanted.items():
+            known = self._copied.get(base)
+            if known is not entry and known != entry:
+                yield from self._copy_segment(entry, spend)
+            self.end_offset = entry.end_offset
+        if state.epochs != self._epochs:
+            write_atomically(self._files, self.directory / EPOCH_CHECKPOINT, state.epochs)
+            self._epochs = state.epochs
+        self._mark(state.damaged)
+        self._latest = state.segments
 
     def step(self, parts: Iterator[None]) -> bool:
-        """The next part of a copy; False if it was the last one."""
+        """Copy the next part. Returns False after the last one."""
         for _ in parts:
             return True
         return False
 
     def sync(self, paths: Sequence[Path]) -> None:
-        """Several at the same time, since a file system commits them together. Raises OSError."""
+        """Sync files. Several calls may run in parallel, since a file system commits them together. Raises
+        OSError.
+        """
         for path in paths:
             target = SharedFile(self._files, path)
             self._files.sync(target.fd)
@@ -181,13 +187,13 @@ class FutureLog:
     def sync_names(self) -> None:
         self._files.sync_directory(self.directory)
 
-    def _is_void(self, base: int, wanted: dict[int, Piece]) -> bool:
-        """Whether what there is of a segment is nothing that can be gone on with."""
-        had, now = self._pieces.get(base), wanted.get(base)
+    def _is_void(self, base: int, wanted: dict[int, SegmentState]) -> bool:
+        """Whether the copy of a segment cannot be continued."""
+        had, now = self._copied.get(base), wanted.get(base)
         return had is None or now is None or not (had is now or had.has_become(now))
 
     def _mark(self, damaged: bool) -> None:
-        """As the log is; else the next start could not tell what this one has not told yet."""
+        """Copy the mark of a damaged log, so that the next start can still report it."""
         marker = self.directory / DAMAGED
         if damaged and not self._damaged:
             self._files.close(self._files.open(marker, create=True))
@@ -195,23 +201,23 @@ class FutureLog:
             self._files.unlink(marker, missing_ok=True)
         self._damaged = damaged
 
-    def _copy_piece(self, piece: Piece, spend: Spend) -> Iterator[None]:
-        segment = piece.segment
-        base, is_new = segment.base_offset, segment.base_offset not in self._begun
-        self._begun.add(base)
-        source = self._open(segment.path(LOG), may_be_missing=piece.size == 0)
+    def _copy_segment(self, entry: SegmentState, spend: Spend) -> Iterator[None]:
+        segment = entry.segment
+        base, is_new = segment.base_offset, segment.base_offset not in self._started
+        self._started.add(base)
+        source = self._open(segment.path(LOG), may_be_missing=entry.size == 0)
         if source is not None:
             target = SharedFile(self._files, segment_file(self.directory, base, LOG), create=True)
-            yield from self._copy_bytes(source, target, self._had(piece), piece.size, spend)
+            yield from self._copy_bytes(source, target, self._copied_size(entry), entry.size, spend)
         if is_new:
             snapshot = segment_file(segment.directory, base, SNAPSHOT)
-            self._copy_small(snapshot, snapshot.name, may_be_missing=True)  # nobody wrote before
-        if piece.rolled:
+            self._copy_small(snapshot, snapshot.name, may_be_missing=True)  # there may be none
+        if entry.rolled:
             for suffix in INDEXES:
                 name = segment_file(self.directory, base, suffix).name
                 may_be_missing = suffix == TXN_INDEX and not segment.has_aborts
                 self._copy_small(segment.path(suffix), name, may_be_missing=may_be_missing)
-        self._pieces[base] = piece
+        self._copied[base] = entry
 
     def _copy_bytes(
         self, source: SharedFile, target: SharedFile, at: int, end: int, spend: Spend
@@ -231,7 +237,9 @@ class FutureLog:
                 yield
 
     def _copy_small(self, path: Path, name: str, *, may_be_missing: bool) -> None:
-        """One that has to be there may have another name for a moment, when a compaction ends."""
+        """Copy a small file. A file that must exist may be missing for a moment while a compaction renames
+        it.
+        """
         source = self._open(path, may_be_missing=may_be_missing)
         if source is None:
             return
@@ -250,29 +258,29 @@ class FutureLog:
             raise LogChanged(f"{path} is gone") from None
 
     def _remove(self, base: int) -> None:
-        """The log first, as everywhere: no file of another segment is to be taken for one of its own."""
-        self._pieces.pop(base, None)
+        """Remove a segment's copy, the log first, so that no other segment's file is taken for part of it."""
+        self._copied.pop(base, None)
         for suffix in (LOG, *INDEXES, SNAPSHOT):
             path = segment_file(self.directory, base, suffix)
             self._files.unlink(path, missing_ok=True)
             self.unsynced.discard(path)
-        self._begun.discard(base)
+        self._started.discard(base)
 
     # -- in a thread, or on the event loop --
 
-    def append_rest(self, seen: Look, spend: Spend) -> None:
-        """What is missing if it `lacks_the_end_only`; no flush has seen it, and the next flush of the log
-        syncs it, in whatever directory. Raises as `copy` does.
+    def copy_end(self, state: LogState, spend: Spend) -> None:
+        """Copy the end if `only_end_is_missing`. The log's next flush syncs it, in either directory. Raises
+        as `copy` does.
         """
-        for piece in seen.pieces[len(self._latest) - 1 :]:
-            if self._pieces.get(piece.segment.base_offset) != piece:
-                for _ in self._copy_piece(piece, spend):
-                    continue  # nobody waits for a sync of it
-        self._mark(seen.damaged)
-        self._latest = seen.pieces
-        self.end_offset = seen.end_offset
+        for entry in state.segments[len(self._latest) - 1 :]:
+            if self._copied.get(entry.segment.base_offset) != entry:
+                for _ in self._copy_segment(entry, spend):
+                    continue  # no sync is needed
+        self._mark(state.damaged)
+        self._latest = state.segments
+        self.end_offset = state.end_offset
 
-    def _had(self, piece: Piece) -> int:
-        """Bytes of its log that are here."""
-        known = self._pieces.get(piece.segment.base_offset)
-        return known.size if known is not None and known.has_become(piece) else 0
+    def _copied_size(self, entry: SegmentState) -> int:
+        """Bytes of a segment's log that have been copied."""
+        known = self._copied.get(entry.segment.base_offset)
+        return known.size if known is not None and known.has_become(entry) else 0

@@ -1,10 +1,13 @@
-"""The directories of `log.dirs` as one: which partition lies where, where the next one goes, what is offline.
+"""Log directories (`log.dirs`): which partition is in which directory, where to place new ones, and what is
+offline.
 
-One that cannot be claimed goes offline and the others serve, except where the metadata lies in it; a foreign
-one stops the start, for no waiting heals a mistake in the settings. A partition has one place: found twice,
-it is refused, and nobody chooses between two histories, unless one of them says that it was left (KIP-113).
-While a directory is offline, a partition that is nowhere to be found, or was being moved there, may lie in
-it, so it is not begun anew. Called by app.py, the replica manager and the directory moves, on the event loop.
+A directory that cannot be locked goes offline and the others serve, unless the metadata is in it. A directory
+of another node stops the start, as no retry fixes a configuration error. A partition is in one directory. If
+it is found in two, it is refused, since no rule could choose between two histories, unless one directory
+records that the partition moved (KIP-113). While a directory is offline, a partition that is not found
+elsewhere, or was being moved there, may be in it, so it is not created again.
+
+Called by app.py, the replica manager and the directory moves, on the event loop.
 """
 
 import random
@@ -28,13 +31,13 @@ from tierlog.broker.storage.log_dir import (
 )
 
 PLACEMENT_UNIT_BYTES = 1 << 20
-"""Free space is compared in this unit: less of a difference is somebody's append between two looks."""
+"""Free space is compared in this unit: a smaller difference is only due to recent appends."""
 
 ROOM_AGAIN_BYTES = 2 << 20
-"""Free bytes from which on a full directory takes appends again: more than a batch of the default size."""
+"""Free bytes from which a full directory accepts appends again: more than a batch of the default size."""
 
 PREFERRED_MAX = 10_000
-"""Partitions that are not here and were given a directory; of more, the first are forgotten."""
+"""Maximum number of absent partitions with a preferred directory; the oldest are forgotten."""
 
 _log = structlog.get_logger("tierlog.directories")
 
@@ -50,13 +53,17 @@ class LogDirectories:
         self.all = tuple(LogDirectory(path, files, rng) for path in paths)
         self.open_files = files.open_files
         self.on_moved: Callable[[], object] = lambda: None
-        """Called after a partition got another place."""
+        """Called after a partition has moved to another directory."""
         self.may_have_lost = False
-        """Whether the power went, or the like, since they were used last (boots.py): logs may end torn."""
+        """Whether unsynced data may have been lost since the last use (unclean_restart.py), so that logs may
+        end torn.
+        """
         self._rng = rng
-        self._place: dict[TopicPartition, LogDirectory] = {}
-        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of those that are not here
-        self._held: dict[LogDirectory, set[TopicPartition]] = {directory: set() for directory in self.all}
+        self._directory_by_partition: dict[TopicPartition, LogDirectory] = {}
+        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of absent partitions
+        self._partitions: dict[LogDirectory, set[TopicPartition]] = {
+            directory: set() for directory in self.all
+        }
 
     @property
     def online(self) -> list[LogDirectory]:
@@ -71,17 +78,18 @@ class LogDirectories:
         return any(directory.is_full for directory in self.all)
 
     def require_one(self) -> None:
-        """Raises DirectoryUnusable if all are offline."""
+        """Raise DirectoryUnusable if all are offline."""
         if not self.online:
             why = "; ".join(directory.refusal or "" for directory in self.all)
             raise DirectoryUnusable(None, why, "log.dirs")
 
-    # -- whose they are --
+    # -- owner --
 
     def claim(self, node_id: int, cluster_id: str, *, metadata: Path | None = None) -> Claimed:
-        """Locks and identifies them (`cluster_id` may be empty: then the one that they know, or a new one).
+        """Lock and identify them. If `cluster_id` is empty, use the one they have, or a new one.
 
-        Raises DirectoryUnusable if one is foreign, none can be claimed, or not the one with the metadata.
+        Raises DirectoryUnusable if one belongs to another node or cluster, if none can be locked, or if the
+        one with the metadata cannot.
         """
         try:
             return self._claim(node_id, cluster_id, metadata)
@@ -109,7 +117,7 @@ class LogDirectories:
                 failures[directory] = failure
                 continue
             if (twin := ids.get(identity.directory_id)) is not None:
-                what = f"it has the directory.id of {twin.path}: one is a copy of the other"
+                what = f"it has the same directory.id as {twin.path}: one is a copy of the other"
                 raise ForeignDirectory(None, what, str(directory.path))
             ids[identity.directory_id] = directory
         for directory, why in failures.items():
@@ -124,11 +132,11 @@ class LogDirectories:
             directory.release()
 
     def record_broker_epoch(self, broker_epoch: int) -> None:
-        """The broker has registered: all that are online are used under this epoch."""
+        """Record the epoch of a registered broker in all online directories."""
         for directory in self.online:
             directory.record_broker_epoch(broker_epoch)
 
-    # -- which partition lies where --
+    # -- placement --
 
     def find(
         self, wanted: Mapping[TopicPartition, uuid.UUID], *, may_be_missing: bool = False
@@ -170,29 +178,29 @@ class LogDirectories:
             if name in left and len(places) > 1:
                 places = self._drop_moved_sources(name, places, left[name])
             targets = left.get(name, {}).get(places[0], set()) if len(places) == 1 else set()
-            if self._may_have_left(targets):
-                refused[name] = self._may_lie_elsewhere("it was being moved, and may lie in")
-                self._held[places[0]].add(name)
-            elif name not in refused and (gone := self._gone(targets)):
+            if self._may_be_in_unavailable(targets):
+                refused[name] = self._offline_message("it was being moved, and may lie in")
+                self._partitions[places[0]].add(name)
+            elif name not in refused and (gone := self._unknown_targets(targets)):
                 if not may_be_missing or not self._rename_stale(name, places[0]):
-                    refused[name] = _may_have_gone(name, places[0], gone)
-                    self._held[places[0]].add(name)
+                    refused[name] = _unknown_target_message(name, places[0], gone)
+                    self._partitions[places[0]].add(name)
             elif len(places) > 1:
                 paths = " and ".join(str(directory.directory(name)) for directory in places)
                 refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
-                for directory in places:  # no place, but their checkpoints are kept
-                    self._held[directory].add(name)
+                for directory in places:  # it has no directory, but its checkpoints are kept
+                    self._partitions[directory].add(name)
             elif len(places) == 1:
                 self._put(name, places[0])
             elif name not in refused and self.offline:
-                refused[name] = self._may_lie_elsewhere("it may lie in")
+                refused[name] = self._offline_message("it may lie in")
         for name in left.keys() - refused.keys():
-            place = self._place.get(name)
+            place = self._directory_by_partition.get(name)
             if place is not None and place.failure is not None:
-                continue  # its name there may not be durable
+                continue  # the name of its directory may not be durable
             for directory in left[name]:
                 if directory.failure is None:
-                    with suppress(OSError):  # the next start looks again
+                    with suppress(OSError):  # the next start tries again
                         directory.clear_move(name)
         return refused, aside
 
@@ -202,15 +210,16 @@ class LogDirectories:
         places: list[LogDirectory],
         left: Mapping[LogDirectory, Set[uuid.UUID | None]],
     ) -> list[LogDirectory]:
-        """Where it lies, without the place that it was moved from when the node stopped: that is buried, once
-        the name of the new one is sure to be durable, and for good before the note is taken away. If that
-        fails, the directory goes offline, and the note stays.
+        """The directories of a partition without the one it was moved from when the node stopped.
+
+        That one is renamed for deletion once the name of the new one is durable, and durably before the
+        record of the move is removed. If that fails, the directory goes offline, and the record stays.
         """
         stayed = [directory for directory in places if directory not in left]
         if len(stayed) != 1:
             return places
         if any(left[one].isdisjoint((stayed[0].directory_id, None)) for one in places if one in left):
-            return places  # it went to a third one
+            return places  # it moved to a third directory
         try:
             stayed[0].sync_names()
         except OSError as failure:
@@ -231,13 +240,15 @@ class LogDirectories:
                     directory.fail(failure.strerror or str(failure))
         return stayed
 
-    def _may_have_left(self, targets: Iterable[uuid.UUID | None]) -> bool:
-        """Whether what was to move there, and is in none that could be looked at, may be there."""
+    def _may_be_in_unavailable(self, targets: Iterable[uuid.UUID | None]) -> bool:
+        """Whether a partition that was being moved to one of these directories may be in one that is
+        unavailable.
+        """
         seen = {directory.directory_id for directory in self.online}
         return bool(self.offline) and any(target is None or target not in seen for target in targets)
 
-    def _gone(self, targets: Set[uuid.UUID | None]) -> list[str]:
-        """Those that are not in `log.dirs`; nobody knows that of one that is offline."""
+    def _unknown_targets(self, targets: Set[uuid.UUID | None]) -> list[str]:
+        """Targets that are not in `log.dirs`. An offline directory with an unknown id may be any of them."""
         known = {None, *(directory.directory_id for directory in self.all)}
         return sorted(encode_uuid(target) for target in targets if target not in known and target is not None)
 
@@ -248,21 +259,21 @@ class LogDirectories:
             directory.fail(failure.strerror or str(failure))
             return False
         _log.error(
-            "a partition may have moved to a directory that is not in log.dirs; what it left is kept aside",
+            "a partition may have moved to a directory that is not in log.dirs; the old copy is set aside",
             partition=str(name),
             directory=str(path),
         )
         return True
 
-    def _may_lie_elsewhere(self, what: str) -> str:
+    def _offline_message(self, what: str) -> str:
         return f"{what} {', '.join(str(directory.path) for directory in self.offline)}, which is offline"
 
     def by_path(self, path: str) -> LogDirectory | None:
-        """By its absolute path."""
+        """The directory with an absolute path."""
         return next((one for one in self.all if str(one.path.absolute()) == path), None)
 
     def set_preferred(self, name: TopicPartition, directory: LogDirectory) -> None:
-        """Where it is to be made, if it ever is before the next start."""
+        """Set where an absent partition is created, if it is before the next start."""
         self._preferred.pop(name, None)
         self._preferred[name] = directory
         if len(self._preferred) > PREFERRED_MAX:
@@ -273,17 +284,16 @@ class LogDirectories:
         self.on_moved()
 
     def directory_of(self, name: TopicPartition) -> LogDirectory | None:
-        return self._place.get(name)
+        return self._directory_by_partition.get(name)
 
     def partitions_in(self, directory: LogDirectory) -> list[TopicPartition]:
-        return sorted(self._held[directory])
+        return sorted(self._partitions[directory])
 
     def choose(self, name: TopicPartition) -> LogDirectory:
-        """The place of a partition; of a new one where most is free, among equals where there are fewest.
-
-        Raises DirectoryUnusable if all are offline.
+        """The directory of a partition; for a new one, that with the most free space, then the fewest
+        partitions. Raises DirectoryUnusable if all are offline.
         """
-        known = self._place.get(name)
+        known = self._directory_by_partition.get(name)
         if known is not None and (known.failure is not None or known.holds(name)):
             return known
         candidates = self.online
@@ -296,12 +306,12 @@ class LogDirectories:
         return chosen
 
     def has_checkpoint(self, name: TopicPartition) -> bool:
-        """Whether a checkpoint speaks of it, be it of a deleted topic of the name."""
+        """Whether a checkpoint has the partition, possibly of a deleted topic of the same name."""
         return any(directory.has_checkpoint(name) for directory in self.online)
 
     def recheck_full(self, not_beside: Path | None = None) -> bool:
-        """Opens full directories that have room again, but none on the disk of `not_beside`; whether there
-        was one. May run in a thread.
+        """Accept appends again in full directories with enough free space, except on the disk of
+        `not_beside`. Returns whether there was one. May run in a thread.
         """
         found = False
         for directory in self.online:
@@ -313,7 +323,7 @@ class LogDirectories:
         return found
 
     def mark_full_if_short(self, directory: LogDirectory) -> None:
-        """Takes it for full unless there is as much room as one that was full needs to be taken for roomy."""
+        """Mark it full unless it has the space that a full one needs to accept appends again."""
         try:
             is_short = directory.space().usable < ROOM_AGAIN_BYTES
         except OSError as failure:
@@ -323,35 +333,37 @@ class LogDirectories:
             directory.mark_full()
 
     def sharing_full_disks(self) -> list[LogDirectory]:
-        """Those that are full, and their neighbours. May run in a thread."""
+        """Directories on disks of full ones. May run in a thread."""
         full = [directory.path for directory in self.online if directory.is_full]
         return [one for one in self.online if any(_share_disk(one.path, path) for path in full)]
 
     def mark_full_beside(self, path: Path) -> None:
-        """Appends stop on the disk of a path: what room it has left is the metadata's. In any thread."""
+        """Stop appends on the disk of a path: the remaining space is for the metadata. Any thread may call
+        it.
+        """
         for directory in self.online:
             if _share_disk(directory.path, path):
                 directory.mark_full()
 
     def forget(self, name: TopicPartition) -> None:
-        self._place.pop(name, None)
-        for held in self._held.values():
-            held.discard(name)
+        self._directory_by_partition.pop(name, None)
+        for partitions in self._partitions.values():
+            partitions.discard(name)
 
     def unopened_checkpoints(
         self, directory: LogDirectory, opened: Mapping[TopicPartition, object]
     ) -> list[CheckpointRow]:
-        """Checkpoint rows of those in it that are not open now: as the last run left them."""
+        """Checkpoint rows of partitions in it that are not open, as the last run left them."""
         left = directory.checkpoints
         points, starts, marks = left.recovery_points or {}, left.log_starts, left.high_watermarks
         return [
             CheckpointRow(name, points.get(name, 0), starts.get(name, 0), marks.get(name))
-            for name in tuple(self._held[directory])
+            for name in tuple(self._partitions[directory])
             if name not in opened and (name in points or name in starts or name in marks)
         ]
 
     def deleted_partitions(self) -> Iterator[tuple[LogDirectory, Path]]:
-        """Directories of deleted partitions that a stop left behind."""
+        """Directories of deleted partitions that have not been removed yet."""
         for directory in self.online:
             try:
                 for path in directory.deleted_partitions():
@@ -361,8 +373,8 @@ class LogDirectories:
 
     def _put(self, name: TopicPartition, directory: LogDirectory) -> None:
         self.forget(name)
-        self._place[name] = directory
-        self._held[directory].add(name)
+        self._directory_by_partition[name] = directory
+        self._partitions[directory].add(name)
 
     def _rank(self, directory: LogDirectory) -> tuple[bool, int, int]:
         try:
@@ -370,14 +382,15 @@ class LogDirectories:
         except OSError as failure:
             directory.on_error(failure)
             return False, 0, 0
-        return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._held[directory])
+        return not directory.is_full, usable // PLACEMENT_UNIT_BYTES, -len(self._partitions[directory])
 
 
 def _identified(
     directory: LogDirectory, wanted: Mapping[TopicPartition, uuid.UUID]
 ) -> Iterator[tuple[TopicPartition, uuid.UUID | MalformedCheckpoint | None]]:
-    """`partitions` of a directory. A topic id with a flipped bit is damage: the directory is not set aside as
-    that of an older topic, which would let the partition begin from scratch."""
+    """The partitions of a directory. A topic id with a flipped bit is damage: the directory must not be set
+    aside as that of an older topic, which would let the partition start empty.
+    """
     for name, found in directory.partitions().items():
         try:
             if isinstance(found, uuid.UUID) and name in wanted:
@@ -388,21 +401,21 @@ def _identified(
             yield name, found
 
 
-def _may_have_gone(name: TopicPartition, directory: LogDirectory, gone: Sequence[str]) -> str:
+def _unknown_target_message(name: TopicPartition, directory: LogDirectory, gone: Sequence[str]) -> str:
     return (
         f"{directory.directory(name)}: when the node stopped, the partition was being moved to the directory "
-        f"with the directory.id {' or '.join(gone)}, which is not in log.dirs, and may lie there. Add that "
-        f"one again, or remove {directory.path / str(name)}.*.moved-away to go on with what was left here"
+        f"with the directory.id {' or '.join(gone)}, which is not in log.dirs, and may be there. Add that "
+        f"directory to log.dirs, or remove {directory.path / str(name)}.*.moved-away to use the copy here"
     )
 
 
 def _share_disk(one: Path, other: Path) -> bool:
     try:
         return one.stat().st_dev == other.stat().st_dev
-    except OSError:  # the one that is gone or broken is found out by others
+    except OSError:  # a missing or broken one is detected elsewhere
         return True
 
 
 def holds(directory: LogDirectory, path: Path) -> bool:
-    """Whether a path lies in a log directory."""
+    """Whether a path is inside a log directory."""
     return path.absolute().is_relative_to(directory.path.absolute())

@@ -16,7 +16,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import MADE_ON_LOOP, ReplicaManager
 from tierlog.broker.storage.checkpoints import PARTITION_METADATA, encode_uuid
-from tierlog.broker.storage.log_dir import REMOVED_AT_A_TIME
+from tierlog.broker.storage.log_dir import CONCURRENT_REMOVALS
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
@@ -196,7 +196,7 @@ async def test_removals_leave_threads_to_those_who_wait_for_an_fsync(tmp_path: P
     run.manager.follow(topic(1, 20), EMPTY)
     removing = [run.tasks.spawn("remove", room.remove_later(path)) for path in room.deleted()]
     assert len(removing) == 20
-    for _ in range(REMOVED_AT_A_TIME):
+    for _ in range(CONCURRENT_REMOVALS):
         assert await asyncio.to_thread(files.entered.acquire, timeout=30)
     assert await asyncio.wait_for(room.run(lambda: "synced"), 30) == "synced"
     assert not files.entered.acquire(blocking=False)
