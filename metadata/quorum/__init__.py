@@ -1,1 +1,1 @@
-"""The metadata quorum on one node: the Raft driver, its storage and transport, membership, observers."""
+"""The metadata quorum on one node: Raft driver, storage, transport, membership and observers."""

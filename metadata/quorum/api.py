@@ -1,8 +1,8 @@
-"""The quorum's HTTP routes, mounted on the node's admin server: Raft messages, forwarded commands, status.
+"""The quorum's HTTP routes on the node's admin server: Raft messages, forwarded commands, status.
 
-A request is read only up to a bound, and acted on only if it is signed, of this cluster and for this node.
-What is answered to it is signed too; refusals of who may not ask are not, nor is the status, which is for
-all.
+A request is read only up to a bound, and processed only if it is signed, of this cluster and for this node.
+Responses to such requests are signed too. Not signed are rejections of unauthenticated requests, and the
+status, which is public.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ LOG_PATH = "/metadata/v1/log"
 SNAPSHOT_PATH = "/metadata/v1/snapshot"
 QUORUM_PATH = "/v1/quorum"
 BODY_TIMEOUT_S = 10.0
-"""Members give up sooner (transport.STEP_TIMEOUT_S). Until a body is whole its sender is unknown."""
+"""Longer than members wait (transport.STEP_TIMEOUT_S). A sender is unknown until its whole body is read."""
 
 
 class NewVoter(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Unavailable(msgspec.Struct, frozen=True):
     applied_unknown: bool
 
 
-_ends = msgspec.msgpack.Decoder(ProcessEndNotice)
+_notices = msgspec.msgpack.Decoder(ProcessEndNotice)
 _heartbeats = msgspec.msgpack.Decoder(Heartbeat)
 _new_voters = msgspec.json.Decoder(NewVoter)
 
@@ -70,17 +70,17 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         envelope, body = await _authenticated(node, secret, request, STEP_PATH)
         messages = _decoded(decode_messages, body)
         if any(message.sender != envelope.sender for message in messages):
-            raise web.HTTPForbidden(text="a message of another node than the one that signed")
+            raise web.HTTPForbidden(text="the sender of a message is not the node that signed the request")
         node.receive(messages)
-        answers = await node.replies_for(envelope.sender) if envelope.nonce else ()
-        return _signed(secret, request, encode_messages(answers)) if answers else web.Response(status=204)
+        replies = await node.replies_for(envelope.sender) if envelope.nonce else ()
+        return _signed(secret, request, encode_messages(replies)) if replies else web.Response(status=204)
 
     async def submit(request: web.Request) -> web.Response:
         _, body = await _authenticated(node, secret, request, SUBMIT_PATH)
         try:
             reply = await node.submit(_decoded(decode_command, body), forward=False)
         except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _told(unavailable), 503)
+            return _signed(secret, request, _error_body(unavailable), 503)
         return _signed(secret, request, encode_reply(reply), index=str(node.image.index))
 
     async def status(_: web.Request) -> web.Response:
@@ -95,7 +95,7 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
 
 
 def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
-    """For brokers, voters or not: heartbeats, the end of a process, and the committed log."""
+    """For brokers, controllers or not: heartbeats, notices of ended processes, and the committed log."""
 
     async def heartbeat(request: web.Request) -> web.Response:
         _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
@@ -103,19 +103,19 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
             beat = _decoded(_heartbeats.decode, body)
             reply = await node.heartbeat(beat, HEARTBEAT_SERVED_S, forward=False)
         except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _told(unavailable), 503)
+            return _signed(secret, request, _error_body(unavailable), 503)
         return _signed(secret, request, msgspec.msgpack.encode(reply))
 
     async def end(request: web.Request) -> web.Response:
-        """Signed by the very process that has ended, and sent by its sentinel."""
+        """Signed by the process that has ended, and sent by its sentinel."""
         envelope, body = await _authenticated(node, secret, request, END_PATH)
-        ended = _decoded(_ends.decode, body)
-        if ended.broker_id != envelope.sender:
-            raise web.HTTPForbidden(text="the end of another node's process than the one that signed")
+        notice = _decoded(_notices.decode, body)
+        if notice.broker_id != envelope.sender:
+            raise web.HTTPForbidden(text="the notice is about another node than the one that signed it")
         try:
-            node.process_ended(ended.broker_id, ended.broker_epoch)
-        except MetadataUnavailable as unavailable:  # the sentinel tries again
-            return _signed(secret, request, _told(unavailable), 503)
+            node.process_ended(notice.broker_id, notice.broker_epoch)
+        except MetadataUnavailable as unavailable:  # the sentinel retries
+            return _signed(secret, request, _error_body(unavailable), 503)
         return web.Response(status=204)
 
     async def log(request: web.Request) -> web.Response:
@@ -123,15 +123,15 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         try:
             page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
         except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _told(unavailable), 503)
+            return _signed(secret, request, _error_body(unavailable), 503)
         return _signed(secret, request, encode_page(page))
 
     async def snapshot(request: web.Request) -> web.Response:
         await _authenticated(node, secret, request, request.path_qs)
         chunk = node.snapshot_chunk(_number(request, "index"), _number(request, "offset"))
         if chunk is None:
-            newer = MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
-            return _signed(secret, request, _told(newer), 503)
+            newer = MetadataUnavailable("a newer snapshot has replaced this one", applied_unknown=False)
+            return _signed(secret, request, _error_body(newer), 503)
         return _signed(secret, request, chunk)
 
     return [
@@ -143,8 +143,8 @@ def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
 
 
 def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
-    """For operators, on the admin server: GET /v1/quorum, POST /v1/quorum/voters {"id", "url"}, DELETE
-    /v1/quorum/voters/ID. Changes that another node has to make are redirected to it (307)."""
+    """For operators: GET /v1/quorum, POST /v1/quorum/voters {"id", "url"}, DELETE /v1/quorum/voters/ID.
+    Changes are redirected to the leader (307)."""
 
     async def status(_: web.Request) -> web.Response:
         return _status(node)
@@ -156,14 +156,14 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
             await check_resolved(voter.url)
         except InvalidMemberUrl as refused:
             raise web.HTTPBadRequest(text=str(refused)) from None
-        return await _changed(node, request, node.add_voter(voter.id, voter.url))
+        return await _change_voters(node, request, node.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
         try:
             node_id = int(request.match_info["id"])
         except ValueError:
-            raise web.HTTPBadRequest(text="the id of a voter is a number") from None
-        return await _changed(node, request, node.remove_voter(node_id))
+            raise web.HTTPBadRequest(text="the id of a voter has to be a number") from None
+        return await _change_voters(node, request, node.remove_voter(node_id))
 
     return [
         web.get(QUORUM_PATH, status),
@@ -173,7 +173,7 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
 
 
 def member_urls(node: MetadataNode | MetadataObserver) -> list[str]:
-    """Of the voters and learners that this node knows of."""
+    """URLs of the voters and learners that this node knows."""
     if not node.started:
         return []
     status = node.status()
@@ -181,27 +181,27 @@ def member_urls(node: MetadataNode | MetadataObserver) -> list[str]:
     return [*status.voters.values(), *learners.values()]
 
 
-async def _changed(
+async def _change_voters(
     node: MetadataNode | MetadataObserver, request: web.Request, change: Awaitable[None]
 ) -> web.Response:
     try:
         await change
-    except NotTheLeader as elsewhere:
-        if not elsewhere.url:
-            return web.Response(status=503, body=_told(elsewhere))
-        raise web.HTTPTemporaryRedirect(elsewhere.url + request.path_qs) from None
+    except NotTheLeader as not_leader:
+        if not not_leader.url:
+            return web.Response(status=503, body=_error_body(not_leader))
+        raise web.HTTPTemporaryRedirect(not_leader.url + request.path_qs) from None
     except ChangeRefused as refused:
         raise web.HTTPConflict(text=str(refused)) from None
     except MetadataUnavailable as unavailable:
-        return web.Response(status=503, body=_told(unavailable))
+        return web.Response(status=503, body=_error_body(unavailable))
     return _status(node)
 
 
 class RaftServer:
-    """The routes alone on a server of their own, for nodes without an admin server."""
+    """A server with these routes only, for nodes without an admin server."""
 
     def __init__(self, node: MetadataNode, secret: bytes, tls: TlsFiles | None = None) -> None:
-        """`tls`: raises OSError if it cannot be used."""
+        """Raises OSError if the files of `tls` cannot be used."""
         self._tls = None if tls is None else tls.server()
         application = web.Application(middlewares=() if tls is None else (require_certificate,))
         application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
@@ -222,20 +222,20 @@ async def _authenticated(
     if not node.started:
         raise web.HTTPServiceUnavailable(text="the metadata node is starting")
     try:
-        envelope = Envelope.check(request.headers, secret, path, body)
+        envelope = Envelope.verify(request.headers, secret, path, body)
     except Unauthenticated as refused:
         raise web.HTTPUnauthorized(text=str(refused)) from None
     if envelope.cluster_id != node.cluster_id:
-        raise web.HTTPForbidden(text=f"this is a node of cluster {node.cluster_id}")
+        raise web.HTTPForbidden(text=f"this node belongs to cluster {node.cluster_id}")
     if envelope.receiver != node.node_id or envelope.receiver_directory not in (None, node.directory_id):
         raise web.HTTPForbidden(text=f"this is node {node.node_id} with directory {node.directory_id}")
     if not node.admits(envelope.sender, envelope.directory):
-        raise web.HTTPForbidden(text=f"node {envelope.sender} is known with another directory")
+        raise web.HTTPForbidden(text=f"node {envelope.sender} is known by another directory id")
     return envelope, body
 
 
 async def _bounded_body(request: web.Request) -> bytes:
-    """Refused by its length before a byte of it is read."""
+    """A body that is too long is rejected by its Content-Length, before any of it is read."""
     if not request.body_exists:
         return b""
     length = request.content_length
@@ -249,7 +249,7 @@ async def _bounded_body(request: web.Request) -> bytes:
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not arrive in {BODY_TIMEOUT_S:.0f} s") from None
     except asyncio.IncompleteReadError:
-        raise web.HTTPBadRequest(text="the body is cut short") from None
+        raise web.HTTPBadRequest(text="the body is incomplete") from None
 
 
 def _status(node: MetadataNode | MetadataObserver) -> web.Response:
@@ -258,14 +258,14 @@ def _status(node: MetadataNode | MetadataObserver) -> web.Response:
     return web.Response(body=msgspec.json.encode(node.status()), content_type="application/json")
 
 
-def _told(unavailable: MetadataUnavailable) -> bytes:
+def _error_body(unavailable: MetadataUnavailable) -> bytes:
     return msgspec.json.encode(Unavailable(str(unavailable), unavailable.applied_unknown))
 
 
 def _signed(
     secret: bytes, request: web.Request, body: bytes, status: int = 200, *, index: str = ""
 ) -> web.Response:
-    """To a request that has been authenticated."""
+    """A response to an authenticated request."""
     signature = sign_response(secret, request.headers[SIGNATURE], status, index, body)
     headers = {RESPONSE_SIGNATURE: signature, **({INDEX: index} if index else {})}
     return web.Response(status=status, body=body, headers=headers)
@@ -275,9 +275,9 @@ def _number(request: web.Request, name: str) -> int:
     try:
         number = int(request.query[name])
     except (KeyError, ValueError):
-        raise web.HTTPBadRequest(text=f"{name}: a number is needed") from None
+        raise web.HTTPBadRequest(text=f"{name} has to be a number") from None
     if number < 0:
-        raise web.HTTPBadRequest(text=f"{name} is negative")
+        raise web.HTTPBadRequest(text=f"{name} must not be negative")
     return number
 
 

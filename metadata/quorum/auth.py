@@ -1,10 +1,12 @@
-"""Who speaks on the quorum's HTTP routes: cluster, sender, receiver, and the directories in which both keep
-their promises, signed with the shared secret; and who answers.
+"""Authentication of the quorum's HTTP routes with a shared secret.
 
-HMAC-SHA256 over all of it and the body. An answer is signed over the signature of its question, in which a
-nonce makes each another, so that no recorded answer does for a later question. This authenticates nodes on a
-trusted network; it does not hide what they say, and a recorded request can be replayed (harmless to Raft, not
-to commands): networks that are not trusted need certificates as well (`tls`).
+A request names its cluster, sender, receiver, and the directories in which both keep their votes and log. All
+of that and the body are signed with HMAC-SHA256. A response is signed together with the signature of its
+request, which a nonce makes unique, so a recorded response does not fit a later request.
+
+This authenticates nodes on a trusted network. It does not encrypt, and a recorded request can be replayed,
+which is harmless for Raft messages but not for commands. Networks that are not trusted need certificates too
+(`tls`).
 """
 
 import hashlib
@@ -26,11 +28,11 @@ MAX_BODY_BYTES = 16 << 20
 
 
 class Unauthenticated(Exception):
-    """The request is not from a node of this cluster, or not for this node."""
+    """The signature of the request is missing or wrong."""
 
 
 class SignedRequest(NamedTuple):
-    """To be sent to one node, by whoever has it. `url`: of the node, without the path."""
+    """A request to one node that any process can send. `url`: of the node, without the path."""
 
     url: str
     path: str
@@ -39,8 +41,8 @@ class SignedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is signed besides the body. Directories are None where they are not known; a receiver of -1 is
-    whoever reads it. `nonce`: of a question; empty where no signed answer is expected."""
+    """What is signed besides the body. A directory is None if unknown; a receiver of -1 is any node. `nonce`:
+    empty if no signed response is expected."""
 
     cluster_id: str
     sender: int
@@ -61,14 +63,14 @@ class Envelope:
         }
 
     def _signature(self, secret: bytes, path: str, body: bytes) -> str:
-        """A path begins with a slash, and no nonce does."""
+        """Unambiguous: a path begins with a slash, and a nonce contains none."""
         directories = f"{_text(self.directory)}\n{_text(self.receiver_directory)}\n"
         signed = f"{self.nonce}{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n{directories}"
         return _hmac(secret, signed, body)
 
     @classmethod
-    def check(cls, headers: Mapping[str, str], secret: bytes, path: str, body: bytes) -> "Envelope":
-        """Raises Unauthenticated unless the signature is right; says nothing about who may do what."""
+    def verify(cls, headers: Mapping[str, str], secret: bytes, path: str, body: bytes) -> "Envelope":
+        """Raises Unauthenticated unless the signature is valid. Does not check what the sender may do."""
         try:
             envelope = cls(
                 headers[CLUSTER],
@@ -80,33 +82,33 @@ class Envelope:
             )
             given = headers[SIGNATURE].encode()
         except (KeyError, ValueError):
-            raise Unauthenticated("headers are missing or malformed") from None
+            raise Unauthenticated("authentication headers are missing or malformed") from None
         if "/" in envelope.nonce:
             raise Unauthenticated("the nonce is malformed")
         if not hmac.compare_digest(given, envelope._signature(secret, path, body).encode()):
-            raise Unauthenticated("the signature is wrong: the nodes' secrets differ")
+            raise Unauthenticated("the signature is wrong: the nodes have different secrets")
         return envelope
 
 
-def sign_response(secret: bytes, question: str, status: int, index: str, body: bytes) -> str:
-    """`question`: the signature of the request; `index`: the header of that name, or empty."""
-    return _hmac(secret, f"answer {question} {status} {index}\n", body)
+def sign_response(secret: bytes, request: str, status: int, index: str, body: bytes) -> str:
+    """`request`: the signature of the request; `index`: the value of the INDEX header, or empty."""
+    return _hmac(secret, f"answer {request} {status} {index}\n", body)
 
 
 def is_signed_response(
-    headers: Mapping[str, str], secret: bytes, question: str, status: int, body: bytes
+    headers: Mapping[str, str], secret: bytes, request: str, status: int, body: bytes
 ) -> bool:
-    """Whether a node that knows the secret gave this answer to this question."""
-    right = sign_response(secret, question, status, headers.get(INDEX, ""), body)
+    """Whether a node that knows the secret sent this response to the request with this signature."""
+    expected = sign_response(secret, request, status, headers.get(INDEX, ""), body)
     given = headers.get(RESPONSE_SIGNATURE, "").encode(errors="surrogateescape")
-    return hmac.compare_digest(given, right.encode())
+    return hmac.compare_digest(given, expected.encode())
 
 
 def _hmac(secret: bytes, head: str, body: bytes) -> str:
-    """The body may be long: it is not copied. A header may be of any bytes."""
-    made = hmac.new(secret, head.encode(errors="surrogateescape"), hashlib.sha256)
-    made.update(body)
-    return made.hexdigest()
+    """Does not copy the body, which may be long. `head` may contain header bytes that are not UTF-8."""
+    digest = hmac.new(secret, head.encode(errors="surrogateescape"), hashlib.sha256)
+    digest.update(body)
+    return digest.hexdigest()
 
 
 def _text(directory: UUID | None) -> str:

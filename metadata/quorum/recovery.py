@@ -1,12 +1,16 @@
-"""A quorum of one, made offline of what a stopped node holds: the disks of a majority of the voters are lost.
+"""Quorum recovery: turns a stopped node offline into a quorum of one, after a majority of the voters lost its
+disks.
 
-Nothing tells what that majority had committed beyond this log. So what lost entries may have given out is not
-given out again: the term, the indexes (broker epochs are such, and a broker that had followed further must
-take the snapshot), leader and partition epochs, and producer ids go on far beyond. The directory gets a new
-id: should an old voter turn up after all, its calls are refused, and this node's by it. Voters are mostly
-brokers too: the lost ones are fenced, lest the first broker that starts leaves its in-sync sets to them.
+The lost majority may have committed entries beyond this node's log. Identifiers that those entries may have
+used must not be used again, so these continue after a wide gap: the term; indexes, which serve as broker
+epochs and make a broker that had read further take the snapshot; leader and partition epochs; and producer
+ids.
 
-Called by the command line. The node must not run: who calls sees to that.
+The directory gets a new id. If a lost voter returns, this node rejects its requests and it rejects this
+node's. Voters are usually brokers too, so the lost ones are fenced. Otherwise the first broker to start would
+leave its in-sync replicas to them.
+
+Called by the command line, which ensures that the node does not run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,22 +34,22 @@ from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Sn
 from tierlog.metadata.records import decode_records
 
 INDEX_GAP = 1_000_000
-"""Entries that the lost majority may have had beyond this log: hours of them."""
+"""More entries than the lost majority can have committed beyond this log: hours of them."""
 TERM_GAP = 1_000_000
-"""Elections that they may have held: days of nothing else."""
+"""More elections than it can have held: days of nothing else."""
 EPOCH_GAP = 1_000
-"""Elections, or changes of an in-sync set, of one partition among them."""
+"""More leader elections or ISR changes of one partition than those entries can contain."""
 PRODUCER_ID_GAP = 100_000_000
-"""Producer ids that were handed out by them."""
+"""More producer ids than those entries can have allocated."""
 
 
 class NotRecoverable(Exception):
-    """The directory holds nothing to go on from, or needs no recovery."""
+    """The directory holds no metadata to recover, or needs no recovery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """What the node's log and snapshot add up to. `committed`: known to be; more may."""
+    """What the node's snapshot and log contain. `committed`: last index known to be committed."""
 
     cluster_id: str
     node_id: int
@@ -58,13 +62,13 @@ class RecoverySummary:
 
 
 class Recovery:
-    """Opens the files, which cuts the torn tail of a crash and gives up the reserve until the next start;
-    then `apply`, or not; then `close`. Raises NotRecoverable, DamagedLog, ForeignDirectory, OSError."""
+    """Opening truncates a torn tail, and releases the disk reserve until the next start. Then call `apply`,
+    or not, and `close`. Raises NotRecoverable, DamagedLog, ForeignDirectory, OSError."""
 
     def __init__(self, files: Files, directory: Path, rng: Rng) -> None:
         owner = read_owner(files, directory)
         if owner is None:
-            raise NotRecoverable(f"{directory} holds no metadata of a quorum")
+            raise NotRecoverable(f"{directory} contains no quorum metadata")
         self._cluster_id, self._node_id = owner
         self._rng, self._new_directory_id = rng, random_uuid(rng)
         self._storage = MetadataStorage(
@@ -100,31 +104,33 @@ class Recovery:
         )
 
     def apply(self) -> None:
-        """One snapshot takes the place of the log. Done again from the start if a crash comes in between."""
+        """Replace the log with one snapshot. After a crash in between, run the recovery again."""
         term = self._loaded.hard_state.term + TERM_GAP
         lost = self._configuration.voters.keys() - {self._node_id}
-        image = _beyond(_fenced(self._image, sorted(lost), self._rng))
+        image = _with_gaps(_fenced(self._image, sorted(lost), self._rng))
         url = self._configuration.members.get(self._node_id, Member()).url
-        alone = Configuration({self._node_id: Member(url, self._new_directory_id)})
-        self._storage.rename(self._new_directory_id)
-        snapshot = Snapshot(image.index, term, encode_image(image), alone)
+        single = Configuration({self._node_id: Member(url, self._new_directory_id)})
+        self._storage.set_directory_id(self._new_directory_id)
+        snapshot = Snapshot(image.index, term, encode_image(image), single)
         self._storage.save(snapshot, (), HardState(term, NO_NODE, image.index))
 
     def _newest_configuration(self) -> Configuration:
         """Raises NotRecoverable if the node is the only voter, or there is no entry at all."""
         if self._image.index == 0:
-            raise NotRecoverable("the node's log is empty: it has never been told anything")
+            raise NotRecoverable("the node's log is empty: it has never received any metadata")
         log = RaftLog(self._loaded.snapshot, self._loaded.entries, self._loaded.hard_state.commit)
         if log.configuration is None:
-            return Configuration({})  # those of its settings, which are not here: nobody is fenced
+            return Configuration(
+                {}
+            )  # the voters are in the node's settings, which are not available here: fence none
         _, newest = log.configuration
         if newest.voters.keys() == {self._node_id}:
-            raise NotRecoverable("the node is the only voter already: start it")
+            raise NotRecoverable("the node is already the only voter: start it")
         return newest
 
 
 def _image(cluster_id: str, loaded: Loaded) -> ClusterImage:
-    """With all entries, committed or not: who could say that they were not is lost."""
+    """Includes uncommitted entries: the nodes that could tell whether they were committed are lost."""
     image = ClusterImage(cluster_id=cluster_id)
     if loaded.snapshot.index:
         image = decode_image(loaded.snapshot.data)
@@ -135,7 +141,7 @@ def _image(cluster_id: str, loaded: Loaded) -> ClusterImage:
 
 
 def _fenced(image: ClusterImage, broker_ids: Iterable[int], rng: Rng) -> ClusterImage:
-    """As the controller would have done it."""
+    """Fences the brokers as the controller does."""
     for broker_id in broker_ids:
         if (broker := image.brokers.get(broker_id)) is not None:
             command = FenceBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True)
@@ -144,14 +150,14 @@ def _fenced(image: ClusterImage, broker_ids: Iterable[int], rng: Rng) -> Cluster
     return image
 
 
-def _beyond(image: ClusterImage) -> ClusterImage:
+def _with_gaps(image: ClusterImage) -> ClusterImage:
     topics: Mapping[UUID, TopicImage] = image.topics
     return replace(
         image,
         index=image.index + INDEX_GAP,
         topics=image.topics.update(
             {
-                topic_id: replace(topic, partitions=tuple(map(_partition_beyond, topic.partitions)))
+                topic_id: replace(topic, partitions=tuple(map(_with_epoch_gaps, topic.partitions)))
                 for topic_id, topic in topics.items()
             }
         ),
@@ -159,7 +165,7 @@ def _beyond(image: ClusterImage) -> ClusterImage:
     )
 
 
-def _partition_beyond(partition: PartitionImage) -> PartitionImage:
+def _with_epoch_gaps(partition: PartitionImage) -> PartitionImage:
     return replace(
         partition,
         leader_epoch=partition.leader_epoch + EPOCH_GAP,

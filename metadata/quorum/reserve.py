@@ -1,8 +1,8 @@
-"""Room set aside for a full disk: a file that is given up so that the metadata can still be written.
+"""Disk reserve: a file that is deleted when the disk is full, so that the metadata can still be written.
 
-Without it the first full disk would stop the node, which then could neither be told to delete a topic nor be
-started. The file holds zeros: on a file system that compresses them it sets nothing aside. Blocking; called
-by the metadata storage, in its thread.
+Without it, the first full disk would stop the node. The node could then neither delete a topic nor start
+again. The file holds zeros, so on a file system with compression it reserves nothing. Blocking; called by the
+metadata storage, in its thread.
 """
 
 from collections.abc import Callable
@@ -18,42 +18,44 @@ WRITE_BYTES = 1 << 20
 _log = structlog.get_logger("tierlog.metadata")
 
 
-class Reserve:
-    """`given_up` is called before the room is given back, so that nobody else takes it."""
+class DiskReserve:
+    """`on_release`: called before the space is freed, so that other writers stop before they use it."""
 
-    def __init__(self, files: Files, directory: Path, size_bytes: int, given_up: Callable[[], None]) -> None:
-        self.stands = False
+    def __init__(
+        self, files: Files, directory: Path, size_bytes: int, on_release: Callable[[], None]
+    ) -> None:
+        self.is_held = False
         self._files = files
         self._directory = directory
         self._path = directory / RESERVE
         self._size = size_bytes
-        self._given_up = given_up
+        self._on_release = on_release
 
-    def keep(self) -> bool:
-        """Makes the file if it is not there, or not of its size; False if there is no room for it."""
-        if self.stands:
+    def ensure(self) -> bool:
+        """Create the file if it is missing or of another size. False if there is too little space."""
+        if self.is_held:
             return True
         try:
-            if self._found_size() != self._size:
+            if self._existing_size() != self._size:
                 self._files.unlink(self._path, missing_ok=True)
                 if self._files.space(self._directory).usable < self._size:
-                    return False  # to write it to no end, again and again, would take what room there is
-                self._make()
+                    return False  # an attempt that fails would fill the disk each time
+                self._create()
         except OSError as failure:
             if failure.errno not in NO_ROOM:
                 raise
             self._files.unlink(self._temporary, missing_ok=True)
             return False
-        self.stands = True
+        self.is_held = True
         return True
 
-    def give_up(self) -> bool:
-        """Frees the room; False if there is none to free."""
-        if not self.stands:
+    def release(self) -> bool:
+        """Free the space. False if none is reserved."""
+        if not self.is_held:
             return False
-        self.stands = False
-        self._given_up()
-        _log.error("the disk of the metadata is full: its reserve is given up", bytes=self._size)
+        self.is_held = False
+        self._on_release()
+        _log.error("metadata disk is full: released the disk reserve", bytes=self._size)
         self._files.unlink(self._path, missing_ok=True)
         self._files.sync_directory(self._directory)
         return self._size > 0
@@ -62,7 +64,7 @@ class Reserve:
     def _temporary(self) -> Path:
         return self._path.with_suffix(".tmp")
 
-    def _found_size(self) -> int:
+    def _existing_size(self) -> int:
         if not self._files.exists(self._path):
             return 0
         fd = self._files.open(self._path)
@@ -71,7 +73,7 @@ class Reserve:
         finally:
             self._files.close(fd)
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         if self._size == 0:
             return
         fd = self._files.open(self._temporary, create=True)

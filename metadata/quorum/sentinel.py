@@ -1,12 +1,12 @@
-"""Sentinel: has a small process of its own tell the controllers when this process has ended.
+"""Sentinel: a child process that notifies the controllers when this process has ended.
 
-A broker is fenced before its session ends only if its process is certain to be gone, since its lease may run
-on. What another host can see of that (a connection that breaks, another that is refused) is forged by any
-firewall on the way that answers with RST. So the proof comes from the broker's own host: a child process sees
-this one end, and sends a notice that was signed for this broker epoch. Where the child dies as well, as with
-the whole host or container, or nothing gets through, the session decides. See docs/adr/0013.
+A broker may be fenced before its session ends only if its process has certainly ended, since its lease may
+still run. Evidence that another host can see (a broken connection, a refused one) can be forged by a firewall
+that sends RST. So the proof comes from the broker's own host: the child sees its parent end, and sends a
+notice that was signed for this broker epoch. If the child dies too, as with the whole host or container, or
+the notice does not arrive, the broker is fenced when its session ends. See docs/adr/0013.
 
-`update` is called with each registration; `close` only when this process serves no more.
+`update` is called after each registration; `close` only when this process no longer serves.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from tierlog.metadata.quorum.auth import SignedRequest
 from tierlog.metadata.quorum.failure_watch import address_of
 from tierlog.metadata.quorum.tls import TlsFiles
 
-LOOK_S = 1.0
-"""Between two looks at who votes, and whether the child lives."""
+CHECK_INTERVAL_S = 1.0
+"""Between two checks of the voters and of the child."""
 
 _SCRIPT = Path(__file__).with_name("sentinel_process.py")
 _log = structlog.get_logger("tierlog.metadata")
@@ -49,56 +49,56 @@ class Sentinel:
         tasks: TaskGroup,
         tls: TlsFiles | None = None,
     ) -> None:
-        """`sign`: the body, for each other voter as it is known now."""
+        """`sign`: returns the body as a signed request to each other voter known now."""
         self._broker_id, self._sign, self._tasks, self._tls = broker_id, sign, tasks, tls
         self._broker_epoch = -1
-        self._told = b""
+        self._sent = b""  # to the child
         self._child: subprocess.Popen[bytes] | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def update(self, broker_epoch: int) -> None:
         """This process has registered under this epoch."""
-        if self._keeping is None:
-            self._keeping = self._tasks.repeat("sentinel", self._look)
+        if self._task is None:
+            self._task = self._tasks.repeat("sentinel", self._check)
         self._broker_epoch = broker_epoch
-        self._tell()
+        self._instruct()
 
     def close(self) -> None:
-        """The controllers are told now: this process serves no more."""
+        """Notify the controllers now: this process no longer serves."""
         child, self._child = self._child, None
-        keeping, self._keeping = self._keeping, None
+        task, self._task = self._task, None
         self._broker_epoch = -1
-        if keeping is not None:
-            keeping.cancel()
+        if task is not None:
+            task.cancel()
         if child is not None:
-            _let_go(child)
+            _release(child)
 
-    async def _look(self) -> None:
-        await asyncio.sleep(LOOK_S)
-        self._tell()
+    async def _check(self) -> None:
+        await asyncio.sleep(CHECK_INTERVAL_S)
+        self._instruct()
 
-    def _tell(self) -> None:
-        """The child gets a new order if anything has changed; a new child if it has ended."""
+    def _instruct(self) -> None:
+        """Send the child new instructions if they have changed. Start a new child if it has ended."""
         if self._broker_epoch < 0:
             return
         if self._child is not None and self._child.poll() is not None:
-            _log.warning("the sentinel has ended, and is started again", exit_code=self._child.returncode)
-            _let_go(self._child)
+            _log.warning("sentinel process ended; starting another", exit_code=self._child.returncode)
+            _release(self._child)
             self._child = None
-        order = self._order()
+        instructions = self._instructions()
         if self._child is None:
-            self._child, self._told = _start(), b""
-        if order == self._told or self._child is None or self._child.stdin is None:
+            self._child, self._sent = _start(), b""
+        if instructions == self._sent or self._child is None or self._child.stdin is None:
             return
         written = 0
         with contextlib.suppress(OSError):
-            written = os.write(self._child.stdin.fileno(), order)
-        self._told = order
-        if written < len(order):  # it does not read, or is gone: the next look starts another
-            _log.warning("the sentinel takes no orders, and is replaced")
+            written = os.write(self._child.stdin.fileno(), instructions)
+        self._sent = instructions
+        if written < len(instructions):  # it hangs or has ended: the next check starts another
+            _log.warning("sentinel process does not read its instructions; replacing it")
             self._child.kill()
 
-    def _order(self) -> bytes:
+    def _instructions(self) -> bytes:
         body = msgspec.msgpack.encode(ProcessEndNotice(self._broker_id, self._broker_epoch))
         notices = []
         for signed in self._sign(body):
@@ -117,8 +117,8 @@ class Sentinel:
 
 
 def _start() -> subprocess.Popen[bytes] | None:
-    """In a session of its own: a signal to the broker's process group is not meant for it. No descriptor of
-    the broker is left open in it."""
+    """Starts in a session of its own, so that signals to the broker's process group do not reach it. It
+    inherits no descriptor of the broker."""
     try:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SCRIPT)],
@@ -129,15 +129,18 @@ def _start() -> subprocess.Popen[bytes] | None:
             cwd="/",
         )
     except OSError as failure:
-        _log.warning("there is no sentinel: if this process dies, its session has to end", error=str(failure))
+        _log.warning(
+            "cannot start the sentinel: a crash of this process is noticed only when its session ends",
+            error=str(failure),
+        )
         return None
     if child.stdin is not None:
         os.set_blocking(child.stdin.fileno(), False)
     return child
 
 
-def _let_go(child: "subprocess.Popen[bytes]") -> None:
-    """It ends by itself within moments; whoever waits for it then is in no one's way."""
+def _release(child: "subprocess.Popen[bytes]") -> None:
+    """Closing its stdin makes the child notify the controllers and end. A thread reaps it."""
     if child.stdin is not None:
         child.stdin.close()
     threading.Thread(target=child.wait, name="sentinel ends", daemon=True).start()

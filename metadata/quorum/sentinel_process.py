@@ -1,9 +1,9 @@
-"""The sentinel's process: waits until the broker's process has ended, and then says so to the controllers.
+"""The sentinel's process: waits until the broker's process has ended, and then notifies the controllers.
 
-Started by `sentinel` as a script of its own, with the standard library alone so that it stays small. Its
-standard input is a pipe of which the broker holds the other end: the kernel closes that when the last thread
-of the broker has ended, however it ended, and at no other time. Each line is the newest order: whom to tell,
-and the very bytes to send, which the broker has signed beforehand. This process knows no secret.
+Started by `sentinel` as a script that uses only the standard library, so that it stays small. The broker
+holds the other end of the pipe on standard input. The kernel closes that end when the last thread of the
+broker has ended, however it ended, and at no other time. Each line replaces the instructions: the addresses,
+and the exact bytes to send, which the broker has signed in advance. This process knows no secret.
 """
 
 import json
@@ -15,42 +15,43 @@ import threading
 import time
 from typing import Any
 
-GIVE_UP_S = 3.0
-"""After that the session of the broker has mostly ended anyway."""
+SEND_TIMEOUT_S = 3.0
+"""After that, the broker's session has usually ended anyway."""
 
-TRY_S = 1.0
-PAUSE_S = 0.05
+ATTEMPT_TIMEOUT_S = 1.0
+RETRY_S = 0.05
 
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends after the broker, whatever its group is told
+        signal.signal(number, signal.SIG_IGN)  # it has to outlive the broker
     newest = b""
     for line in sys.stdin.buffer:
-        newest = line if line.endswith(b"\n") else newest  # the broker may have died in the middle of one
-    order = json.loads(newest or b'{"notices": []}')
-    told = [threading.Thread(target=_tell, args=(notice, order["tls"])) for notice in order["notices"]]
-    for one in told:
-        one.start()
-    for one in told:
-        one.join()
+        newest = line if line.endswith(b"\n") else newest  # the broker may have died while it wrote one
+    instructions = json.loads(newest or b'{"notices": []}')
+    tls = instructions.get("tls")
+    threads = [threading.Thread(target=_notify, args=(notice, tls)) for notice in instructions["notices"]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
-def _tell(notice: dict[str, Any], tls: dict[str, str] | None) -> None:
-    """Until one answers, or it is too late."""
-    until = time.monotonic() + GIVE_UP_S
+def _notify(notice: dict[str, Any], tls: dict[str, str] | None) -> None:
+    """Try until the controller responds or the time is up."""
+    until = time.monotonic() + SEND_TIMEOUT_S
     while time.monotonic() < until:
         try:
             if _send(notice, tls):
                 return
         except OSError:
             pass
-        time.sleep(PAUSE_S)
+        time.sleep(RETRY_S)
 
 
 def _send(notice: dict[str, Any], tls: dict[str, str] | None) -> bool:
-    """Whether it was taken, or never will be. Raises OSError."""
-    with socket.create_connection((notice["host"], notice["port"]), TRY_S) as plain:
+    """Whether the controller accepted the notice, or rejected it for good. Raises OSError."""
+    with socket.create_connection((notice["host"], notice["port"]), ATTEMPT_TIMEOUT_S) as plain:
         connection = plain
         if notice["tls"]:
             context = ssl.create_default_context(cafile=tls["ca"] if tls else None)

@@ -1,11 +1,12 @@
-"""The node's files: write-ahead log segments, one snapshot, and whose they are.
+"""Metadata storage: the node's files, which are write-ahead log segments, one snapshot and
+`quorum.properties`.
 
-Blocking; the node calls it in a worker thread, one call at a time.
+Blocking; the node calls it in its storage thread, one call at a time.
 
-Invariants: what `save` and `save_snapshot` return from is durable; a failed write leaves the storage unusable
-(the kernel may have dropped the pages, so trying again would lie), and the node stops. Only a write that
-found no room, before any fsync of it, is done again, once, in the room of the reserve. Opening repairs a torn
-tail and refuses everything worse with DamagedLog.
+Invariants: when `save` or `save_snapshot` returns, the data is durable. A failed write leaves the storage
+unusable and the node stops: the kernel may have dropped the dirty pages, so a second fsync would report
+success falsely. The exception is a write that finds the disk full before any fsync: it is repeated once,
+after the reserve is released. Opening truncates a torn tail and rejects any other damage with DamagedLog.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from crc32c import crc32c
 
 from tierlog.base.files import NO_ROOM, Files, write_atomically
 from tierlog.base.types import require
-from tierlog.metadata.quorum.reserve import Reserve
+from tierlog.metadata.quorum.reserve import DiskReserve
 from tierlog.metadata.quorum.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
 from tierlog.metadata.raft.membership import decode_configuration, encode_configuration
 from tierlog.metadata.raft.messages import Entry, HardState, Snapshot
@@ -28,7 +29,7 @@ SEGMENT_BYTES = 16 << 20
 PROPERTIES = "quorum.properties"
 _DIRECTORY_ID = "directory.id="
 SNAPSHOT_MAGIC = b"TLSNAP\x00\x01"  # the last byte is the version
-SNAPSHOT_MAGIC_2 = b"TLSNAP\x00\x02"  # with a configuration; written only where there is one
+SNAPSHOT_MAGIC_2 = b"TLSNAP\x00\x02"  # with a configuration; written only if there is one
 _SNAPSHOT_HEADER = Struct(
     ">8sQQQI"
 )  # magic, index, term, length of the data, CRC-32C of the three and the data
@@ -66,13 +67,12 @@ class MetadataStorage:
         reserve_bytes: int = 0,
         on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
-        """`new_directory_id` becomes the directory's own if it has none yet. `on_disk_full` is called in
-        the storage's thread when the disk is full, and the reserve of `reserve_bytes` is given up or cannot
-        be made."""
+        """`new_directory_id`: used if the directory has no id yet. `on_disk_full`: called in the storage
+        thread when the reserve of `reserve_bytes` is released or cannot be created."""
         self._files = files
         self._directory = directory
         self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
-        self.directory_id = new_directory_id  # of what lies there, once opened
+        self.directory_id = new_directory_id  # that of an existing directory, once opened
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._fd = -1
@@ -80,20 +80,20 @@ class MetadataStorage:
         self._hard_state = HardState()
         self._broken = False
         self._short_of_room = on_disk_full
-        self._reserve = Reserve(files, directory, reserve_bytes, on_disk_full)
+        self._reserve = DiskReserve(files, directory, reserve_bytes, on_disk_full)
 
     def open(self) -> Loaded:
-        """What survived. Raises ForeignDirectory, DamagedLog."""
+        """Load what is durable. Raises ForeignDirectory, DamagedLog."""
         self._files.make_directory(self._directory)
-        self._claim()
+        self._check_owner()
         if not self.ensure_reserve():
             self._short_of_room()
         snapshot = self._load_snapshot()
         entries = self._load_log()
-        if _parted(snapshot, entries):
-            self._begin_after(snapshot, ())
+        if _diverged(snapshot, entries):
+            self._reset_log(snapshot, ())
             entries = []
-        return Loaded(self._hard_state, snapshot, _after(snapshot, entries))
+        return Loaded(self._hard_state, snapshot, _entries_after(snapshot, entries))
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -102,20 +102,20 @@ class MetadataStorage:
 
     @property
     def has_reserve(self) -> bool:
-        return self._reserve.stands
+        return self._reserve.is_held
 
     def ensure_reserve(self) -> bool:
-        """Sets room aside if none is; False if there is none. Raises OSError."""
-        return self._reserve.keep()
+        """Create the disk reserve if it is missing. False if there is too little space. Raises OSError."""
+        return self._reserve.ensure()
 
     def save(self, snapshot: Snapshot | None, entries: Iterable[Entry], hard_state: HardState | None) -> None:
-        """One write and one fsync; a snapshot from the leader goes before, into its own file."""
+        """One write and one fsync. A snapshot from the leader is written first, to its own file."""
         require(not self._broken, "the write-ahead log failed before")
         self._broken = True
         self._hard_state = hard_state or self._hard_state
         if snapshot is not None:
             self._write_snapshot(snapshot)
-            self._begin_after(snapshot, entries)
+            self._reset_log(snapshot, entries)
         else:
             records: tuple[WalRecord, ...] = (*entries, *((hard_state,) if hard_state else ()))
             if self._end >= self._segment_bytes:
@@ -125,7 +125,7 @@ class MetadataStorage:
         self._broken = False
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """A snapshot of this node's own: makes it durable, then drops the segments that it covers."""
+        """Make a snapshot of this node's own image durable, then delete the segments that it covers."""
         require(not self._broken, "the write-ahead log failed before")
         self._write_snapshot(snapshot)
         covered = 0
@@ -137,38 +137,38 @@ class MetadataStorage:
 
     def _write(self, records: tuple[WalRecord, ...]) -> None:
         frames = [encode_frames(records)]
-        self._end += self._with_room(lambda: self._files.writev_at(self._fd, frames, self._end))
+        self._end += self._with_reserve(lambda: self._files.writev_at(self._fd, frames, self._end))
         self._files.sync(self._fd)
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, _last_index(records))
 
-    def _begin_after(self, snapshot: Snapshot, entries: Iterable[Entry]) -> None:
-        """Nothing that the log holds counts any more."""
+    def _reset_log(self, snapshot: Snapshot, entries: Iterable[Entry]) -> None:
+        """Discard all entries of the log and continue after the snapshot."""
         self._start_segment((Reset(snapshot.index, snapshot.term), self._hard_state, *entries))
         self._drop_segments(len(self._segments) - 1)
 
     def _start_segment(self, records: tuple[WalRecord, ...]) -> None:
-        """Begins with the hard state, so that no older segment is needed for it."""
+        """The segment begins with the hard state, so that no older segment is needed for it."""
         number = self._segments[-1].number + 1 if self._segments else 1
         self.close()
-        self._fd = self._with_room(lambda: self._files.open(self._segment_path(number), create=True))
+        self._fd = self._with_reserve(lambda: self._files.open(self._segment_path(number), create=True))
         self._files.truncate(self._fd, 0)
-        self._end = self._with_room(lambda: self._files.writev_at(self._fd, [MAGIC], 0))
+        self._end = self._with_reserve(lambda: self._files.writev_at(self._fd, [MAGIC], 0))
         self._segments.append(_Segment(number))
         self._write(records)
         self._files.sync_directory(self._directory)
 
-    def _with_room(self, work: Callable[[], R]) -> R:
-        """What finds no room is done again once the reserve is given up; it must begin from scratch."""
+    def _with_reserve(self, write: Callable[[], R]) -> R:
+        """If the disk is full, release the reserve and repeat `write`, which must start from scratch."""
         try:
-            return work()
+            return write()
         except OSError as failure:
-            if failure.errno not in NO_ROOM or not self._reserve.give_up():
+            if failure.errno not in NO_ROOM or not self._reserve.release():
                 raise
-        return work()
+        return write()
 
     def _drop_segments(self, count: int) -> None:
-        """Oldest first, so that a crash in between leaves no hole."""
+        """Oldest first, so that a crash in between leaves no gap."""
         for segment in self._segments[:count]:
             self._files.unlink(self._segment_path(segment.number))
             self._files.sync_directory(self._directory)
@@ -194,7 +194,7 @@ class MetadataStorage:
         if not self._segments:
             self._start_segment((self._hard_state,))
         else:
-            self._repair_tail()
+            self._truncate_torn_tail()
         return entries
 
     def _replay(self, record: WalRecord, entries: list[Entry]) -> None:
@@ -209,8 +209,8 @@ class MetadataStorage:
                 del entries[record.index - entries[0].index :]
             entries.append(record)
 
-    def _repair_tail(self) -> None:
-        """Cuts what a crash left half written; nobody was told that it was there."""
+    def _truncate_torn_tail(self) -> None:
+        """Truncate what a crash left half-written; it was never acknowledged."""
         self._fd = self._files.open(self._segment_path(self._segments[-1].number))
         if self._files.size(self._fd) < len(MAGIC) or self._end == len(MAGIC):
             self._files.writev_at(self._fd, [MAGIC], 0)
@@ -232,7 +232,9 @@ class MetadataStorage:
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         content = encode_snapshot_file(snapshot)
-        self._with_room(lambda: write_atomically(self._files, self._snapshot_path(snapshot.index), content))
+        self._with_reserve(
+            lambda: write_atomically(self._files, self._snapshot_path(snapshot.index), content)
+        )
         for index in self._numbers(".snapshot"):
             if index < snapshot.index:
                 self._files.unlink(self._snapshot_path(index))
@@ -243,39 +245,40 @@ class MetadataStorage:
             return Snapshot()
         return decode_snapshot_file(self._files.read_whole(self._snapshot_path(indexes[-1])))
 
-    # --- whose directory it is
+    # --- the owner of the directory
 
-    def _claim(self) -> None:
-        """The directory's own id tells a node with its memory from one whose disk was replaced (KIP-853)."""
+    def _check_owner(self) -> None:
+        """The directory id distinguishes a node with its log from one whose disk was replaced (KIP-853)."""
         path = self._directory / PROPERTIES
         found = self._files.read_whole(path).decode(errors="replace") if self._files.exists(path) else ""
         if not found.startswith(self._owner) and found:
-            raise ForeignDirectory(f"{path} says {found!r}, not {self._owner!r}")
+            raise ForeignDirectory(f"{path} contains {found!r}, expected {self._owner!r}")
         directory_id = found.removeprefix(self._owner).removeprefix(_DIRECTORY_ID).strip()
         if directory_id:
             try:
                 self.directory_id = UUID(directory_id)
             except ValueError:
-                raise ForeignDirectory(f"{path}: {directory_id!r} is not the id of a directory") from None
+                raise ForeignDirectory(f"{path}: {directory_id!r} is not a directory id") from None
         else:
-            self.rename(self.directory_id)
+            self.set_directory_id(self.directory_id)
 
-    def rename(self, directory_id: UUID) -> None:
-        """Whoever knows the directory by another id takes it for a new one."""
+    def set_directory_id(self, directory_id: UUID) -> None:
+        """Nodes that know the directory by another id treat it as a new one."""
         self.directory_id = directory_id
         own = f"{self._owner}{_DIRECTORY_ID}{directory_id}\n"
         write_atomically(self._files, self._directory / PROPERTIES, own.encode())
 
 
 def read_owner(files: Files, directory: Path) -> tuple[str, int] | None:
-    """Cluster and node id; None if no node has been here, or nobody can tell which."""
+    """Cluster id and node id; None if the directory is not a metadata directory, or they cannot be read."""
     path = directory / PROPERTIES
     if not files.exists(path):
         return None
     lines = files.read_whole(path).decode(errors="replace").splitlines()
-    said = {key: value for key, _, value in (line.partition("=") for line in lines)}
-    node_id = said.get("node.id", "")
-    return (said["cluster.id"], int(node_id)) if "cluster.id" in said and node_id.isdigit() else None
+    properties = {key: value for key, _, value in (line.partition("=") for line in lines)}
+    node_id = properties.get("node.id", "")
+    is_valid = "cluster.id" in properties and node_id.isdigit()
+    return (properties["cluster.id"], int(node_id)) if is_valid else None
 
 
 def encode_snapshot_file(snapshot: Snapshot) -> bytes:
@@ -289,30 +292,32 @@ def encode_snapshot_file(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot_file(content: bytes) -> Snapshot:
-    """Raises DamagedLog: the file was written atomically, so half a file is damage too."""
+    """Raises DamagedLog, also for an incomplete file, since the file is written atomically."""
     if len(content) < _SNAPSHOT_HEADER.size or content[:8] not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_2):
-        raise DamagedLog("a metadata snapshot does not begin with its magic")
+        raise DamagedLog("a metadata snapshot has an unknown magic")
     _, index, term, length, crc = _SNAPSHOT_HEADER.unpack_from(content)
     data = content[_SNAPSHOT_HEADER.size :]
     if len(data) != length or crc32c(data, crc32c(content[8 : _SNAPSHOT_HEADER.size - 4])) != crc:
-        raise DamagedLog(f"the metadata snapshot of {index} is damaged")
+        raise DamagedLog(f"the metadata snapshot at index {index} is damaged")
     if content[:8] == SNAPSHOT_MAGIC:
         return Snapshot(index, term, data)
     end = 4 + int.from_bytes(data[:4], "big")
     return Snapshot(index, term, data[end:], decode_configuration(data[4:end]))
 
 
-def _parted(snapshot: Snapshot, entries: list[Entry]) -> bool:
-    """Whether a crash came between a snapshot from the leader and the Reset that follows it: the log ends
-    before the snapshot, or is not of its lineage. Entries to come would not fit behind it."""
+def _diverged(snapshot: Snapshot, entries: list[Entry]) -> bool:
+    """Whether a crash came between writing a snapshot from the leader and the Reset that follows it.
+
+    Then the log ends before the snapshot or has another term there, so later entries would not continue
+    it."""
     if not entries or entries[0].index > snapshot.index:
         return False
     at = snapshot.index - entries[0].index
     return at >= len(entries) or entries[at].term != snapshot.term
 
 
-def _after(snapshot: Snapshot, entries: list[Entry]) -> tuple[Entry, ...]:
-    """Entries that continue the snapshot."""
+def _entries_after(snapshot: Snapshot, entries: list[Entry]) -> tuple[Entry, ...]:
+    """The entries after the snapshot."""
     if not entries or entries[-1].index <= snapshot.index:
         return ()
     first = entries[0].index

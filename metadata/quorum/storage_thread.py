@@ -1,6 +1,7 @@
-"""The one thread that a node's files are written in, and how long what it does at present has taken.
+"""Storage thread: the single thread that writes a node's files, and how long its present job has taken.
 
-A disk may hang: no error, and no end. Nobody can call such a write back, so who waits for it has to know.
+A disk may hang: a write neither fails nor ends. It cannot be cancelled, so callers need to know. Used by the
+metadata node.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ R = TypeVar("R")
 
 class StorageThread:
     def __init__(self, clock: Clock, executor: Executor | None, name: str) -> None:
-        """`executor`: of one thread; its own, with that name, if not given."""
+        """`executor`: single-threaded; None: create one with this thread name."""
         self._clock = clock
         self._own = None if executor else ThreadPoolExecutor(1, name)
         self._executor = executor or self._own
@@ -24,12 +25,12 @@ class StorageThread:
 
     @property
     def busy_ms(self) -> int:
-        """For how long it has been at the same piece of work; 0 if it has none."""
+        """How long the present job has been running; 0 if there is none."""
         return self._clock.monotonic_ms() - self._since_ms if self._waiting else 0
 
-    async def run(self, work: Callable[[], R]) -> R:
-        """Not given up half way: a cancelled caller still waits for the disk."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def run(self, job: Callable[[], R]) -> R:
+        """Waits for the job to end even if the caller is cancelled."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, job)
         if not self._waiting:
             self._since_ms = self._clock.monotonic_ms()
         self._waiting += 1

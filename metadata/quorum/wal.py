@@ -1,8 +1,8 @@
-"""The write-ahead log's bytes: frames in segments. Pure; `storage` does the files.
+"""Write-ahead log format: frames in segments. Pure; `storage` does the I/O.
 
-Format in docs/formats/metadata.md. A segment is a header and then frames. A frame carries its CRC-32C, and
-how far back its own write began: all before that was fsynced first. So a bad frame followed by a good one
-of a later write is damage to durable data, and never mistaken for a write that a crash cut short.
+Described in docs/formats/metadata.md. A segment is a header followed by frames. Each frame has a CRC-32C, and
+the distance back to the start of its write; everything before that start had been fsynced. A bad frame before
+a good frame of a later write is therefore damage to durable data, and not a write that a crash interrupted.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ MAX_PAYLOAD = 64 << 20
 
 
 class FrameType(IntEnum):
-    """The numbers on disk."""
+    """Frame types as stored on disk."""
 
     ENTRY = 1  # replaces everything at or after its index
     HARD_STATE = 2
-    RESET = 3  # a snapshot came from the leader: nothing before this frame counts
-    CONFIGURATION = 4  # an entry whose payload says who the voters are
+    RESET = 3  # a snapshot from the leader replaced everything before this frame
+    CONFIGURATION = 4  # an entry whose payload is the quorum's configuration
 
 
 class Reset(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +49,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class DamagedLog(Exception):
-    """Durable data cannot be read: this node must not vote or answer; its directory has to be replaced."""
+    """Durable data is damaged. The node must not vote or respond; its directory has to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def encode_frames(records: tuple[WalRecord, ...]) -> bytes:
 
 
 def _frame_of(record: WalRecord) -> tuple[FrameType, object]:
-    """An entry's kind is its frame's type: an older version refuses a kind that it does not know."""
+    """The frame type encodes the entry's kind, so an older version rejects a kind that it does not know."""
     if isinstance(record, Entry):
         number = FrameType.CONFIGURATION if record.kind == CONFIGURATION else FrameType.ENTRY
         return number, (record.term, record.index, record.payload)
@@ -81,7 +81,7 @@ def _frame_of(record: WalRecord) -> tuple[FrameType, object]:
 
 
 def read_frame(segment: bytes, at: int) -> Frame | None:
-    """The frame that starts here; None if no whole, undamaged one does."""
+    """The frame at this position; None if it is incomplete or damaged."""
     if at + FRAME_HEADER > len(segment):
         return None
     length, crc, back, number = _FRAME.unpack_from(segment, at)
@@ -93,16 +93,16 @@ def read_frame(segment: bytes, at: int) -> Frame | None:
         if number == FrameType.CONFIGURATION and isinstance(record, Entry):
             record = Entry(record.term, record.index, record.payload, CONFIGURATION)
     except (ValueError, KeyError) as failure:
-        raise DamagedLog(f"frame at {at} has a good checksum but cannot be read: {failure}") from failure
+        raise DamagedLog(f"frame at {at} has a valid checksum but cannot be decoded: {failure}") from failure
     return Frame(record, at, end, at - back)
 
 
 def read_segment(segment: bytes) -> Iterator[Frame]:
-    """Frames up to the first that is not whole. Raises DamagedLog if what is lost there had been durable."""
+    """Frames up to the first incomplete or damaged one. Raises DamagedLog if durable data is lost there."""
     if segment[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(segment) or not any(segment):
-            return  # a crash while the segment was made: nothing in it was answered for
-        raise DamagedLog("a segment of the write-ahead log does not begin with its magic")
+            return  # a crash while the segment was created: nothing in it was acknowledged
+        raise DamagedLog("a segment of the write-ahead log has an unknown magic")
     at = len(MAGIC)
     while (frame := read_frame(segment, at)) is not None:
         yield frame
@@ -110,4 +110,4 @@ def read_segment(segment: bytes) -> Iterator[Frame]:
     for later in range(at + 1, len(segment) - FRAME_HEADER):
         found = read_frame(segment, later)
         if found is not None and found.write_start > at:
-            raise DamagedLog(f"durable data at {at} is damaged: a later write at {later} is whole")
+            raise DamagedLog(f"durable data at {at} is damaged: a later write at {later} is intact")

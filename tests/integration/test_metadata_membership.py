@@ -235,7 +235,7 @@ async def test_only_the_leader_changes_members_and_says_who_it_is(tmp_path: Path
 async def test_a_node_that_does_not_answer_stays_a_learner_and_holds_nothing_up(tmp_path: Path) -> None:
     async with running(tmp_path, (1,)) as quorum:
         node = quorum.running[1].node
-        with pytest.raises(MetadataUnavailable, match="stays a learner"):
+        with pytest.raises(MetadataUnavailable, match="remains a learner"):
             await node.add_voter(4, quorum.urls[4], timeout_s=0.2)
         await quorum.running[1].client.submit(register())
         assert set(node.voters) == {1}

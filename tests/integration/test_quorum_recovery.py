@@ -112,7 +112,7 @@ async def test_an_old_voter_that_turns_up_after_all_is_not_listened_to(tmp_path:
         recovering.apply()
     alone, old = await quorum.start(3), await quorum.start(1)
     assert not old.node.admits(3, alone.node.directory_id)
-    with pytest.raises(Exception, match="stays a learner"):
+    with pytest.raises(Exception, match="remains a learner"):
         await alone.node.add_voter(1, quorum.urls[1], timeout_s=0.5)
     assert set(old.node.voters) == {1, 2, 3}
     await quorum.close()
@@ -127,10 +127,10 @@ async def test_what_needs_no_recovery_is_left_as_it_is(tmp_path: Path) -> None:
     with recovery(tmp_path / "1") as recovering:
         recovering.apply()
     there = loaded(tmp_path / "1", 1)
-    with pytest.raises(NotRecoverable, match="only voter already"):
+    with pytest.raises(NotRecoverable, match="already the only voter"):
         recovery(tmp_path / "1")
     assert loaded(tmp_path / "1", 1) == there
-    with pytest.raises(NotRecoverable, match="holds no metadata"):
+    with pytest.raises(NotRecoverable, match="contains no quorum metadata"):
         recovery(tmp_path)
     loaded(tmp_path / "2", 2)
     with pytest.raises(NotRecoverable, match="empty"):

@@ -74,7 +74,7 @@ def test_scripts_say_yes_and_get_json(data: Path) -> None:
     assert (told["node_id"], told["voters"], told["last_index"]) == (2, [1, 2, 3], 1)
     again = recover(data, "--yes")
     assert again.returncode == 1
-    assert "the node is the only voter already" in again.stderr
+    assert "the node is already the only voter" in again.stderr
 
 
 def test_a_node_that_runs_is_left_alone(data: Path) -> None:

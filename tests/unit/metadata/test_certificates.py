@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change
 
-LOOK_S = 0.005
+CHECK_INTERVAL_S = 0.005
 
 
 class Server:
@@ -55,7 +55,7 @@ async def test_what_replaces_the_files_is_shown_from_then_on(tmp_path: Path) -> 
     async with asyncio.timeout(60):
         with capture_logs() as told:
             for kept in (server.context, own):
-                tasks.spawn("fresh", reload_on_change(files, kept, LOOK_S))
+                tasks.spawn("fresh", reload_on_change(files, kept, CHECK_INTERVAL_S))
             assert (await server.meet(own)) == (old, old)
             replaced = authority.issue("other")
             files.certificate.write_bytes(replaced.certificate.read_bytes())
@@ -80,7 +80,7 @@ async def test_nodes_of_the_next_ca_are_believed_once_it_is_added(tmp_path: Path
     own, later = both.client(), Server(second.issue("node"))
     await server.start()
     await later.start()
-    tasks.spawn("fresh", reload_on_change(both, own, LOOK_S))
+    tasks.spawn("fresh", reload_on_change(both, own, CHECK_INTERVAL_S))
     async with asyncio.timeout(60):
         await server.meet(own)
         both.ca.write_bytes(first.certificate_file.read_bytes() + second.certificate_file.read_bytes())

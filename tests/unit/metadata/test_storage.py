@@ -266,5 +266,5 @@ def test_a_directory_of_before_there_were_ids_is_given_one(tmp_path: Path) -> No
 
 def test_a_directory_whose_id_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "quorum.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n")
-    with pytest.raises(ForeignDirectory, match="not the id"):
+    with pytest.raises(ForeignDirectory, match="not a directory id"):
         reopened(tmp_path)
