@@ -224,11 +224,11 @@ class Broker(Foundation):
         self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         settings = self.running.now
-        self.upkeep = LogMaintenance(
+        self.log_maintenance = LogMaintenance(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
         )
-        self._parts.push_async_callback(self.upkeep.stop)
-        self.upkeep.start()
+        self._parts.push_async_callback(self.log_maintenance.stop)
+        self.log_maintenance.start()
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
@@ -237,7 +237,7 @@ class Broker(Foundation):
         self.scrubber.start()
         self.tiering.configure(settings)
         self.running.listeners += [
-            self.upkeep.configure,
+            self.log_maintenance.configure,
             self.cleaner.configure,
             self.scrubber.configure,
             self.tiering.configure,

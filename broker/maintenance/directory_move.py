@@ -1,14 +1,17 @@
-"""One replica moves between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
+"""Directory move: moves one replica between the log directories of this broker (AlterReplicaLogDirs,
+KIP-113).
 
-A copy of the log grows in the target, in its threads, while the log goes on (broker/storage/future_log.py).
-Once little is missing, flushes are held for a moment, so that nothing is acknowledged that is not in the
-copy: then what may have been acknowledged is synced, all else follows in the threads without a sync, and the
-last of it on the event loop; the copy gets the partition's name, and the log goes on in it, with all that is
-known of it in memory. The order on the disks, which any crash may cut short:
-  1. the copy, whose directory is called `-future`: nobody reads it, and the next start begins it anew;
-  2. the checkpoints of the target know the log, and a note in the source says where it may have gone;
-  3. the copy gets its name: with the note, it is the log from here on;
-  4. that name is durable, and only then is the old directory renamed, and the note taken away.
+A future copy of the log grows in the target, in threads of the target, while the log is in use
+(broker/storage/future_log.py). Once little is missing, flushes are held for a moment, so that nothing is
+acknowledged that is not in the copy. What may have been acknowledged is then copied and synced, the rest is
+copied in threads without a sync, and the last of it on the event loop. The copy gets the partition's name,
+and the log continues in it with its state in memory. The order on disk, which a crash may interrupt anywhere:
+
+1. The copy, in a directory named `-future`: it is never read, and the next start copies again.
+2. The checkpoints of the target have the log, and a record in the source says where it may have moved.
+3. The copy gets its final name: with the record, it is now the log.
+4. That name is durable; only then is the old directory renamed and the record removed.
+
 Driven by `DirectoryMoves`, on the event loop.
 """
 
@@ -36,100 +39,102 @@ from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.move_throttler import MoveStopped, MoveThrottler
 
-CLOSE_BYTES = 4 << 20
-CLOSE_MOST_BYTES = 32 << 20
-"""Missing in a copy that may be finished, flushes held, without a look at the rate: the first, and twice as
-much, up to the second, with each round that missed little less than the one before. For the disk needs a
-moment for its fsyncs however short the copy is, and producers go on.
+FINISH_BYTES = 4 << 20
+MAX_FINISH_BYTES = 32 << 20
+"""Flushes are held for the rest of the copy once at most FINISH_BYTES are missing. The limit doubles, up to
+MAX_FINISH_BYTES, with each round that reduced the missing part by less than half: the disk needs time for its
+fsyncs while producers continue.
 """
 
 SWITCH_BYTES = 1 << 20
-"""Copied on the event loop at the most: a millisecond's work."""
+"""Bytes copied on the event loop at most: a millisecond's work."""
 
-HELD_ROUNDS = 16
-"""Copies without an fsync, flushes held, for less than that to be missing."""
+MAX_HELD_ROUNDS = 16
+"""Rounds of copying without fsync while flushes are held, until less than SWITCH_BYTES is missing."""
 
-HELD_S = 5.0
-"""Flushes are held no longer, and at a stop for half of its patience: whoever waits for the healthy disk of
-the log does not wait for that of the copy.
+MAX_HOLD_S = 5.0
+"""Maximum time for which flushes are held (half of log.dirs.stop.timeout.ms if that is shorter), so that
+producers on the log's disk do not wait for a slow target disk.
 """
 
-SLOW_ENDS_MAX = 5
-"""So often flushes are held in vain, before a move is given up: a disk may be slow for a moment."""
+MAX_SWITCH_TIMEOUTS = 5
+"""Switches that may time out before the move fails: a disk may be slow for a moment."""
 
-SYNCED_SIDE_BY_SIDE = 4
-"""Files of a copy; half the threads of a directory are left to those who append there."""
+PARALLEL_SYNCS = 4
+"""Files of a copy synced in parallel; half of a directory's threads remain for appends."""
 
-AGAIN_S = 0.05
-"""Before the next try, where compaction or a cut of the log was faster."""
+RETRY_S = 0.05
+"""Delay before the next attempt after a compaction or truncation changed the log."""
 
-CHANGES_MAX = 10
-"""In a row, half a minute of them: then it is no compaction that was faster, but a file that is not there."""
+MAX_CHANGES = 10
+"""Consecutive changes, about half a minute: then it is no compaction but a missing file."""
 
 REST_S = 5.0
-"""The longest pause between two tries; after flushes were held in vain, so that those who wait for one get
-it before they are held again.
+"""Longest delay between two attempts. Also the delay after a switch timed out, so that waiting flushes can
+complete.
 """
 
-LOOK_S = 1.0
-"""Between two looks at whether a move that waits is still wanted."""
+CHECK_S = 1.0
+"""Interval at which a waiting move checks whether it has been cancelled."""
 
-ROOM_LEFT_BYTES = 64 << 20
-"""Stay free in the target, or the move ends: others append there."""
+FREE_BYTES_KEPT = 64 << 20
+"""Free space kept in the target for appends; otherwise the move fails."""
 
-ROOM_LOOK_BYTES = 16 << 20
-"""Copied between two looks at it."""
+FREE_BYTES_CHECK_INTERVAL = 16 << 20
+"""Bytes copied between two checks of the free space."""
 
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.moves")
 
 
-class NoRoom(OSError):
-    """The target has none for the copy, or would have too little left."""
+class NotEnoughSpace(OSError):
+    """The target has too little free space for the copy."""
 
 
 @dataclass(slots=True)
-class MoveWaits:
-    """How long flushes are held, and moves pause between two tries; tests change it while a move runs."""
+class MoveTimes:
+    """Limits of a move; tests change them while a move runs."""
 
-    held_s: float = HELD_S
-    again_s: float = AGAIN_S
+    max_hold_s: float = MAX_HOLD_S
+    retry_s: float = RETRY_S
     rest_s: float = REST_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveContext:
-    """What the moves of a broker have in common."""
+    """What all moves of a broker share."""
 
     replicas: ReplicaManager
-    pace: MoveThrottler
-    leftovers: OrphanDirectories
-    waits: MoveWaits
+    throttler: MoveThrottler
+    orphans: OrphanDirectories
+    times: MoveTimes
     granted_to_others: Callable[["DirectoryMove"], int]
-    """Bytes that other moves into its target lack, of what they were granted room for; in any thread."""
+    """Bytes that other moves into the same target have been granted and not yet copied. Thread-safe."""
 
 
-class _Told(NamedTuple):
-    """What the checkpoints of the target were told; of a recovery point, that it was not lowered since."""
+class _CheckpointedState(NamedTuple):
+    """What was written to the target's checkpoints, and the number of truncations that may have lowered the
+    recovery point.
+    """
 
     cuts: int
     log_start_offset: int
     cleaned_to: int | None
 
     @classmethod
-    def of(cls, log: PartitionLog) -> "_Told":
+    def of(cls, log: PartitionLog) -> "_CheckpointedState":
         return cls(log.flusher.truncations, log.log_start_offset, log.cleaned_to)
 
 
 class DirectoryMove:
-    """One that is under way, or waits for its turn."""
+    """A move that is running, or waits for its turn."""
 
     def __init__(
         self,
         replica: Replica,
         source: LogDirectory,
         target: LogDirectory,
-        around: MoveContext,
+        context: MoveContext,
     ) -> None:
         self.name = replica.name
         self.replica = replica
@@ -138,17 +143,17 @@ class DirectoryMove:
         self.stop = threading.Event()
         self.task: asyncio.Task[None] | None = None
         self.missing_bytes = 0
-        """Of what it was granted room for."""
+        """Bytes still to be copied, for which it was granted space."""
         self.has_switched = False
-        self.slow_ends = 0
-        """How often flushes were held for the last of it in vain."""
-        self._replicas, self._pace, self._waits = around.replicas, around.pace, around.waits
-        self._checkpoints, self._directories = around.replicas.checkpoints, around.replicas.directories
-        self._leftovers, self._granted_to_others = around.leftovers, around.granted_to_others
+        self.switch_timeouts = 0
+        """How often flushes were held in vain."""
+        self._replicas, self._throttler, self._times = context.replicas, context.throttler, context.times
+        self._checkpoints, self._directories = context.replicas.checkpoints, context.replicas.directories
+        self._orphans, self._granted_to_others = context.orphans, context.granted_to_others
         self._future: FutureLog | None = None
-        self._grave: Path | None = None
-        self._unlooked_bytes = 0
-        self._at_work = set[asyncio.Future[Any]]()  # in threads of the target
+        self._renamed_source: Path | None = None
+        self._unchecked_bytes = 0
+        self._running_work = set[asyncio.Future[Any]]()  # in the target's threads
 
     @property
     def copied_bytes(self) -> int:
@@ -156,132 +161,132 @@ class DirectoryMove:
 
     @property
     def offset_lag(self) -> int:
-        """Offsets of the log that the copy does not have."""
+        """Offsets of the log that are not in the copy."""
         log = self.replica.log
         end = log.local_log_start_offset if self._future is None else self._future.end_offset
         return max(0, log.log_end_offset - end)
 
-    def require_going(self) -> None:
-        """Raises MoveStopped, and OSError if the target takes nothing."""
+    def require_running(self) -> None:
+        """Raise MoveStopped if the move was cancelled, and OSError if the target accepts no writes."""
         if self.stop.is_set() or self.replica.failed is not None or not self._replicas.holds(self.replica):
             raise MoveStopped
         if self.target.refusal is not None:
             raise OSError(None, self.target.refusal, str(self.target.path))
 
-    async def go(self) -> None:
-        """All of it. Raises MoveStopped, OSError, MalformedCheckpoint: unless it has switched, what there is
-        of it is to be dropped then.
+    async def run(self) -> None:
+        """Do the whole move. Raises MoveStopped, OSError, MalformedCheckpoint: then, unless it has switched,
+        the copy must be dropped.
         """
-        if offline := self._directories.offline:  # it may hold what an earlier move could not take away
+        if offline := self._directories.offline:  # it may hold files of an earlier move
             raise OSError(None, "a log directory is offline", str(offline[0].path))
         for directory in self._directories.online:
             if directory is not self.source and directory.may_have_moved(self.name):
-                await self._leftovers.clear(directory, self.name)
+                await self._orphans.clear(directory, self.name)
         path = await self.target.run(partial(self.target.create_future, self.name, self.replica.topic_id))
         start_offset = self.replica.local_log_start_offset
         self._future = future = FutureLog(path, self.target.files, self.source.files, start_offset)
         self._checkpoints.moving[self.name] = self.target
-        tries = slow_ends = 0
-        while not await self._try_to_switch(future):
+        tries = switch_timeouts = 0
+        while not await self._try_switch(future):
             tries += 1
-            await self._require_rest()
-            was_slow, slow_ends = self.slow_ends > slow_ends, self.slow_ends
-            await self._pause(self._waits.rest_s if was_slow else self._pause_s(tries))
-        await self._leave()
+            await self._wait_for_threads()
+            was_slow, switch_timeouts = self.switch_timeouts > switch_timeouts, self.switch_timeouts
+            await self._pause(self._times.rest_s if was_slow else self._pause_s(tries))
+        await self._remove_source()
 
-    async def stay(self) -> None:
-        """It does not move after all: the note that it may have goes, now or with the next start."""
+    async def clear_record(self) -> None:
+        """Remove the record of a move that did not happen, now or at the next start."""
         self._checkpoints.moving.pop(self.name, None)
         if self.source.failure is None:
             with suppress(OSError):
                 await self.source.run(partial(self.source.clear_move, self.name))
 
     def drop_copy(self) -> None:
-        """What there is of it goes, in its turn, or with the next start."""
+        """Remove the copy, now or at the next start."""
         if self._future is not None and self.target.failure is None:
             path = self._future.directory
-            self._leftovers.remove(self.target, path, self._remove_copy(path))
+            self._orphans.remove(self.target, path, self._remove_copy(path))
 
-    def bury(self) -> None:
-        """What it left behind, once. Raises OSError."""
-        if self._grave is None:
-            self._grave = self.source.rename_deleted(self.name)
+    def rename_source(self) -> None:
+        """Rename the old directory for deletion, once. Raises OSError."""
+        if self._renamed_source is None:
+            self._renamed_source = self.source.rename_deleted(self.name)
 
     # -- up to the switch --
 
-    async def _try_to_switch(self, future: FutureLog) -> bool:
-        """False if the log was in the way, or the disk too slow: then the copy stands, and all else is as it
-        was.
-        """
+    async def _try_switch(self, future: FutureLog) -> bool:
+        """Returns False if the log has changed or the disk was too slow: then the copy stays as it is."""
         log, source, target = self.replica.log, self.source, self.target
         await self._catch_up(future)
-        told = _Told.of(log)
+        checkpointed = _CheckpointedState.of(log)
         if not await self._checkpoints.write(target):
             raise OSError(None, "no checkpoint can be written", str(target.path))
         await self._checkpoints.write_cleaned_of(target)
         await source.run(partial(source.record_move, self.name, self._target_id))
-        await self._catch_up(future)  # with what came meanwhile
-        async with _no_flush(log, source):
-            self.require_going()
+        await self._catch_up(future)  # copy what was appended in the meantime
+        async with _flushes_held(log, source):
+            self.require_running()
             if log.flusher.checkpointed_recovery_point:
-                return False  # the next roll would wait for the flush that is held here
+                return False  # the next roll would wait for the flush held here
             try:
-                async with asyncio.timeout(self._waits.held_s):
-                    await self._close_in(future)
+                async with asyncio.timeout(self._times.max_hold_s):
+                    await self._copy_end(future)
             except LogChanged:
                 return False
             except TimeoutError:
-                self._note_slow_end()
+                self._on_switch_timeout()
                 return False
-            self.require_going()
-            return told == _Told.of(log) and self._switch(future)
+            self.require_running()
+            return checkpointed == _CheckpointedState.of(log) and self._switch(future)
 
     async def _catch_up(self, future: FutureLog) -> None:
         log = self.replica.log
-        close_bytes, changes = CLOSE_BYTES, 0
+        finish_bytes, changes = FINISH_BYTES, 0
         while True:
-            self.require_going()
+            self.require_running()
             room = await self.target.run(self.target.space)
             state = future.log_state(log)
             missing = future.missing_bytes(state)
             try:
-                self._require_room(room, missing)
+                self._require_space(room, missing)
                 self.missing_bytes = missing
-                await self._copy(future, future.copy(state, self._spend, chunk_bytes=self._pace.chunk_bytes))
-            except NoRoom:
-                if not await self._leftovers.wait_for_removal(self.target):
+                await self._copy(
+                    future, future.copy(state, self._spend, chunk_bytes=self._throttler.chunk_bytes)
+                )
+            except NotEnoughSpace:
+                if not await self._orphans.wait_for_removal(self.target):
                     raise
                 continue
             except LogChanged as changed:
                 changes += 1
-                if changes == CHANGES_MAX:
-                    what = f"the log was another one {changes} times in a row while it was copied: {changed}"
+                if changes == MAX_CHANGES:
+                    what = f"the log changed {changes} times in a row while it was copied: {changed}"
                     raise OSError(None, what, str(log.directory)) from changed
                 await asyncio.sleep(self._pause_s(changes))
                 continue
             changes = 0
             left = future.missing_bytes(future.log_state(log))
-            if left <= close_bytes and log.swaps.pending is None:
+            if left <= finish_bytes and log.swaps.pending is None:
                 return
             if left > missing // 2:
-                close_bytes = min(2 * close_bytes, CLOSE_MOST_BYTES)
+                finish_bytes = min(2 * finish_bytes, MAX_FINISH_BYTES)
             await asyncio.sleep(0)
 
-    async def _close_in(self, future: FutureLog) -> None:
-        """Flushes are held, so what may have been promised is durable in the copy once this has synced it; of
-        what comes now the next flush sees to that. Raises as `FutureLog.copy` does.
+    async def _copy_end(self, future: FutureLog) -> None:
+        """Copy the end while flushes are held, so that everything acknowledged is durable in the copy once it
+        is synced. The next flush syncs later records. Raises as `FutureLog.copy` does.
         """
-        log, go_on = self.replica.log, partial(self._pace.count_unthrottled, self.stop)
+        log, go_on = self.replica.log, partial(self._throttler.count_unthrottled, self.stop)
         await self._copy(future, future.copy(future.log_state(log), go_on))
-        for _ in range(HELD_ROUNDS):
+        for _ in range(MAX_HELD_ROUNDS):
             now = future.log_state(log)
             if future.is_almost_complete(now, SWITCH_BYTES) or not future.only_end_is_missing(now):
                 return
-            await self._run(partial(future.copy_end, now, go_on))
+            await self._run_in_thread(partial(future.copy_end, now, go_on))
 
     def _switch(self, future: FutureLog) -> bool:
-        """In one turn of the event loop, on which appends are made. Raises OSError, and changes nothing
-        then.
+        """Switch to the copy in one turn of the event loop, which appends run on. After an OSError nothing
+        has changed.
         """
         target, log = self.target, self.replica.log
         now = future.log_state(log)
@@ -290,7 +295,7 @@ class DirectoryMove:
         if not future.is_almost_complete(now, SWITCH_BYTES):
             return False
         try:
-            future.copy_end(now, partial(self._pace.count_unthrottled, self.stop))
+            future.copy_end(now, partial(self._throttler.count_unthrottled, self.stop))
         except LogChanged:
             return False
         directory = target.directory(self.name)
@@ -305,104 +310,114 @@ class DirectoryMove:
     @property
     def _target_id(self) -> UUID:
         if self.target.directory_id is None:
-            raise InvariantViolation(f"{self.target.path} is claimed by nobody")
+            raise InvariantViolation(f"{self.target.path} has no directory id")
         return self.target.directory_id
 
-    # -- what is left behind --
+    # -- removing the source or the copy --
 
-    async def _leave(self) -> None:
-        """The old directory goes, when it is sure that the new one stays. Raises OSError: then the next start
+    async def _remove_source(self) -> None:
+        """Remove the old directory once the name of the new one is durable. After an OSError the next start
         does it.
         """
         source, target = self.source, self.target
         await target.run(target.sync_names)
-        self.bury()  # on the loop: a topic made anew under the name may be next in its place
+        self.rename_source()  # on the loop: a new topic of the same name may use its place next
         await source.run(source.sync_names)
         await source.run(partial(source.clear_move, self.name))
-        if self._grave is not None:
+        if self._renamed_source is not None:
             delay_ms = self.replica.config.file_delete_delay_ms
-            self._leftovers.remove(source, self._grave, source.remove_later(self._grave, delay_ms))
+            self._orphans.remove(
+                source, self._renamed_source, source.remove_later(self._renamed_source, delay_ms)
+            )
 
     async def _remove_copy(self, path: Path) -> None:
-        """Once no thread writes into it, where a disk that hangs may hold it; only who lacks room waits."""
+        """Remove the copy after the last thread that writes to it, which may hang; only moves that need its
+        space wait.
+        """
         with suppress(OSError):
-            await self._rest()
+            await self._threads_done()
             await self.target.remove_later(path)
 
-    # -- in threads of the target --
+    # -- in the target's threads --
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        """Goes through with it whether or not the caller is cancelled."""
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
+        """Run work to its end, even if the caller is cancelled."""
         running = asyncio.get_running_loop().run_in_executor(self.target.threads, work)
-        self._at_work.add(running)
-        running.add_done_callback(self._at_work.discard)
+        self._running_work.add(running)
+        running.add_done_callback(self._running_work.discard)
         return await asyncio.shield(running)
 
-    async def _rest(self, timeout_s: float | None = None) -> bool:
-        """Returns once no thread is at it, however its work ended; False if that takes longer."""
-        if self._at_work:
-            await asyncio.wait(self._at_work, timeout=timeout_s)
-        return not self._at_work
+    async def _threads_done(self, timeout_s: float | None = None) -> bool:
+        """Wait until no work runs in threads. Returns False after a timeout."""
+        if self._running_work:
+            await asyncio.wait(self._running_work, timeout=timeout_s)
+        return not self._running_work
 
     async def _copy(self, future: FutureLog, parts: Iterator[None]) -> None:
-        """What was looked at, durable when this returns."""
+        """Copy the captured log; it is durable when this returns."""
         is_more = True
         while is_more:
-            is_more = await self._run(partial(future.step, parts))
+            is_more = await self._run_in_thread(partial(future.step, parts))
             paths = sorted(future.unsynced)
-            share = -(-len(paths) // SYNCED_SIDE_BY_SIDE) or 1
-            await asyncio.gather(*(self._run(partial(future.sync, some)) for some in chunks(paths, share)))
-        await self._run(future.sync_names)
+            share = -(-len(paths) // PARALLEL_SYNCS) or 1
+            await asyncio.gather(
+                *(self._run_in_thread(partial(future.sync, some)) for some in chunks(paths, share))
+            )
+        await self._run_in_thread(future.sync_names)
 
     def _spend(self, count: int) -> None:
-        """So many bytes more are copied; in a thread."""
-        self._pace.spend(self.stop, count)
+        """Wait until `count` more bytes may be copied; in a thread."""
+        self._throttler.spend(self.stop, count)
         self.missing_bytes -= count
-        self._unlooked_bytes += count
-        if self._unlooked_bytes >= ROOM_LOOK_BYTES:
-            self._unlooked_bytes = 0
-            self._require_room(self.target.space(), self.missing_bytes)
+        self._unchecked_bytes += count
+        if self._unchecked_bytes >= FREE_BYTES_CHECK_INTERVAL:
+            self._unchecked_bytes = 0
+            self._require_space(self.target.space(), self.missing_bytes)
 
-    def _require_room(self, room: Space, missing_bytes: int) -> None:
-        """For it, and for the others into its target that were granted theirs before; in any thread. Raises
-        NoRoom.
+    def _require_space(self, room: Space, missing_bytes: int) -> None:
+        """Check that there is space for this move and for earlier ones into the same target. Thread-safe.
+        Raises NotEnoughSpace.
         """
-        if room.usable < missing_bytes + self._granted_to_others(self) + ROOM_LEFT_BYTES:
-            raise NoRoom(errno.ENOSPC, "no room for it", str(self.target.path))
+        if room.usable < missing_bytes + self._granted_to_others(self) + FREE_BYTES_KEPT:
+            raise NotEnoughSpace(errno.ENOSPC, "not enough space for the partition", str(self.target.path))
 
-    # -- between two tries --
+    # -- between two attempts --
 
-    def _note_slow_end(self) -> None:
-        """Raises OSError if it was the last one allowed."""
-        self.slow_ends += 1
-        what = f"flushes were held for {self._waits.held_s:g} s for the last of it, {self.slow_ends} times"
-        if self.slow_ends >= SLOW_ENDS_MAX:
+    def _on_switch_timeout(self) -> None:
+        """Raise OSError if there were too many."""
+        self.switch_timeouts += 1
+        what = (
+            f"the switch did not complete within {self._times.max_hold_s:g} s ({self.switch_timeouts} times)"
+        )
+        if self.switch_timeouts >= MAX_SWITCH_TIMEOUTS:
             raise OSError(errno.ETIMEDOUT, what, str(self.target.path)) from None
-        _log.warning("a move between log directories is held up", partition=str(self.name), why=what)
+        _log.warning("a move between log directories is delayed", partition=str(self.name), why=what)
 
-    async def _require_rest(self) -> None:
-        """Returns once no thread is at it. A disk that hangs costs it slow ends, and may be left alone."""
+    async def _wait_for_threads(self) -> None:
+        """Wait until no thread works for this move. A hanging disk counts as switch timeouts, so the move may
+        fail without it.
+        """
         waited_s = 0.0
-        while not await self._rest(step_s := min(self._waits.held_s, LOOK_S)):
-            self.require_going()
+        while not await self._threads_done(step_s := min(self._times.max_hold_s, CHECK_S)):
+            self.require_running()
             waited_s += step_s
-            if waited_s >= self._waits.held_s:
+            if waited_s >= self._times.max_hold_s:
                 waited_s = 0.0
-                self._note_slow_end()
+                self._on_switch_timeout()
 
     async def _pause(self, left_s: float) -> None:
         while left_s > 0:
-            self.require_going()
-            await asyncio.sleep(min(left_s, LOOK_S))
-            left_s -= LOOK_S
+            self.require_running()
+            await asyncio.sleep(min(left_s, CHECK_S))
+            left_s -= CHECK_S
 
     def _pause_s(self, tries: int) -> float:
-        return min(self._waits.again_s * (1 << min(tries, 10)), REST_S)
+        return min(self._times.retry_s * (1 << min(tries, 10)), REST_S)
 
 
 @asynccontextmanager
-async def _no_flush(log: PartitionLog, source: LogDirectory) -> AsyncIterator[None]:
-    """No flush begins within, and the log is not cut; who waits for a flush waits."""
+async def _flushes_held(log: PartitionLog, source: LogDirectory) -> AsyncIterator[None]:
+    """No flush begins inside, and the log is not truncated."""
     holding = asyncio.get_running_loop().run_in_executor(source.threads, log.flusher.hold)
     try:
         await asyncio.shield(holding)
@@ -410,5 +425,5 @@ async def _no_flush(log: PartitionLog, source: LogDirectory) -> AsyncIterator[No
     finally:
         if holding.done():
             log.flusher.resume()
-        else:  # the node stops, and a flush hangs
+        else:  # the node stops while a flush hangs
             holding.add_done_callback(lambda _: log.flusher.resume())

@@ -1,8 +1,9 @@
-"""Which replicas move between the log directories of this broker (AlterReplicaLogDirs, KIP-113).
+"""Directory moves: the replicas that move between the log directories of this broker (AlterReplicaLogDirs,
+KIP-113).
 
-How one moves is in `directory_move`. As many do at a time as there are directories; of one partition the
-last move that was asked for counts. One that fails is dropped and told in the log; the partition stays where
-it is. Owned by the composition root; asked by handlers and the admin API, on the event loop.
+`directory_move` moves one replica. As many moves run at a time as there are directories, and the last request
+for a partition wins. A failed move is logged and dropped; the partition stays where it is. Owned by the
+composition root; called by handlers and the admin API, on the event loop.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.maintenance.directory_move import (
-    AGAIN_S,
-    HELD_S,
+    MAX_HOLD_S,
     REST_S,
+    RETRY_S,
     DirectoryMove,
     MoveContext,
-    MoveWaits,
+    MoveTimes,
 )
 from tierlog.broker.maintenance.orphan_directories import OrphanDirectories
 from tierlog.broker.replication.replica import Replica
@@ -39,8 +40,10 @@ from tierlog.protocol.errors import ErrorCode
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
-LONGEST_NAME = 255 - len(f".{MOVED_AWAY}") - 32
-"""Of a partition: the names of its copy and of the note have an id behind it, and Kafka refuses to cut it."""
+MAX_NAME_LENGTH = 255 - len(f".{MOVED_AWAY}") - 32
+"""Maximum length of a partition's name that can move: the names of its copy and of its record end with an id,
+and Kafka refuses to shorten them.
+"""
 
 _log = structlog.get_logger("tierlog.moves")
 
@@ -60,30 +63,30 @@ class DirectoryMoves:
         clock: Clock,
         tasks: TaskGroup,
         *,
-        held_s: float = HELD_S,
-        again_s: float = AGAIN_S,
+        max_hold_s: float = MAX_HOLD_S,
+        retry_s: float = RETRY_S,
         rest_s: float = REST_S,
     ) -> None:
-        self.waits = MoveWaits(min(held_s, settings.log_dirs_stop_timeout_ms / 2000), again_s, rest_s)
+        self.times = MoveTimes(min(max_hold_s, settings.log_dirs_stop_timeout_ms / 2000), retry_s, rest_s)
         self._settings = settings
         self._replicas = replicas
         self.directories = replicas.directories
         self.ended = Counter[MoveOutcome]()
         self.failed = set[TopicPartition]()
-        """Those that could not move, until they are moved again or gone."""
+        """Partitions whose last move failed, until they are moved again or removed."""
         self.dead = 0
-        """Moves that an error of this program has ended."""
+        """Moves that ended with an unexpected error."""
         self._image = image
         self._tasks = tasks
-        self._pace = MoveThrottler(clock, self._rate)
-        self._slots = asyncio.Semaphore(len(self.directories.all))  # as many threads Kafka has for it
+        self._throttler = MoveThrottler(clock, self._rate)
+        self._slots = asyncio.Semaphore(len(self.directories.all))  # Kafka has as many threads for it
         self._moves: dict[TopicPartition, DirectoryMove] = {}
-        self._leftovers = OrphanDirectories(tasks)
-        self._around = MoveContext(
+        self._orphans = OrphanDirectories(tasks)
+        self._context = MoveContext(
             replicas=replicas,
-            pace=self._pace,
-            leftovers=self._leftovers,
-            waits=self.waits,
+            throttler=self._throttler,
+            orphans=self._orphans,
+            times=self.times,
             granted_to_others=self._granted_to_others,
         )
         self._stopping = False
@@ -95,14 +98,15 @@ class DirectoryMoves:
 
     @property
     def copied_bytes(self) -> int:
-        return self._pace.copied_bytes
+        return self._throttler.copied_bytes
 
     def move(self, name: TopicPartition, path: str) -> ErrorCode:
-        """Begins to move a replica into the directory of an absolute path. One that is under way elsewhere
-        ends, and with the directory that it is in none begins. One that is not here yet, in whatever state,
-        will be made there.
+        """Begin to move a replica into the directory with an absolute path.
+
+        A running move to another directory is cancelled; none begins if the replica is there already. A
+        replica that this broker does not have yet will be created there.
         """
-        if len(str(name)) > LONGEST_NAME:
+        if len(str(name)) > MAX_NAME_LENGTH:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         target = self.directories.by_path(path)
         if target is None:
@@ -121,13 +125,13 @@ class DirectoryMoves:
         if source is target or (before is not None and before.target is target and not before.stop.is_set()):
             return ErrorCode.NONE
         if self.directories.offline:
-            return ErrorCode.KAFKA_STORAGE_ERROR  # a start could not tell where the log is
+            return ErrorCode.KAFKA_STORAGE_ERROR  # the next start could not tell where the log is
         self._begin(replica, target)
         return ErrorCode.NONE
 
     def resume(self) -> None:
-        """Begins anew what the last run did not finish, or leaves that to a start at which no directory is
-        offline; its copies go. Once logs are open.
+        """Restart the moves that the last run did not finish, once logs are open, and remove their copies.
+        With a directory offline, leave that to a later start.
         """
         for directory in self.directories.online:
             try:
@@ -138,15 +142,15 @@ class DirectoryMoves:
             for name, path in futures:
                 replica = self._replicas.get(*name)
                 if replica is None and self._replicas.is_offline(name):
-                    continue  # until a start that finds its log
-                if replica is not None and self._is_to_move(replica, directory, path):
+                    continue  # a later start may find its log
+                if replica is not None and self._is_interrupted_move(replica, directory, path):
                     if self.directories.offline:
                         continue
                     self._begin(replica, directory)
-                self._leftovers.remove(directory, path)
+                self._orphans.remove(directory, path)
 
-    def _is_to_move(self, replica: Replica, directory: LogDirectory, copy: Path) -> bool:
-        """Not so if the copy is of another topic that had the name."""
+    def _is_interrupted_move(self, replica: Replica, directory: LogDirectory, copy: Path) -> bool:
+        """False if the copy is of an earlier topic of the same name."""
         try:
             is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
         except (OSError, MalformedCheckpoint):
@@ -154,7 +158,7 @@ class DirectoryMoves:
         return is_of_it and replica.room is not directory
 
     async def stop(self) -> None:
-        """Ends them all; the next start begins them anew. A disk that hangs is not waited for."""
+        """Stop all moves; the next start begins them again. A hanging disk is not waited for."""
         self._stopping = True
         running = []
         for move in self._moves.values():
@@ -169,7 +173,7 @@ class DirectoryMoves:
         source = self.directories.directory_of(replica.name)
         if source is None or self._stopping:
             return
-        move = self._moves[replica.name] = DirectoryMove(replica, source, target, self._around)
+        move = self._moves[replica.name] = DirectoryMove(replica, source, target, self._context)
         self.failed.discard(replica.name)
         after = None if before is None else before.task
         move.task = self._tasks.spawn(f"move {replica.name}", self._run(move, after))
@@ -177,23 +181,23 @@ class DirectoryMoves:
     async def _run(self, move: DirectoryMove, after: asyncio.Task[None] | None) -> None:
         where = {"partition": str(move.name), "directory": str(move.target.path)}
         if after is not None:
-            await asyncio.wait({after})  # what it leaves behind goes first
+            await asyncio.wait({after})  # its files are removed first
         try:
             async with self._slots:
-                move.require_going()
-                await move.go()
+                move.require_running()
+                await move.run()
             self.ended[MoveOutcome.MOVED] += 1
             _log.info("a replica has moved to another log directory", **where)
         except MoveStopped:
             self.ended[MoveOutcome.STOPPED] += 1
-            _log.info("a replica does not move to another log directory after all", **where)
+            _log.info("a move to another log directory was cancelled", **where)
         except (OSError, MalformedCheckpoint) as failure:
             self.ended[MoveOutcome.MOVED if move.has_switched else MoveOutcome.FAILED] += 1
             if not move.has_switched and self._replicas.holds(move.replica):
                 self.failed.add(move.name)
             what = "a replica cannot move to another log directory"
             if move.has_switched:
-                what = "a replica has moved to another log directory; the next start takes the old one away"
+                what = "a replica has moved to another log directory; the next start removes the old one"
             _log.error(what, **where, error=str(failure))
         except Exception:
             self.dead += 1
@@ -201,15 +205,15 @@ class DirectoryMoves:
         finally:
             move.stop.set()
             if not move.has_switched:
-                await move.stay()
-                if not self._stopping:  # else the next start does it
+                await move.clear_record()
+                if not self._stopping:  # else the next start removes it
                     move.drop_copy()
             if self._moves.get(move.name) is move:
                 del self._moves[move.name]
 
     def _dropped(self, replica: Replica) -> None:
-        """Its topic was deleted, it went elsewhere, or its directory has failed; on the loop, before another
-        one of the name may be made.
+        """The replica's topic was deleted, it moved to another broker, or its directory failed. Called on the
+        event loop before a replica of the same name may be created.
         """
         self.failed.discard(replica.name)
         move = self._moves.get(replica.name)
@@ -218,15 +222,15 @@ class DirectoryMoves:
         move.stop.set()
         if move.has_switched and move.source.failure is None and move.target.failure is None:
             with suppress(OSError):
-                move.bury()
+                move.rename_source()
 
     def _granted_to_others(self, move: DirectoryMove) -> int:
-        """In any thread."""
+        """Thread-safe."""
         others = (one for one in tuple(self._moves.values()) if one is not move and one.target is move.target)
         return sum(one.missing_bytes for one in others)
 
     def _rate(self) -> int:
-        """As set for this node, for all, or at its start; in any thread."""
+        """The rate set for this node, for all nodes, or at the start. Thread-safe."""
         rate = self._settings.replica_alter_log_dirs_io_max_bytes_per_second
         image = self._image()
         for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, str(self._settings.node_id))):

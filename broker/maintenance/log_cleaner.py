@@ -1,9 +1,9 @@
-"""The log cleaner: compacts the dirtiest log, then the next one, one at a time.
+"""Log cleaner: compacts the log with the highest dirty ratio, then the next one, one at a time.
 
-Reading and writing happen in a thread of the log's directory; the event loop picks the log, takes down what
-the thread must know, and swaps finished segments in. A log that cannot be cleaned is left alone until the
-next start, and counted; a full disk is no such reason. Called by the composition root. Metrics show its
-counts.
+Reading and writing happen in a thread of the log's directory. The event loop picks the log, collects what the
+thread needs to know, and swaps cleaned segments in. A log that cannot be cleaned is skipped until the next
+start, and counted as uncleanable; a full disk does not count. Called by the composition root; metrics show
+its counts.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
 from tierlog.records.errors import RecordsError
 
-LOOKED_AT_A_TURN = 100
-"""Logs judged before requests have their turn: about a millisecond."""
+LOGS_PER_TURN = 100
+"""Logs checked before other requests run: about a millisecond."""
 
 T = TypeVar("T")
 _log = structlog.get_logger("tierlog.cleaner")
@@ -56,15 +56,15 @@ class LogCleaner:
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._uncleanable: dict[Replica, int] = {}
-        """Until they are repaired, or cut: how often that had been by then."""
-        self._told: dict[Replica, set[int]] = {}  # base offsets of malformed batches
+        """By replica: the content version that could not be cleaned. Repair or truncation changes it."""
+        self._logged_malformed: dict[Replica, set[int]] = {}  # base offsets of malformed batches
         self.bytes_read = self.bytes_written = 0
         self.most_dirty = 0.0
-        """Share of the dirtiest log, as of the last look."""
+        """Dirty ratio of the dirtiest log at the last check."""
 
     @property
     def uncleanable(self) -> int:
-        """Logs that are left alone after a failure."""
+        """Logs that are skipped after a failure."""
         return sum(map(self._replicas.holds, self._uncleanable))
 
     def start(self) -> None:
@@ -74,13 +74,13 @@ class LogCleaner:
             )
 
     def configure(self, settings: NodeSettings) -> None:
-        """As the settings are now. Memory is that of the next cleaning."""
+        """Apply changed settings; the buffer size applies from the next cleaning."""
         self._settings = settings
         self._woken.set()
 
     async def stop(self) -> None:
-        """Interrupts the thread; what it has written and was not swapped in is deleted. A disk that hangs is
-        not waited for.
+        """Stop the thread; cleaned segments that were not swapped in are deleted. A hanging disk is not
+        waited for.
         """
         self._stop_thread.set()
         self._stopping.set()
@@ -90,7 +90,7 @@ class LogCleaner:
             self._running.cancel()
 
     async def clean_all(self) -> int:
-        """Cleans until nothing is dirty enough; returns how many cleanings that took."""
+        """Clean until no log is dirty enough; returns the number of cleanings."""
         await self._complete_swaps()
         count = 0
         passed_over: set[Replica] = set()
@@ -115,14 +115,16 @@ class LogCleaner:
             for replica, version in self._uncleanable.items()
             if self._replicas.holds(replica) and version == _content_version(replica)
         }
-        self._told = {replica: told for replica, told in self._told.items() if self._replicas.holds(replica)}
+        self._logged_malformed = {
+            replica: told for replica, told in self._logged_malformed.items() if self._replicas.holds(replica)
+        }
         found: list[tuple[Replica, LogToClean]] = []
         most_dirty = 0.0
         for number, replica in enumerate(self._replicas, 1):
-            if number % LOOKED_AT_A_TURN == 0:
+            if number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)
             if not _is_compacted(replica.config) or replica.failed is not None or replica.log.damage:
-                continue  # what is damaged must not be left out
+                continue  # compaction would lose the damaged part
             if replica in self._uncleanable or replica in passed_over or replica.log.swaps.pending:
                 continue
             dirty = log_to_clean(
@@ -140,24 +142,24 @@ class LogCleaner:
         return max(found, key=lambda one: one[1].ratio, default=None)
 
     async def _try(self, replica: Replica, dirty: LogToClean) -> bool:
-        """Whether the log is cleaner now."""
+        """Returns whether the log was cleaned."""
         try:
             return await self._clean(replica, dirty)
         except CleaningStopped:
             return False
-        except Exception as failure:  # whatever it is, it must not keep the other logs from being cleaned
-            self._judge(replica, failure)
+        except Exception as failure:  # it must not prevent the cleaning of other logs
+            self._on_failure(replica, failure)
             return False
 
-    def _judge(self, replica: Replica, failure: Exception) -> None:
-        """Whether the log is tried again."""
+    def _on_failure(self, replica: Replica, failure: Exception) -> None:
+        """Decide whether the log is tried again."""
         where = str(replica.name)
         if not self._replicas.holds(replica):
             return  # its topic was deleted
         if isinstance(failure, FileNotFoundError):
-            _log.info("a log lost a segment while it was compacted; tried again", partition=where)
+            _log.info("a segment was deleted while its log was compacted; it is tried again", partition=where)
         elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
-            _log.warning("no room to compact a log; tried again later", partition=where)
+            _log.warning("not enough space to compact a log; it is tried again later", partition=where)
         else:
             self._uncleanable[replica] = _content_version(replica)
             if isinstance(failure, (CorruptLog, RecordsError)):
@@ -170,11 +172,11 @@ class LogCleaner:
         if replica.recovery_point < dirty.end_offset:
             await self._commits.flush(replica)
         if log.cleaned_to is None:
-            # From here on there may be gaps in the log, and recovery must know that, whatever the policy.
+            # From now on the log may have gaps, and recovery must know that, whatever the policy.
             log.cleaned_to = log.log_start_offset
             await self._replicas.checkpoints.write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
-            return False  # retention took them meanwhile
+            return False  # retention has deleted them
         swaps = log.swaps
         cleaning = self._begin(take_job(log, dirty, self._clock.now_ms()))
         try:
@@ -185,7 +187,7 @@ class LogCleaner:
         finally:
             self.bytes_read += cleaning.bytes_read
             self.bytes_written += cleaning.bytes_written
-        self._tell_malformed(replica, cleaning)
+        self._log_malformed(replica, cleaning)
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
@@ -200,15 +202,15 @@ class LogCleaner:
         )
         return True
 
-    def _tell_malformed(self, replica: Replica, cleaning: Cleaner) -> None:
-        """Once for each batch: every cleaning meets it again."""
-        known = self._told.setdefault(replica, set())
+    def _log_malformed(self, replica: Replica, cleaning: Cleaner) -> None:
+        """Log each malformed batch once, as every cleaning finds it again."""
+        known = self._logged_malformed.setdefault(replica, set())
         for offset, why in sorted(cleaning.malformed.items()):
             if offset not in known:
                 known.add(offset)
                 _log.error(
-                    "a batch cannot be compacted and is kept as it is; consumers may stumble over it: "
-                    "delete it with DeleteRecords once they are past it",
+                    "a batch cannot be compacted and is kept as it is; consumers may fail to read it: "
+                    "delete it with DeleteRecords when they have passed it",
                     partition=str(replica.name),
                     offset=offset,
                     why=why,
@@ -216,41 +218,43 @@ class LogCleaner:
 
     def _begin(self, job: CleaningJob) -> Cleaner:
         settings = self._settings
-        pace = CleanerThrottler(self._clock, self._stop_thread, self._bytes_per_second)
+        throttler = CleanerThrottler(self._clock, self._stop_thread, self._bytes_per_second)
         budget, load_factor = (
             settings.log_cleaner_dedupe_buffer_size,
             settings.log_cleaner_io_buffer_load_factor,
         )
-        return Cleaner(job, pace, budget, load_factor)
+        return Cleaner(job, throttler, budget, load_factor)
 
     def _bytes_per_second(self) -> float:
-        """As it is now; in the thread."""
+        """The current rate; called in the thread."""
         return self._settings.log_cleaner_io_max_bytes_per_second
 
     async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
-        """False if the log is not what it was when the cleaning began, or has moved since, be it there and
-        back.
+        """Returns False if the log has changed since the cleaning began, or has moved to another directory,
+        even if it moved back.
         """
         log = replica.log
         if not self._replicas.holds(replica) or log.swaps is not swaps or not swaps.begin(log, swap):
             await _in_thread(replica, lambda: discard(swap.cleaned))
             return False
-        return await self._go_on(replica, swap)
+        return await self._continue(replica, swap)
 
     async def _complete_swaps(self) -> None:
-        """A swap whose step failed (no room for a name) stands in the way of the next cleaning of its log."""
+        """Complete pending swaps. After a failed step (a full disk), a swap blocks the next cleaning of its
+        log.
+        """
         for replica in self._replicas:
             swap = replica.log.swaps.pending
             if swap is None or replica.failed is not None or replica in self._uncleanable:
                 continue
             try:
                 swap.begin()
-                await self._go_on(replica, swap)
+                await self._continue(replica, swap)
             except Exception as failure:
-                self._judge(replica, failure)
+                self._on_failure(replica, failure)
 
-    async def _go_on(self, replica: Replica, swap: Swap) -> bool:
-        """What is left of a swap that has begun; False if the log is gone meanwhile."""
+    async def _continue(self, replica: Replica, swap: Swap) -> bool:
+        """Do the remaining steps of a swap. Returns False if the log is gone."""
         log = replica.log
         for step in log.swaps.after_begin(log, swap, self._clock.now_ms()):
             await _in_thread(replica, lambda: swap.cleaned.files.sync_directory(log.directory))
@@ -265,7 +269,7 @@ async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
 
 
 def _is_compacted(config: TopicConfig) -> bool:
-    """A tiered topic is not: its segments are immutable objects (KIP-405)."""
+    """Tiered topics are not compacted: their segments are immutable objects (KIP-405)."""
     return "compact" in config.cleanup_policy and not config.remote_storage_enable
 
 

@@ -1,8 +1,8 @@
-"""What keeps logs in shape while nobody asks: rolls, retention, flushes, checkpoints, and unlinking.
+"""Log maintenance: periodic rolls, retention, flushes, checkpoints and deletion of files.
 
-Replicas belong to the event loop; only fsync and unlink, which take long, run in threads. A failed fsync
-takes its log directory offline: what the kernel dropped cannot be known (the page may be marked clean), so
-only a recovery at the next start can tell.
+Replicas belong to the event loop; only fsync and unlink, which are slow, run in threads. A failed fsync takes
+its log directory offline: what the kernel dropped is unknown (pages may be marked clean), so only recovery at
+the next start can tell.
 """
 
 import asyncio
@@ -28,19 +28,21 @@ from tierlog.config.node import NodeSettings
 from tierlog.config.topic import MAX_LONG, TopicConfig
 
 ROOM_CHECK_MS = 1_000
-"""How often a full disk is asked whether there is room again."""
+"""Interval of the check whether a full disk has free space again."""
 
-LOOKED_AT_A_TURN = 100
-"""Empty logs that retention passes before requests have their turn; of others, one."""
+LOGS_PER_TURN = 100
+"""Empty logs that retention checks before other requests run; of other logs, one."""
 
-GLANCED_AT_A_TURN = 1000
-"""The same where one is only asked whether there is anything to do."""
+REPLICAS_PER_TURN = 1000
+"""The same where a check is trivial."""
 
-_log = structlog.get_logger("tierlog.upkeep")
+_log = structlog.get_logger("tierlog.maintenance")
 
 
 class Reserve(Protocol):
-    """What the metadata node sets aside for a full disk: appends beside it wait until it stands again."""
+    """Disk space that the metadata node reserves. Appends on a full disk next to it wait until it is reserved
+    again.
+    """
 
     @property
     def has_reserve(self) -> bool: ...
@@ -68,7 +70,9 @@ class LogMaintenance:
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Each directory has its own flushes and checkpoints: one that hangs delays nobody else's."""
+        """Each directory has its own flush and checkpoint tasks, so one that hangs does not delay
+        the others.
+        """
         settings = self._settings
         self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
         self._repeat("room", ROOM_CHECK_MS, self.recheck_full)
@@ -81,7 +85,7 @@ class LogMaintenance:
             self._repeat(f"checkpoint {directory.path}", checkpoint_ms, checkpoint)
 
     def configure(self, settings: NodeSettings) -> None:
-        """As the settings are now; intervals stay what they were at the start."""
+        """Apply changed settings; intervals stay what they were at the start."""
         self._settings = settings
 
     async def stop(self) -> None:
@@ -90,26 +94,28 @@ class LogMaintenance:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def apply_retention(self) -> None:
-        """Rolls by age; deletes by time, size and log start (of tiered partitions the tier driver does).
+        """Roll by age; delete by time, size and log start offset. The tier driver does it for tiered
+        partitions.
 
-        Raises what was not expected of a partition, once all others have had their turn."""
+        Unexpected errors of single partitions are raised after all others have been processed.
+        """
         now_ms = self._clock.now_ms()
         due: defaultdict[Room, list[Path]] = defaultdict(list)
         unexpected: list[Exception] = []
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
-                continue  # deleted meanwhile: its file names may be those of a topic made anew
+                continue  # deleted: a new topic of the same name may have files of the same names
             try:
                 self._retain(replica, now_ms)
             except Exception as failure:
                 failure.add_note(f"partition {replica.name}")
                 unexpected.append(failure)
             due[replica.room] += replica.take_due(now_ms)
-            if not replica.log.is_empty or number % LOOKED_AT_A_TURN == 0:
-                await asyncio.sleep(0)  # requests have their turn between two partitions
+            if not replica.log.is_empty or number % LOGS_PER_TURN == 0:
+                await asyncio.sleep(0)  # let requests run between two partitions
         loop = asyncio.get_running_loop()
         for room, paths in due.items():
-            if paths:  # nobody waits for it
+            if paths:  # not awaited
                 loop.run_in_executor(room.threads, self._unlink, paths)
         if unexpected:
             raise ExceptionGroup("retention", unexpected)
@@ -119,11 +125,11 @@ class LogMaintenance:
         if replica.log.is_empty:
             return
         self._try(replica, replica.maybe_roll, now_ms)
-        if _has_local_retention(replica.config):  # also where there was no room to roll: it makes some
+        if _has_local_retention(replica.config):  # also if the roll failed for lack of space
             self._try(replica, replica.apply_retention, now_ms)
 
     async def flush_due(self, directory: LogDirectory) -> None:
-        """flush.ms: fsyncs logs whose oldest unsynced record is that old."""
+        """Flush the logs whose oldest unflushed record is older than flush.ms."""
         now_ms = self._clock.now_ms()
         due = [
             replica
@@ -135,7 +141,7 @@ class LogMaintenance:
             raise failure
 
     async def checkpoint(self, directory: LogDirectory) -> None:
-        """Flushes what is new and writes recovery points, so that recovery after a crash reads little."""
+        """Flush new records and write recovery points, so that recovery after a crash reads little."""
         async for replica in _in_turns(self._replicas.replicas_in(directory)):
             if replica.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
@@ -143,35 +149,37 @@ class LogMaintenance:
             await self._replicas.checkpoints.write(directory)
 
     async def trim_open_files(self) -> None:
-        """What answers held beyond `log.max.open.files` is closed once they are sent."""
+        """Close files that responses held open beyond `log.max.open.files`."""
         self._replicas.directories.open_files.trim()
 
     async def recheck_full(self) -> None:
-        """Where a disk was full: appends go on, and what could not be made is made, once there is room."""
+        """Accept appends again on disks that have free space again, and create the replicas that
+        are missing.
+        """
         directories = self._replicas.directories
-        stands = self._reserve.has_reserve or await self._reserve.ensure_reserve()
+        has_reserve = self._reserve.has_reserve or await self._reserve.ensure_reserve()
         if not any(directory.is_full for directory in directories.online):
             return
         await self._release_reserved()
-        metadata = None if stands else self._settings.metadata_directory
+        metadata = None if has_reserve else self._settings.metadata_directory
         if await asyncio.to_thread(directories.recheck_full, metadata):
             await self._replicas.make_missing()
 
     async def _release_reserved(self) -> None:
-        """Room ahead of appends must not be what keeps a disk full."""
+        """Free the space reserved ahead of appends on full disks."""
         full = await asyncio.to_thread(self._replicas.directories.sharing_full_disks)
         for replica in [replica for directory in full for replica in self._replicas.replicas_in(directory)]:
-            with suppress(OSError):  # the directory has noted it
+            with suppress(OSError):  # the directory handles it
                 if self._replicas.holds(replica) and replica.log.active.release_reserved():
-                    await asyncio.sleep(0)  # requests have their turn between two
+                    await asyncio.sleep(0)  # let requests run in between
 
     async def _flush(self, replica: Replica) -> None:
         try:
             await self._commits.flush(replica)
         except SyncFailed as failure:
-            if self._replicas.holds(replica):  # a deleted one may have lost its files meanwhile
+            if self._replicas.holds(replica):  # the files of a deleted one may be gone
                 self._replicas.fail(replica, failure)
-        except OSError:  # no room for a small file, which is logged: the other replicas have their turn
+        except OSError:  # a full disk, which is logged: continue with the other replicas
             return
 
     def _try(self, replica: Replica, work: Callable[[int], object], now_ms: int) -> None:
@@ -186,7 +194,7 @@ class LogMaintenance:
             try:
                 await work()
             except OSError as failure:
-                _log.error("upkeep failed", what=name, error=str(failure))
+                _log.error("log maintenance failed", what=name, error=str(failure))
 
         self._running.append(self._tasks.repeat(name, turn))
 
@@ -194,20 +202,20 @@ class LogMaintenance:
         for path in paths:
             try:
                 self._files.unlink(path, missing_ok=True)
-            except OSError as failure:  # one directory's trouble is not another's
+            except OSError as failure:  # continue with files in other directories
                 _log.error("cannot unlink", path=str(path), error=str(failure))
 
 
 async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
     for number, replica in enumerate(replicas, 1):
-        if number % GLANCED_AT_A_TURN == 0:
+        if number % REPLICAS_PER_TURN == 0:
             await asyncio.sleep(0)
         yield replica
 
 
 def _has_local_retention(config: TopicConfig) -> bool:
-    """A tiered topic's retention covers both tiers; one that is compacted is never tiered (KIP-405), and
-    loses what lies below its log start even if time and size delete nothing.
+    """Whether local retention applies. Retention of a tiered topic covers both tiers. A compacted topic is
+    never tiered (KIP-405), and always loses what is below its log start offset.
     """
     policy = config.cleanup_policy
     return "compact" in policy or ("delete" in policy and not config.remote_storage_enable)

@@ -30,7 +30,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.network import Network
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.maintenance.range_reader import NotThere, RangeReader
+from tierlog.broker.maintenance.range_reader import RangeReader, RangeUnavailable
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.damage import damage_in_reach
@@ -118,7 +118,7 @@ class LogRepair:
         try:
             while damage_in_reach(replica.log) and self._is_here(replica):
                 began_s = time_s()
-                if await self._go_on(replica, tries):
+                if await self._continue(replica, tries):
                     tries = 0
                 else:
                     wait_s = RETRY_S if replica.holds_still else RETRY_S * 2**tries
@@ -129,7 +129,7 @@ class LogRepair:
             del self._repairing[replica]
             self._let_move(replica)
 
-    async def _go_on(self, replica: Replica, tries: int) -> bool:
+    async def _continue(self, replica: Replica, tries: int) -> bool:
         """The next step, if there is one now."""
         if await self._mend_all(replica):
             return True
@@ -153,7 +153,7 @@ class LogRepair:
                     written = await self._write(replica, repair, source)
                 if written:
                     await asyncio.get_running_loop().run_in_executor(replica.room.threads, repair.sync)
-            except NotThere as why:
+            except RangeUnavailable as why:
                 _log.info(
                     "a replica does not have what is damaged here",
                     partition=str(replica.name),
@@ -175,7 +175,7 @@ class LogRepair:
 
     async def _write(self, replica: Replica, repair: RangeRepair, source: BrokerImage) -> bool:
         """Returns False if the log has changed: another task repaired it, or it was truncated, moved or
-        deleted. Raises NotThere and OSError.
+        deleted. Raises RangeUnavailable and OSError.
         """
         if self._reader is None:
             return False
@@ -185,7 +185,7 @@ class LogRepair:
         if not self._is_here(replica) or not repair.is_current:
             return False
         if not repair.fits(content):
-            raise NotThere("other batches")
+            raise RangeUnavailable("other batches")
         repair.write(content)
         return True
 
@@ -245,7 +245,7 @@ class LogRepair:
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
                 await self._reader.has(brokers[one], replica, start, end, rules_of(replica.log))
-            except NotThere:
+            except RangeUnavailable:
                 continue
             return self._is_here(replica) and damage_in_reach(replica.log)[:1] == damage[:1]
         return False

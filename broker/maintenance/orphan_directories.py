@@ -1,7 +1,8 @@
-"""What moves between log directories leave behind goes, in tasks: graves, and copies that came to nothing.
+"""Orphan directories: removes in tasks what moves between log directories leave behind, such as old
+directories and unused copies.
 
-As long as something is on its way out, a directory may have too little room for the next copy. Called by the
-directory moves, on the event loop.
+Until they are removed, a directory may have too little space for the next copy. Called by the directory
+moves, on the event loop.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.storage.log_dir import LogDirectory
 
 WAIT_S = 1.0
-"""For something to go; then whoever waits for room looks whether that is still wanted."""
+"""Longest wait for a removal; then the caller checks whether its move is still wanted."""
 
 
 class OrphanDirectories:
@@ -27,19 +28,19 @@ class OrphanDirectories:
     def remove(
         self, directory: LogDirectory, path: Path, work: Coroutine[Any, Any, None] | None = None
     ) -> None:
-        """`work` does it; else it is done in the directory's turn."""
+        """Remove a directory with `work`, or with the directory's own queue."""
         removal = self._tasks.spawn(f"remove {path.name}", work or directory.remove_later(path))
         self._removals[directory].add(removal)
         removal.add_done_callback(self._removals[directory].discard)
 
     async def clear(self, directory: LogDirectory, name: TopicPartition) -> None:
-        """What an earlier move could not take away, and the next start would have. Raises OSError."""
-        grave = await directory.run(partial(directory.remove_moved, name))
-        if grave is not None:
-            self.remove(directory, grave)
+        """Remove what an earlier move could not remove. Raises OSError."""
+        renamed = await directory.run(partial(directory.remove_moved, name))
+        if renamed is not None:
+            self.remove(directory, renamed)
 
     async def wait_for_removal(self, directory: LogDirectory) -> bool:
-        """After a moment, in which what moves have left there may have gone; False if nothing is to go."""
+        """Wait a moment for a removal. Returns False if none is pending."""
         removals = self._removals[directory]
         if removals:
             await asyncio.wait(removals, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
-"""Reads a range of a partition's log from another replica, whichever has it, and checks every batch.
+"""Range reader: reads a range of a partition's log from another replica and checks every batch.
 
-Over the ordinary Fetch API, as a consumer does: any replica serves what it knows to be committed (KIP-392),
-and of a tiered partition what is remote too. Each batch is held to its CRC, to the batches before it, and to
-the leader epochs of the log that is repaired. Called by `LogRepair`.
+It uses the ordinary Fetch API as a consumer does: any replica serves what it knows to be committed (KIP-392),
+and of a tiered partition also what is remote. Each batch is checked against its CRC, the batches before it,
+and the leader epochs of the log that is repaired. Called by `LogRepair`.
 """
 
 import asyncio
@@ -21,22 +21,22 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 PART_BYTES = 128 << 10
-"""Asked for at a time: it is checked on the event loop, in a millisecond unless the batches are tiny."""
+"""Bytes per fetch: they are checked on the event loop, within a millisecond unless the batches are tiny."""
 
 WAIT_MS = 500
-"""How long the other may wait for the range to be committed, or to come from the object store."""
+"""How long the other replica may wait until the range is committed or read from the object store."""
 
 ANSWER_TIMEOUT_S = 10.0
-"""Beyond it; then another replica is asked."""
+"""Additional time after which another replica is tried."""
 
 THROTTLED_MAX_S = 30.0
-"""How long to wait where a quota of consumers says so (KIP-219): it holds for these reads too. If it says
-longer, the range is read again later, from its start.
+"""Longest throttle time (KIP-219) that is waited for: consumer quotas apply here too. After a longer one
+the range is read again later, from its start.
 """
 
 
-class NotThere(Exception):
-    """Another replica does not serve the range whole; why."""
+class RangeUnavailable(Exception):
+    """Another replica cannot serve the whole range; the message says why."""
 
 
 class RangeReader:
@@ -47,7 +47,7 @@ class RangeReader:
     async def read(
         self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules, most: int
     ) -> Buffer:
-        """The batches in [start, end), which are `most` bytes at most. Raises NotThere."""
+        """The batches in [start, end), at most `most` bytes. Raises RangeUnavailable."""
         found = bytearray()
         await self._through(source, replica, start, end, rules, found, most)
         return found
@@ -55,7 +55,7 @@ class RangeReader:
     async def has(
         self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules
     ) -> None:
-        """Reads the range and keeps nothing of it. Raises NotThere."""
+        """Check that the range can be read. Raises RangeUnavailable."""
         await self._through(source, replica, start, end, rules, None, 0)
 
     async def _through(
@@ -74,7 +74,7 @@ class RangeReader:
         try:
             caller = await self._network.connect(source.host, source.port, self._client_id)
         except Unreachable as failure:
-            raise NotThere(str(failure)) from None
+            raise RangeUnavailable(str(failure)) from None
         try:
             while whole.next_offset < end:
                 before = whole
@@ -84,11 +84,11 @@ class RangeReader:
                 if found is not None:
                     found += part[: whole.size - before.size]
                     if len(found) > most:
-                        raise NotThere(f"other batches: more than {most} bytes")
+                        raise RangeUnavailable(f"other batches: more than {most} bytes")
                 if whole.next_offset == before.next_offset:
-                    raise NotThere(f"nothing at offset {whole.next_offset}")
+                    raise RangeUnavailable(f"no batch at offset {whole.next_offset}")
         except (Unreachable, CorruptLog) as failure:
-            raise NotThere(str(failure)) from None
+            raise RangeUnavailable(str(failure)) from None
         finally:
             caller.close()
 
@@ -103,24 +103,24 @@ class RangeReader:
         )
         response = await self._unthrottled(caller, request)
         if response.error_code:
-            raise NotThere(ErrorCode(response.error_code).name)
+            raise RangeUnavailable(ErrorCode(response.error_code).name)
         for topic in response.responses:
             for answer in topic.partitions:
                 if answer.error_code:
-                    raise NotThere(ErrorCode(answer.error_code).name)
+                    raise RangeUnavailable(ErrorCode(answer.error_code).name)
                 records = answer.records
                 return records if isinstance(records, bytes | bytearray | memoryview) else b""
-        raise NotThere("no answer")
+        raise RangeUnavailable("no answer")
 
     async def _unthrottled(self, caller: Caller, request: FetchRequest) -> FetchResponse:
-        """Over a quota the first answer is empty, and says when to come back."""
+        """The response; if a consumer quota throttles the first, empty one, the second."""
         timeout_s = WAIT_MS / 1000 + ANSWER_TIMEOUT_S
         response: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
         throttled_s = response.throttle_time_ms / 1000
         if response.responses or response.error_code or not throttled_s:
             return response
         if throttled_s > THROTTLED_MAX_S:
-            raise NotThere(f"a quota of consumers allows the next read in {throttled_s:g} s")
+            raise RangeUnavailable(f"a quota of consumers allows the next read in {throttled_s:g} s")
         await asyncio.sleep(throttled_s)
         again: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
         return again

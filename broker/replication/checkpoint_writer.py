@@ -2,8 +2,8 @@
 
 Recovery points, log starts and high watermarks go together; up to where a log is compacted has a file of its
 own. Rows of logs that are not open are kept as they were. Once a log was cut, its row on disk may call
-durable what is not: that is put right at once. Owned by the replica manager; called by upkeep, the cleaner,
-followers and DeleteRecords.
+durable what is not: that is put right at once. Owned by the replica manager; called by log maintenance,
+the cleaner, followers and DeleteRecords.
 """
 
 import asyncio

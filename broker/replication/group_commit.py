@@ -4,7 +4,7 @@ Appends of one turn of the event loop share a flush, and so do all that arrive w
 under way: theirs is the next one. Invariants: of one replica at most one flush is under way; a flush begins
 after what it confirms was appended, and the replica hears of its end on the event loop; it runs in the
 threads of the replica's directory, so that a disk that hangs delays no other. Called by replicas
-(flush.messages), upkeep (flush.ms, checkpoints) and the composition root.
+(flush.messages), log maintenance (flush.ms, checkpoints) and the composition root.
 """
 
 import asyncio

@@ -162,7 +162,7 @@ class Partition(ReplicaDriver):
         self.produce_in_transaction(producer, drawn)
         self.end_transaction(producer, ends)
 
-    # -- upkeep --
+    # -- log maintenance --
 
     @rule(passed=st.sampled_from([1, TOMBSTONES_MS, 2 * PRODUCERS_MS]))
     def time_passes(self, passed: int) -> None:
@@ -191,7 +191,7 @@ class Partition(ReplicaDriver):
 
     @rule()
     def give_back_room(self) -> None:
-        """As upkeep does when the disk has little left."""
+        """As log maintenance does when the disk has little left."""
         self.replica.log.active.release_reserved()
         assert not self.files.reserved()
 

@@ -409,7 +409,7 @@ class Partition(RuleBasedStateMachine):
         if hears:
             self.hear(broker)
 
-    # -- upkeep --
+    # -- log maintenance --
 
     @rule(number=brokers)
     def flush(self, number: int) -> None:

@@ -98,8 +98,8 @@ class Node:
         path: Path,
         disk: OsFiles | None = None,
         *,
-        held_s: float = 30,
-        again_s: float = 0.05,
+        max_hold_s: float = 30,
+        retry_s: float = 0.05,
         rest_s: float = 0.05,
     ) -> None:
         self.disk = disk if isinstance(disk, Disk) else Disk()
@@ -127,8 +127,8 @@ class Node:
             lambda: self.image,
             SystemClock(),
             self.tasks,
-            held_s=held_s,
-            again_s=again_s,
+            max_hold_s=max_hold_s,
+            retry_s=retry_s,
             rest_s=rest_s,
         )
 

@@ -55,7 +55,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
         self.cut_unsynced = False
         self.idle_since_ms: dict[int, int | None] = {}
-        """Producer -> when upkeep first looked after its last batch, or after a start."""
+        """Producer -> when log maintenance first looked after its last batch, or after a start."""
         self.highest_start = 0
         """After a crash the log may begin below it again; no epoch is known of what lies there."""
         self.forgotten: dict[int, int] = {}  # producer -> log end when it was

@@ -340,8 +340,8 @@ class SimBroker:
             lease=WatchedLease(self, lifecycle, self._observer),
             isr_due=updater.due,
         )
-        upkeep = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
-        await self._serve_with(dependencies, lifecycle, updater, upkeep, tiering, reports, scrubber)
+        maintenance = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
+        await self._serve_with(dependencies, lifecycle, updater, maintenance, tiering, reports, scrubber)
 
     async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
         command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self.broker_epoch)
@@ -414,7 +414,7 @@ class SimBroker:
         deps: Dependencies,
         lifecycle: BrokerLifecycle,
         updater: IsrUpdater,
-        upkeep: LogMaintenance,
+        maintenance: LogMaintenance,
         tiering: Tiering | None,
         reports: ReplicaReports,
         scrubber: Scrubber,
@@ -450,7 +450,7 @@ class SimBroker:
         metadata.subscribe(replicas.follow)
         replicas.follow(opened, metadata.image)
         groups.start()
-        upkeep.start()
+        maintenance.start()
         scrubber.start()
         updater.start()
         reports.start()

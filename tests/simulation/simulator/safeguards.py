@@ -320,9 +320,9 @@ def _() -> Patches:
     init = LogMaintenance.__init__
 
     def without(
-        upkeep: LogMaintenance, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any
+        maintenance: LogMaintenance, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any
     ) -> None:
-        init(upkeep, settings, replicas, files, _WallClock(clock), *rest)
+        init(maintenance, settings, replicas, files, _WallClock(clock), *rest)
 
     yield LogMaintenance, "__init__", without
 

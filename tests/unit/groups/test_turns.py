@@ -1,4 +1,4 @@
-"""A look at many partitions, for metrics, the cleaner or upkeep, leaves others their turns."""
+"""A look at many partitions, for metrics, the cleaner or log maintenance, leaves others their turns."""
 
 import asyncio
 import random
@@ -13,8 +13,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway import metrics
 from tierlog.broker.gateway.exposition import exposition
-from tierlog.broker.maintenance import log_cleaner
-from tierlog.broker.maintenance import log_maintenance as upkeep
+from tierlog.broker.maintenance import log_cleaner, log_maintenance
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
@@ -42,7 +41,9 @@ class Node:
             settings, self.directories, clock, self.tasks, rng, moved=lambda _: None
         )
         self.cleaner = LogCleaner(settings, self.replicas, clock, self.tasks, commits)
-        self.upkeep = LogMaintenance(settings, self.replicas, files, clock, self.tasks, commits, self)
+        self.log_maintenance = LogMaintenance(
+            settings, self.replicas, files, clock, self.tasks, commits, self
+        )
 
     async def ensure_reserve(self) -> bool:
         return True
@@ -64,8 +65,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
     "traffic": (lambda node: exposition(metrics.topic_families(node.replicas)), metrics.A_TURN),
-    "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOOKED_AT_A_TURN),
-    "flush.ms": (lambda node: node.upkeep.flush_due(node.directories.all[0]), upkeep.GLANCED_AT_A_TURN),
+    "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOGS_PER_TURN),
+    "flush.ms": (
+        lambda node: node.log_maintenance.flush_due(node.directories.all[0]),
+        log_maintenance.GLANCED_AT_A_TURN,
+    ),
 }
 
 

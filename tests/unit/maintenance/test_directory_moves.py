@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import Space
 from tierlog.base.types import TopicPartition
-from tierlog.broker.maintenance.directory_move import ROOM_LEFT_BYTES
+from tierlog.broker.maintenance.directory_move import FREE_BYTES_KEPT
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
@@ -311,7 +311,7 @@ class Small(Disk):
         self.log_bytes = log_bytes
 
     def space(self, path: Path) -> Space:
-        total = ROOM_LEFT_BYTES + self.log_bytes * 3 // 2
+        total = FREE_BYTES_KEPT + self.log_bytes * 3 // 2
         return Space(total, total - sum(map(_size, path.rglob("*.log"))))
 
 
@@ -359,13 +359,13 @@ async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_pat
 
 
 async def test_a_file_that_stays_away_ends_the_move(tmp_path: Path) -> None:
-    node = await Node(tmp_path, again_s=0).start(image_of())
+    node = await Node(tmp_path, retry_s=0).start(image_of())
     node.fill(0, 40)
     node.disk.gone = {node.replica.log.rolled_below(40)[0].path(".index")}
-    with capture_logs() as told:
+    with capture_logs() as logged:
         node.to("b")
         await node.moved()
-    assert ["10 times in a row" in line["error"] for line in told if "error" in line] == [True]
+    assert ["10 times in a row" in line["error"] for line in logged if "error" in line] == [True]
     assert node.places() == ["a/t-0"]
     node.disk.gone = set()
     node.to("b")
@@ -399,10 +399,10 @@ async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path,
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.stuck = {tmp_path / "a" / "t-0"}
-    with capture_logs() as told:
+    with capture_logs() as logged:
         node.to("b")
         await node.moved()
-    assert ["has moved" in line["event"] for line in told if "error" in line] == [True]
+    assert ["has moved" in line["event"] for line in logged if "error" in line] == [True]
     note = f"a/t-0.{node.directories.all[1].directory_id.hex}.moved-away"  # type: ignore[union-attr]
     assert node.places() == ["a/t-0", note, "b/t-0"]
     node.fill(20, 5)
@@ -490,10 +490,10 @@ async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
     await node.stop()
     note = tmp_path / "a" / f"t-0.{uuid.UUID(int=7).hex}.moved-away"
     note.touch()
-    told = list[list[tuple[uuid.UUID, int]]]()
+    reported = list[list[tuple[uuid.UUID, int]]]()
 
     async def tell_empty(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
-        told.append(list(empty))
+        reported.append(list(empty))
 
     node = Node(tmp_path)
     if is_alone:
@@ -505,7 +505,7 @@ async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
         assert node.values() == list(range(20)), "the operator has said so"
     else:
         await node.start(image_of(), tell_empty=tell_empty)
-        assert told == [[(uuid.UUID(int=1), 0)]]
+        assert reported == [[(uuid.UUID(int=1), 0)]]
         assert node.values() == []
         assert len(list(tmp_path.glob("?/t-0.*-stray"))) == 1
         assert not note.exists()

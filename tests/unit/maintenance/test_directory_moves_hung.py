@@ -7,13 +7,13 @@ import pytest
 from moving_node import NAME, Node, image_of
 from pump import until
 
-from tierlog.broker.maintenance.directory_move import SLOW_ENDS_MAX
+from tierlog.broker.maintenance.directory_move import MAX_SWITCH_TIMEOUTS
 from tierlog.broker.maintenance.directory_moves import MoveOutcome
 
 
 async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
     """Its target hangs while flushes are held, for longer than they are held."""
-    node = await Node(path, held_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
+    node = await Node(path, max_hold_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
     node.disk.closes_if = node.replica.log.flusher._lock.locked
     await hang(node)
@@ -31,8 +31,8 @@ async def hang(node: Node) -> None:
 async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_copy(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
-    await until(lambda: move.slow_ends >= 1)
-    node.moves.waits.held_s = 30
+    await until(lambda: move.switch_timeouts >= 1)
+    node.moves.times.max_hold_s = 30
     await node.commits.flush(node.replica)
     end = node.append(node.replica.log_end_offset) + 1
     assert node.moves.under_way == [move]
@@ -47,7 +47,7 @@ async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_cop
 async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
-    while move.slow_ends < SLOW_ENDS_MAX:
+    while move.switch_timeouts < MAX_SWITCH_TIMEOUTS:
         if node.disk.waits.is_set():
             await until(lambda: not node.disk.closes_if())  # flushes are held no more
             node.disk.waits.clear()
@@ -60,7 +60,7 @@ async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -
     await node.moved()
     assert node.places() == ["a/t-0"]
     assert (node.moves.failed, node.moves.ended) == ({NAME}, {MoveOutcome.FAILED: 1})
-    node.moves.waits.held_s = 30
+    node.moves.times.max_hold_s = 30
     node.to("b")
     await node.moved()
     assert node.places() == ["b/t-0"]
@@ -74,7 +74,7 @@ async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
 ) -> None:
     node = await hung_at_the_end(tmp_path)
     if end is MoveOutcome.STOPPED:
-        node.moves.waits.held_s = 30
+        node.moves.times.max_hold_s = 30
         node.to("a")
     await until(lambda: not node.moves._moves)
     assert node.moves.ended == {end: 1}
@@ -90,8 +90,8 @@ async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
 async def test_those_who_wait_for_a_flush_get_it_before_flushes_are_held_again(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path, rest_s=60)
     (move,) = node.moves.under_way
-    await until(lambda: move.slow_ends >= 1)
-    node.moves.waits.held_s = 30
+    await until(lambda: move.switch_timeouts >= 1)
+    node.moves.times.max_hold_s = 30
     node.disk.closes_if = lambda: False
     node.disk.gate.set()
     for _ in range(200):

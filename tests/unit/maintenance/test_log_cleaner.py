@@ -253,8 +253,8 @@ async def test_a_malformed_batch_is_kept_as_it_is_and_the_rest_is_compacted(tmp_
     part = kept.parts[0]
     assert isinstance(part, FileSlice) and part.read()[HEADER_SIZE:] == bytes(plain)
     assert sum(segment.size_bytes for segment in log.segments) < 3 * 200 + len(batch)
-    told = [entry for entry in logged if "kept as it is" in entry["event"]]
-    assert [entry["offset"] for entry in told] == [offset]
+    reported = [entry for entry in logged if "kept as it is" in entry["event"]]
+    assert [entry["offset"] for entry in reported] == [offset]
     await node.stop()
 
 

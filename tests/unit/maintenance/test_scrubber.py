@@ -98,11 +98,11 @@ def _that_holds(batches: dict[int, bytes], offset: int) -> int | None:
 
 
 class Node:
-    """Broker 1 leads one partition, alone; or with others in a cluster, whose controller `told` is."""
+    """Broker 1 leads one partition, alone; or with others in a cluster, whose controller `reported` is."""
 
     def __init__(self, path: Path, in_sync: tuple[int, ...] = (), **config: str) -> None:
         settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.in_sync, self.peers = in_sync, Peers()
         self.image = evolve_all(
             ClusterImage(cluster_id="c"),
@@ -137,7 +137,7 @@ class Node:
 
     async def _tell_lost(self, keys: Any) -> None:
         """What the controller does then: broker 2 leads."""
-        self.told += keys
+        self.reported += keys
         self.log_end_when_told = self.replica.log_end_offset
         before = self.image
         self.image = evolve_all(before, [partition(2, (2,), replicas=(1, 2, 3), epoch=1)])
@@ -413,7 +413,7 @@ async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, 
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
-    assert node.told == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
+    assert node.reported == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
     assert {host for host, _ in node.peers.asked} == {"h2"}
     node.replica.check()
     await node.scrubber.scrub_all()
@@ -432,7 +432,7 @@ async def test_replicas_that_are_damaged_at_different_places_mend_each_other(tmp
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and node.repair.repaired == 2
     assert set(node.peers.asked) == {("h2", 4), ("h2", 13), ("h3", 13)}
-    assert node.told == []
+    assert node.reported == []
     await node.stop()
 
 
@@ -496,7 +496,7 @@ async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_
     await node.repair.stop()
     for tries in range(2 * MEND_TRIES):
         assert not await node.repair._go_on(node.replica, tries)
-    assert node.told == [] and node.replica.leads
+    assert node.reported == [] and node.replica.leads
     assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
     node.peers.batches["h3"][13] = lost[0]
     assert await node.repair._go_on(node.replica, 2 * MEND_TRIES)
@@ -516,10 +516,10 @@ async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_pa
     await node.scrubber.scrub_all()
     await node.repair.stop()
     assert not await node.repair._go_on(replica, MEND_TRIES)
-    assert node.told == [] and replica.leads, "the other lacks a batch behind the damage"
+    assert node.reported == [] and replica.leads, "the other lacks a batch behind the damage"
     batches[BATCHES - 1] = last
     assert not await node.repair._go_on(replica, MEND_TRIES)
-    assert node.told == [(TOPIC_ID, 0)] and not replica.leads
+    assert node.reported == [(TOPIC_ID, 0)] and not replica.leads
     assert node.log_end_when_told == replica.log_end_offset == BATCHES
     assert await node.repair._go_on(replica, MEND_TRIES)
     assert (replica.log_end_offset, replica.log.damage) == (13, ())
