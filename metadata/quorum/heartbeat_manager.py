@@ -1,13 +1,13 @@
-"""Broker heartbeat manager: the leader replies to heartbeats and fences brokers that are silent or have
-ended.
+"""Broker heartbeat manager: replies to heartbeats, and fences brokers that are silent or have ended.
 
-The sessions themselves are soft state (`controller.sessions`). A heartbeat is answered only after the quorum
-has confirmed that this node was leader when it arrived, so a deposed leader extends no lease.
+Works on the leader. The sessions are soft state (`controller.sessions`). A heartbeat gets its reply only
+after the quorum has confirmed that this node was leader when it arrived, so a deposed leader extends no
+lease.
 
 There are two kinds of evidence that a process has ended:
 
 - A broken connection followed by a refused one is seen at once, but a firewall can forge it. The broker
-  becomes suspect (`dead_brokers`) and clients are told that its partitions have no leader. It keeps its
+  becomes suspect (`dead_brokers`) and clients see its partitions without a leader. It keeps its
   session, since its lease may still run.
 - A notice signed by the process itself, sent by its sentinel after the end, is certain. The broker is fenced
   at once. Every controller node records it, so that a new leader grants that process no session.

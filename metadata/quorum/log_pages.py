@@ -22,8 +22,7 @@ UNKNOWN_TERM = -1
 
 
 class LogPage(msgspec.Struct, frozen=True, array_like=True):
-    """Entries after the reader's position. If empty, nothing is new, or the snapshot has to be read
-    instead."""
+    """Entries after the reader's position. None if nothing is new, or the snapshot has to be read first."""
 
     entries: tuple[Entry, ...]
     leader: int  # -1: this node knows of no leader, so other nodes may hold newer entries
@@ -53,7 +52,7 @@ def decode_page(body: bytes) -> LogPage:
 async def read_page(
     core: RaftCore, publisher: MetadataPublisher, voters: dict[int, str], after: int, wait_ms: int
 ) -> LogPage:
-    """Applied, hence committed, entries only. Waits up to `wait_ms` for new ones.
+    """Applied entries only, so all are committed. Waits up to `wait_ms` for new ones.
 
     The page names the leader only if this node is the leader or is led by it. Otherwise two nodes that read
     from each other would each take the other's stale knowledge of the leader for news."""

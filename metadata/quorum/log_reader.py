@@ -71,8 +71,7 @@ class LogReader:
                     wait_ms = WAIT_MS
 
     async def _read_page(self, source: int, wait_ms: int) -> bool:
-        """Whether to continue with this source. A source that is not a voter is itself a reader, perhaps of
-        this node."""
+        """Whether to continue with this source. One that is not a voter may itself read from this node."""
         page = await self._page(source, wait_ms)
         needs_snapshot = page.snapshot_index > self._position()
         if not self._accept(page, await self._read_snapshot(source, page) if needs_snapshot else b""):

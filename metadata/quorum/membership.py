@@ -91,7 +91,7 @@ class Membership:
                 await self._no_change_pending()
 
     async def _change(self, changed: Callable[[], Configuration]) -> None:
-        """If leadership is lost the outcome does not matter: the caller repeats the request to the next
+        """If leadership is lost, the outcome is unknown; the caller repeats the request to the next
         leader."""
         await self._no_change_pending()
         try:
@@ -215,7 +215,7 @@ class Membership:
                 self._record_contact(sender, progress.match_index)
 
     def on_heartbeat(self, heartbeat: Heartbeat) -> None:
-        """A heartbeat tells the leader how far an observer has read."""
+        """A heartbeat shows how far an observer has read."""
         broker = self._host.image.brokers.get(heartbeat.broker_id)
         if broker is None or broker.broker_epoch != heartbeat.broker_epoch:
             return

@@ -150,8 +150,8 @@ class MetadataNode:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Brokers whose process seems dead, for one session at most. Clients are told that they lead
-        nothing."""
+        """Brokers whose process seems dead, for one session at most. Clients see their
+        partitions without a leader."""
         if self._heartbeats is None:
             return frozenset()
         return self._heartbeats.dead_brokers | self._peers.suspects
@@ -172,8 +172,8 @@ class MetadataNode:
 
     @property
     def voters(self) -> dict[int, str]:
-        """Id -> URL in the newest configuration of the log, committed or not; before the start, the initial
-        one."""
+        """Id -> URL in the newest configuration of the log, committed or not; initially as in the
+        settings."""
         members = self._core.configuration.voters if self._core is not None else self._initial.voters
         return {node: self.url_of(node) for node in members}
 
@@ -187,8 +187,7 @@ class MetadataNode:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node is the leader and its image includes everything that earlier leaders
-        committed."""
+        """Whether this node is the leader, and its image includes all that earlier leaders committed."""
         return self._leadership is not None and self._leadership.draft is not None
 
     @property
@@ -495,8 +494,7 @@ class MetadataNode:
             self._role_changed = asyncio.Event()
 
     def _follow_configuration(self) -> None:
-        """Pass the members to the peers. Start ticking unless this node is a quorum of one without
-        sessions."""
+        """Pass the members to the peers. A quorum of one without sessions needs no ticks."""
         self._members = self.core.configuration
         others = {n: m for n, m in self._members.members.items() if n != self.node_id}
         if others and not self.has_peers:

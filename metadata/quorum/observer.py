@@ -55,8 +55,7 @@ class MetadataObserver:
         peers: Peers,
         session_ms: int,
     ) -> None:
-        """`voters`: id -> URL of some voters; they name the others. `session_ms`:
-        broker.session.timeout.ms."""
+        """`voters`: id -> URL of some voters; they name the rest. `session_ms`: broker.session.timeout.ms."""
         self.node_id, self.cluster_id = node_id, cluster_id
         self.voters = dict(voters)
         self.leader = NO_NODE
@@ -81,8 +80,8 @@ class MetadataObserver:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Brokers whose process seems dead, for one session at most. Clients are told that they lead
-        nothing."""
+        """Brokers whose process seems dead, for one session at most. Clients see their
+        partitions without a leader."""
         return self._dead_brokers.brokers | self._peers.suspects
 
     @property

@@ -1,14 +1,13 @@
-"""Quorum recovery: turns a stopped node offline into a quorum of one, after a majority of the voters lost its
-disks.
+"""Quorum recovery: makes a stopped node a quorum of one, after a majority of the voters lost its disks.
 
 The lost majority may have committed entries beyond this node's log. Identifiers that those entries may have
-used must not be used again, so these continue after a wide gap: the term; indexes, which serve as broker
-epochs and make a broker that had read further take the snapshot; leader and partition epochs; and producer
-ids.
+used must not be used again, so these continue after a wide gap: the term, leader and partition epochs,
+producer ids, and indexes. Indexes serve as broker epochs, and the gap makes a broker that had read further
+take the snapshot.
 
 The directory gets a new id. If a lost voter returns, this node rejects its requests and it rejects this
-node's. Voters are usually brokers too, so the lost ones are fenced. Otherwise the first broker to start would
-leave its in-sync replicas to them.
+node's. Voters are usually brokers too, so the lost ones are fenced. Otherwise the first broker to restart
+would drop out of its in-sync replica sets and leave only lost brokers there.
 
 Called by the command line, which ensures that the node does not run.
 """
@@ -34,13 +33,13 @@ from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Sn
 from tierlog.metadata.records import decode_records
 
 INDEX_GAP = 1_000_000
-"""More entries than the lost majority can have committed beyond this log: hours of them."""
+"""Assumed maximum of entries that the lost majority had beyond this log: hours of them."""
 TERM_GAP = 1_000_000
-"""More elections than it can have held: days of nothing else."""
+"""Assumed maximum of elections that it held: days of nothing else."""
 EPOCH_GAP = 1_000
-"""More leader elections or ISR changes of one partition than those entries can contain."""
+"""Assumed maximum of leader elections, or ISR changes, of one partition among those entries."""
 PRODUCER_ID_GAP = 100_000_000
-"""More producer ids than those entries can have allocated."""
+"""Assumed maximum of producer ids allocated by those entries."""
 
 
 class NotRecoverable(Exception):
@@ -130,7 +129,7 @@ class Recovery:
 
 
 def _image(cluster_id: str, loaded: Loaded) -> ClusterImage:
-    """Includes uncommitted entries: the nodes that could tell whether they were committed are lost."""
+    """Includes uncommitted entries: the nodes that know whether they were committed are lost."""
     image = ClusterImage(cluster_id=cluster_id)
     if loaded.snapshot.index:
         image = decode_image(loaded.snapshot.data)

@@ -70,8 +70,7 @@ class FollowerContacts:
     def record(self, term: int, node_id: int, index: int, leader_end: int, now_ms: int) -> None:
         """The follower holds everything up to `index`.
 
-        If that reaches the leader's end at the previous contact, the follower was caught up then, as in
-        Kafka.
+        If that reaches the leader's end of the previous contact, it was caught up then, as in Kafka.
         """
         if term != self._term:
             self._term, self._contacts = term, {}

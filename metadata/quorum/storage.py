@@ -308,8 +308,7 @@ def decode_snapshot_file(content: bytes) -> Snapshot:
 def _diverged(snapshot: Snapshot, entries: list[Entry]) -> bool:
     """Whether a crash came between writing a snapshot from the leader and the Reset that follows it.
 
-    Then the log ends before the snapshot or has another term there, so later entries would not continue
-    it."""
+    Then the log ends before the snapshot, or has another term there, so later entries would not fit."""
     if not entries or entries[0].index > snapshot.index:
         return False
     at = snapshot.index - entries[0].index

@@ -22,7 +22,7 @@ CHECK_INTERVAL_S = 10.0  # between two checks of the files
 Stamp = tuple[tuple[int, int, int], ...]
 
 OPEN_PATHS = frozenset({"/health", "/metrics"})
-"""For load balancers and scrapers, which have no certificate. These paths are read-only and reveal no stored
+"""For load balancers and scrapers, which have no certificate. They are read-only and reveal no stored
 data."""
 
 

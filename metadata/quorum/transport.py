@@ -58,7 +58,7 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
-POLL_GRACE_S = 1.0  # beyond the requested wait; meanwhile the broker learns nothing new
+POLL_GRACE_S = 1.0  # beyond the requested wait; while it lasts, the broker learns nothing new
 RESPONSE_BYTES_MAX = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
@@ -330,6 +330,8 @@ class HttpPeers:
 
 
 class _Queue:
+    """Messages to one peer, bounded by QUEUE_BYTES. A task sends them (`HttpPeers._send_all`)."""
+
     def __init__(self, url: str) -> None:
         self.url = url
         self.directory: UUID | None = None
