@@ -1,4 +1,4 @@
-"""What a leader says when it cannot take a command, or will not learn what became of it."""
+"""Metadata node as the leader: rejected commands, unknown outcomes, quorum time, and membership changes."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ from tierlog.metadata.records import ConfigScope, encode_records
 from tierlog.protocol.errors import ErrorCode
 
 
-class SetClock(SystemClock):
+class ManualClock(SystemClock):
     """A wall clock that is set, and a monotonic one that begins again with each boot."""
 
     def __init__(self, wall_ms: int, monotonic_ms: int) -> None:
@@ -43,7 +43,7 @@ PAGE = UUID(int=77)
 
 
 @asynccontextmanager
-async def controller(directory: Path, clock: SetClock) -> AsyncIterator[MetadataNode]:
+async def controller(directory: Path, clock: ManualClock) -> AsyncIterator[MetadataNode]:
     tasks = TaskGroup(lambda name, failure: None)
     node = MetadataNode(1, {}, directory, OsFiles(), clock, random.Random(1), tasks, "c")
     await node.start()
@@ -55,7 +55,7 @@ async def controller(directory: Path, clock: SetClock) -> AsyncIterator[Metadata
 
 
 async def begin_page(node: MetadataNode) -> None:
-    """Something that waits in the delete queue; its grace begins only when the page could be given up."""
+    """Queue a deletion; its grace period begins only when the page could be abandoned."""
     registered = await node.submit(
         c.RegisterBroker(broker_id=1, incarnation=UUID(int=1), host="h", port=1, admin_url="")
     )
@@ -69,13 +69,13 @@ async def begin_page(node: MetadataNode) -> None:
     assert started.error is ErrorCode.NONE
 
 
-async def test_the_quorums_time_goes_on_where_the_controller_before_left_it(tmp_path: Path) -> None:
-    """While something waits for its deletion, and whatever wall clocks say: the first one's is the origin.
-    When an unfinished page was begun is known, though its own time is that of its expiry."""
-    async with controller(tmp_path, SetClock(5_000_000, 77)) as node:
+async def test_quorum_time_continues_across_controllers_while_deletions_wait(tmp_path: Path) -> None:
+    """The first controller's wall clock is the origin; later wall clocks do not matter. The time at which an
+    unfinished page was started is known, though the time of its line is that of its expiry."""
+    async with controller(tmp_path, ManualClock(5_000_000, 77)) as node:
         await begin_page(node)
     times = []
-    for clock in (SetClock(900_000_000, 3), SetClock(1, 500)):
+    for clock in (ManualClock(900_000_000, 3), ManualClock(1, 500)):
         async with controller(tmp_path, clock) as node:
             await node.submit(c.StartRemoteDeletes(grace_ms=0))
             assert not node.image.deleting
@@ -83,9 +83,9 @@ async def test_the_quorums_time_goes_on_where_the_controller_before_left_it(tmp_
     assert times == [5_000_020, 5_000_030]
 
 
-async def test_the_quorums_time_begins_anew_when_nothing_waits(tmp_path: Path) -> None:
-    """Then it is nowhere kept, and a snapshot needs no version that has it."""
-    async with controller(tmp_path, SetClock(5_000_000, 77)) as node:
+async def test_quorum_time_restarts_when_the_delete_queue_is_empty(tmp_path: Path) -> None:
+    """It is not stored then, and the snapshot uses the version without it."""
+    async with controller(tmp_path, ManualClock(5_000_000, 77)) as node:
         await begin_page(node)
         await node.submit(c.StartRemoteDeletes(grace_ms=0))
         assert node.image.time_ms == 5_000_010
@@ -94,7 +94,7 @@ async def test_the_quorums_time_begins_anew_when_nothing_waits(tmp_path: Path) -
         await node.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         assert not node.image.topics
         assert (node.image.time_ms, snapshot_version(node)) == (0, 1)
-    async with controller(tmp_path, SetClock(900_000_000, 3)) as node:
+    async with controller(tmp_path, ManualClock(900_000_000, 3)) as node:
         await begin_page(node)
         await node.submit(c.StartRemoteDeletes(grace_ms=0))
         assert node.image.time_ms == 900_000_010
@@ -105,8 +105,8 @@ def snapshot_version(node: MetadataNode) -> int:
     return version
 
 
-async def test_too_many_that_wait_are_told_what_they_wait_for(tmp_path: Path) -> None:
-    """Its disk hangs, so that nothing is committed."""
+async def test_too_many_waiting_commands_are_rejected_with_the_reason(tmp_path: Path) -> None:
+    """The disk hangs, so nothing is committed."""
     tasks, gate = TaskGroup(lambda name, failure: None), threading.Event()
     with ThreadPoolExecutor(1) as worker:
         node = MetadataNode(
@@ -132,7 +132,7 @@ def configure(number: int) -> AlterConfigs:
 
 
 class SilentPeers(NoPeers):
-    """What they say, the test says for them; commands that they are asked for have no effect."""
+    """The test sends their messages. Forwarded commands are recorded and have no effect."""
 
     def __init__(self) -> None:
         self.submitted: list[c.AnyCommand] = []
@@ -154,9 +154,9 @@ def holds(sender: int, index: int) -> m.AppendReply:
 
 
 @asynccontextmanager
-async def leader(directory: Path, heard: Mapping[int, UUID] | None = None) -> AsyncIterator[MetadataNode]:
-    """Node 1 of three, in term 1; its first entry is committed, and time stands still. `heard`: directories
-    of others that called before."""
+async def leader(directory: Path, seen: Mapping[int, UUID] | None = None) -> AsyncIterator[MetadataNode]:
+    """Node 1 of three, leader of term 1 with its first entry committed; the clock does not tick. `seen`:
+    directories that others named before."""
     tasks = TaskGroup(lambda name, failure: None)
     node = MetadataNode(
         1,
@@ -172,7 +172,7 @@ async def leader(directory: Path, heard: Mapping[int, UUID] | None = None) -> As
         tick_ms=3_600_000,
     )
     await node.start()
-    for other, known in (heard or {}).items():
+    for other, known in (seen or {}).items():
         assert node.admits(other, known)
     try:
         node.core.campaign()
@@ -188,8 +188,8 @@ async def leader(directory: Path, heard: Mapping[int, UUID] | None = None) -> As
         await tasks.close()
 
 
-async def test_who_loses_leadership_while_it_removes_itself_does_not_wait_to_be_told(tmp_path: Path) -> None:
-    """The next leader commits the removal, and sends nothing to who is no member."""
+async def test_leader_that_loses_leadership_while_removing_itself_fails_the_removal(tmp_path: Path) -> None:
+    """The next leader commits the removal, and sends nothing to a node that is not a member."""
     async with leader(tmp_path) as node:
         removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
         await node.status_when(lambda status: status.last_index == 2)
@@ -198,7 +198,7 @@ async def test_who_loses_leadership_while_it_removes_itself_does_not_wait_to_be_
             await removal
 
 
-async def test_a_command_behind_a_leaders_own_removal_has_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_command_after_the_leaders_own_removal_has_an_unknown_outcome(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
         removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
         await node.status_when(lambda status: status.last_index == 2)
@@ -206,14 +206,14 @@ async def test_a_command_behind_a_leaders_own_removal_has_an_unknown_outcome(tmp
         await node.status_when(lambda status: status.last_index == 3)
         node.receive((holds(2, 2), holds(3, 2)))
         await removal
-        with pytest.raises(MetadataUnavailable, match="took over") as told:
+        with pytest.raises(MetadataUnavailable, match="took over") as error:
             await command
-        assert told.value.applied_unknown
+        assert error.value.applied_unknown
 
 
-async def test_what_the_next_leaders_shorter_log_will_never_hold_is_known_to_be_lost(tmp_path: Path) -> None:
-    """Nothing more is written there, so no entry takes its place; a node that is asked asks the next leader,
-    as who may have had it done twice must not."""
+async def test_entries_that_a_newer_terms_shorter_log_lacks_are_known_to_be_lost(tmp_path: Path) -> None:
+    """The new log is shorter, so no entry replaces them. The node forwards such commands to the next leader,
+    which it must not do with a command that may have been applied."""
     async with leader(tmp_path) as node:
         command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
         await node.status_when(lambda status: status.last_index == 2)
@@ -229,16 +229,16 @@ async def test_what_the_next_leaders_shorter_log_will_never_hold_is_known_to_be_
             await removal
         assert node.status().applied_index == 2
         node.receive((m.Heartbeat(term=3, sender=3, to=1, commit=2),))
-        with pytest.raises(NotTheLeader) as told:
+        with pytest.raises(NotTheLeader) as error:
             await forwarded
-        assert (told.value.leader, told.value.applied_unknown) == (3, False)
+        assert (error.value.leader, error.value.applied_unknown) == (3, False)
         peers = node._peers
         assert isinstance(peers, SilentPeers)
         await asyncio.gather(command, behind)
         assert peers.submitted == [configure(1), configure(2)]
 
 
-async def test_each_who_waits_for_an_index_is_judged_by_the_term_in_which_it_began(tmp_path: Path) -> None:
+async def test_waiters_for_one_index_are_completed_by_the_term_of_their_proposal(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
         leadership = node._leadership
         assert leadership is not None
@@ -253,8 +253,8 @@ async def test_each_who_waits_for_an_index_is_judged_by_the_term_in_which_it_beg
         await current
 
 
-async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> None:
-    """As of a leader that found it in its log."""
+async def test_repeated_removal_waits_for_the_first(tmp_path: Path) -> None:
+    """As for a leader that finds the removal in its log."""
     async with leader(tmp_path) as node:
         with pytest.raises(MetadataUnavailable, match="not committed yet"):
             await node.remove_voter(3, timeout_s=0)
@@ -266,11 +266,11 @@ async def test_a_removal_asked_for_again_waits_for_the_first(tmp_path: Path) -> 
         await removal
 
 
-async def test_who_is_asked_to_take_over_and_dies_is_not_waited_for(tmp_path: Path) -> None:
+async def test_leadership_transfer_does_not_wait_for_a_dead_target(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
         handing_over = asyncio.ensure_future(node.hand_over(10))
         await asyncio.sleep(0)
-        assert node.core.transfer_target == 2  # 3 has not answered yet
+        assert node.core.transfer_target == 2  # 3 has not responded yet
         node.receive((holds(3, 1),))
         node.core.on_peer_unreachable(2)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
@@ -284,9 +284,9 @@ def directory_of(node: MetadataNode, member: int) -> UUID | None:
     return node.core.configuration.members[member].directory
 
 
-async def test_a_directory_of_which_it_heard_before_it_led_may_be_gone(tmp_path: Path) -> None:
-    """The leader before it may have let that disk go and taken the node in with another."""
-    async with leader(tmp_path, heard={2: UUID(int=1)}) as node:
+async def test_directory_seen_before_becoming_leader_is_not_recorded(tmp_path: Path) -> None:
+    """The previous leader may have removed the node, and added it again with another disk."""
+    async with leader(tmp_path, seen={2: UUID(int=1)}) as node:
         membership = node._membership
         assert membership is not None
         membership.tick()
@@ -298,7 +298,7 @@ async def test_a_directory_of_which_it_heard_before_it_led_may_be_gone(tmp_path:
         assert directory_of(node, 2) == UUID(int=2)
 
 
-async def test_a_node_that_is_taken_in_again_may_have_another_directory(tmp_path: Path) -> None:
+async def test_node_added_again_may_have_another_directory(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
         membership = node._membership
         assert membership is not None

@@ -1,4 +1,4 @@
-"""A follower's node between its leader and its disk: what it may promise, and when it must stop."""
+"""Metadata node as a follower: forwarded commands, snapshots, and failures."""
 
 import asyncio
 import random
@@ -106,16 +106,16 @@ def append(first: int, last: int, prev_index: int = 0, prev_term: int = 0) -> m.
     )
 
 
-async def test_a_forwarded_command_without_an_answer_may_have_been_applied(tmp_path: Path) -> None:
+async def test_unanswered_forwarded_command_has_an_unknown_outcome(tmp_path: Path) -> None:
     async with follower(tmp_path, Failures()) as node:
         node.receive((m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0),))
-        with pytest.raises(MetadataUnavailable) as told:
+        with pytest.raises(MetadataUnavailable) as error:
             await node.submit(COMMAND, timeout_s=0.05)
-        assert told.value.applied_unknown
+        assert error.value.applied_unknown
 
 
-async def test_a_command_is_forwarded_once_the_leader_is_heard_again(tmp_path: Path) -> None:
-    """The doubt arises and passes while the node's loop waits for its disk, so that it notices neither."""
+async def test_command_is_forwarded_once_the_leader_responds_again(tmp_path: Path) -> None:
+    """The leader is suspected and responds again while the loop waits for its disk and sees neither."""
     heartbeat = m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0)
     peers, gate = SilentPeers(), threading.Event()
     with ThreadPoolExecutor(1) as worker:
@@ -139,14 +139,14 @@ async def test_a_command_is_forwarded_once_the_leader_is_heard_again(tmp_path: P
                 task.cancel()
 
 
-async def test_a_command_that_found_no_leader_was_not_applied(tmp_path: Path) -> None:
+async def test_command_without_a_leader_is_certainly_not_applied(tmp_path: Path) -> None:
     async with follower(tmp_path, Failures()) as node:
-        with pytest.raises(MetadataUnavailable) as told:
+        with pytest.raises(MetadataUnavailable) as error:
             await node.submit(COMMAND, timeout_s=0.05)
-        assert not told.value.applied_unknown
+        assert not error.value.applied_unknown
 
 
-async def test_the_leaders_snapshot_may_come_while_the_nodes_own_is_written(tmp_path: Path) -> None:
+async def test_leaders_snapshot_may_arrive_while_the_nodes_own_is_written(tmp_path: Path) -> None:
     files, failures = GatedFiles(), Failures()
     async with follower(tmp_path, failures, files, snapshot_entries=3) as node:
         node.receive((append(1, 3),))
@@ -176,8 +176,8 @@ async def test_the_leaders_snapshot_may_come_while_the_nodes_own_is_written(tmp_
         assert node.core.log.last_index == 12
 
 
-async def test_a_node_that_failed_takes_nothing_in_and_tells_nothing(tmp_path: Path) -> None:
-    """Who reads on would get the same page for ever: its position does not move."""
+async def test_failed_node_accepts_and_serves_no_log_pages(tmp_path: Path) -> None:
+    """A reader that continued would get the same page for ever, because its position does not move."""
     failures = Failures()
     async with follower(tmp_path, failures) as node:
         asked = asyncio.ensure_future(node.log_page(0, 1))
@@ -195,8 +195,8 @@ async def test_a_node_that_failed_takes_nothing_in_and_tells_nothing(tmp_path: P
         assert node.core.log.last_index == 0
 
 
-async def test_a_node_that_failed_is_silent(tmp_path: Path) -> None:
-    """A leader that went on with its heartbeats would lead until its process ends."""
+async def test_failed_node_stops_ticking(tmp_path: Path) -> None:
+    """A leader that continued to send heartbeats would remain leader until its process ends."""
     async with follower(tmp_path, Failures(), tick_ms=1) as node:
         with pytest.raises(InvariantViolation):
             node.receive((append(7, 7),))
@@ -204,11 +204,11 @@ async def test_a_node_that_failed_is_silent(tmp_path: Path) -> None:
         await asyncio.wait(node._running)
 
 
-async def test_a_message_that_breaks_an_invariant_stops_the_node(tmp_path: Path) -> None:
+async def test_message_that_breaks_an_invariant_stops_the_node(tmp_path: Path) -> None:
     failures = Failures()
     async with follower(tmp_path, failures) as node:
         with pytest.raises(InvariantViolation):
-            node.receive((append(7, 7),))  # entry 7 right after nothing
+            node.receive((append(7, 7),))  # entry 7 does not follow an empty log
         with pytest.raises(MetadataUnavailable, match="failed"):
             await node.submit(COMMAND)
         assert isinstance(await failures.get(), InvariantViolation)

@@ -1,4 +1,4 @@
-"""The sentinel: a real child process that tells controllers when the process that started it has ended."""
+"""Sentinel: a real child process that notifies the controllers when its parent has ended."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ BROKER, EPOCH = 7, 42
 
 
 class Controller:
-    """A server that takes notices."""
+    """A server that accepts notices."""
 
     def __init__(self, tls: TlsFiles | None = None) -> None:
         self._tls = tls
@@ -44,7 +44,7 @@ class Controller:
         writer.close()
 
     async def nothing_else(self) -> None:
-        """Nothing came before a request that is made now: connections are accepted in their order."""
+        """No notice arrives before a request that is sent now: connections are accepted in order."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, ssl=None if self._tls is None else self._tls.client()
         )
@@ -54,7 +54,7 @@ class Controller:
         head, _ = await self.requests.get()
         assert head.startswith("POST /marker "), f"there was a notice already: {head}"
 
-    async def told(self) -> ProcessEndNotice:
+    async def notice(self) -> ProcessEndNotice:
         head, body = await self.requests.get()
         assert head.startswith("POST /end HTTP/1.1\r\n") and "signed: yes" in head
         return msgspec.msgpack.decode(body, type=ProcessEndNotice)
@@ -73,45 +73,45 @@ async def tasks() -> AsyncIterator[TaskGroup]:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_controllers_are_told_once_the_process_serves_no_more(
+async def test_closing_the_sentinel_notifies_the_controllers(
     tasks: TaskGroup, tmp_path: Path, secure: bool
 ) -> None:
     files = Authority(tmp_path).issue("node") if secure else None
     controller = Controller(files)
     await controller.listen()
     sentinel = Sentinel(BROKER, controller.sign, tasks, files)
-    sentinel.update(EPOCH - 1)  # a child that tells too soon tells of this one
+    sentinel.update(EPOCH - 1)  # a premature notice would carry this epoch
     sentinel.update(EPOCH)  # it has registered again
     child = sentinel._child
     sentinel.close()
-    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
+    assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
     assert child is not None
     await asyncio.to_thread(child.wait)
     await controller.nothing_else()
     controller.server.close()
 
 
-async def test_a_closed_sentinel_leaves_no_task_and_may_be_used_again(tasks: TaskGroup) -> None:
+async def test_closed_sentinel_leaves_no_task_and_can_be_reused(tasks: TaskGroup) -> None:
     controller = Controller()
     await controller.listen()
     sentinel = Sentinel(BROKER, controller.sign, tasks)
 
-    def at_work() -> list[asyncio.Task[None]]:
+    def running_tasks() -> list[asyncio.Task[None]]:
         return [task for task in asyncio.all_tasks() if task.get_name() == "sentinel"]
 
     for epoch in (EPOCH, EPOCH + 1):
         sentinel.update(epoch)
         sentinel.update(epoch)
-        (task,) = at_work()
+        (task,) = running_tasks()
         sentinel.close()
-        assert await controller.told() == ProcessEndNotice(BROKER, epoch)
+        assert await controller.notice() == ProcessEndNotice(BROKER, epoch)
         await asyncio.wait([task])
-        assert at_work() == []
+        assert running_tasks() == []
     controller.server.close()
 
 
-async def test_a_killed_process_is_told_of_and_a_stopped_one_is_not(tmp_path: Path) -> None:
-    """A notice for the stop would carry the epoch of that time."""
+async def test_killed_process_is_reported_and_a_suspended_one_is_not(tmp_path: Path) -> None:
+    """A notice sent because of the suspension would carry the earlier epoch."""
     controller = Controller()
     await controller.listen()
     program = f"""
@@ -138,16 +138,16 @@ asyncio.run(main())
     process.send_signal(signal.SIGSTOP)
     await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     process.send_signal(signal.SIGCONT)
-    process.stdin.write(b"go on\n")
+    process.stdin.write(b"continue\n")
     assert await process.stdout.readline() == b"up again\n"
     process.kill()
-    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
+    assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
     await process.wait()
     await controller.nothing_else()
     controller.server.close()
 
 
-async def test_a_sentinel_that_was_killed_is_replaced(tasks: TaskGroup) -> None:
+async def test_killed_sentinel_is_replaced(tasks: TaskGroup) -> None:
     controller = Controller()
     await controller.listen()
     sentinel = Sentinel(BROKER, controller.sign, tasks)
@@ -157,5 +157,5 @@ async def test_a_sentinel_that_was_killed_is_replaced(tasks: TaskGroup) -> None:
     sentinel._child.wait()
     sentinel.update(EPOCH)
     sentinel.close()
-    assert await controller.told() == ProcessEndNotice(BROKER, EPOCH)
+    assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
     controller.server.close()

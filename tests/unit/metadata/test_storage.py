@@ -1,4 +1,4 @@
-"""The write-ahead log and snapshots: what survives which crash, and what is refused."""
+"""Write-ahead log and snapshots: what survives which crash, and which damage is rejected."""
 
 from pathlib import Path
 from uuid import UUID
@@ -37,7 +37,7 @@ def wal(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.wal"))
 
 
-def test_keeps_entries_and_hard_state(tmp_path: Path) -> None:
+def test_entries_and_hard_state_survive_a_restart(tmp_path: Path) -> None:
     store = storage(tmp_path)
     assert store.open() == Loaded(HardState(), Snapshot(), ())
     store.save(None, entries(1, 3), HardState(1, 2, 0))
@@ -46,7 +46,7 @@ def test_keeps_entries_and_hard_state(tmp_path: Path) -> None:
     assert reopened(tmp_path) == Loaded(HardState(1, 2, 3), Snapshot(), entries(1, 5))
 
 
-def test_a_later_entry_replaces_everything_from_its_index_on(tmp_path: Path) -> None:
+def test_later_entry_replaces_all_entries_from_its_index_on(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 5), HardState(1, 1, 0))
@@ -55,14 +55,14 @@ def test_a_later_entry_replaces_everything_from_its_index_on(tmp_path: Path) -> 
     assert reopened(tmp_path).entries == entries(1, 2) + entries(3, 3, term=2)
 
 
-def test_torn_at_every_byte_of_the_tail_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    store = storage(tmp_path / "whole")
+def test_tail_torn_at_any_byte_keeps_acknowledged_entries(tmp_path: Path) -> None:
+    store = storage(tmp_path / "original")
     store.open()
     store.save(None, entries(1, 2), HardState(1, 1, 0))
-    kept = wal(tmp_path / "whole")[0].stat().st_size
+    kept = wal(tmp_path / "original")[0].stat().st_size
     store.save(None, entries(3, 4), HardState(2, 1, 2))
     store.close()
-    content = wal(tmp_path / "whole")[0].read_bytes()
+    content = wal(tmp_path / "original")[0].read_bytes()
     for cut in range(kept, len(content)):
         directory = tmp_path / str(cut)
         reopened(directory)
@@ -71,26 +71,26 @@ def test_torn_at_every_byte_of_the_tail_keeps_what_was_acknowledged(tmp_path: Pa
         assert loaded.entries[:2] == entries(1, 2)
         assert loaded.entries in (entries(1, 2), entries(1, 3), entries(1, 4))
         assert loaded.hard_state == HardState(1, 1, 0)
-        again = storage(directory)  # what was cut off does not come back
+        again = storage(directory)  # what was truncated does not reappear
         again.open()
         again.save(None, entries(3, 3, term=5), HardState(5, 1, 0))
         again.close()
         assert reopened(directory).entries == entries(1, 2) + entries(3, 3, term=5)
 
 
-def test_a_tail_of_garbage_is_cut(tmp_path: Path) -> None:
+def test_garbage_at_the_tail_is_truncated(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 2), HardState(1, 1, 0))
     store.close()
     path = wal(tmp_path)[0]
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"\x00" * 100 + b"garbage")
+    intact = path.read_bytes()
+    path.write_bytes(intact + b"\x00" * 100 + b"garbage")
     assert reopened(tmp_path).entries == entries(1, 2)
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == intact
 
 
-def test_damage_to_durable_data_is_refused_wherever_a_bit_flips(tmp_path: Path) -> None:
+def test_bit_flip_anywhere_in_durable_data_is_rejected(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 2), HardState(1, 1, 0))
@@ -98,16 +98,16 @@ def test_damage_to_durable_data_is_refused_wherever_a_bit_flips(tmp_path: Path) 
     store.save(None, entries(3, 4), None)
     store.close()
     path = wal(tmp_path)[0]
-    whole = path.read_bytes()
+    intact = path.read_bytes()
     for at in range(durable):
-        damaged = bytearray(whole)
+        damaged = bytearray(intact)
         damaged[at] ^= 0x10
         path.write_bytes(damaged)
         with pytest.raises(DamagedLog):
             reopened(tmp_path)
 
 
-def test_rolls_segments_and_drops_those_that_a_snapshot_covers(tmp_path: Path) -> None:
+def test_segments_roll_and_are_deleted_once_a_snapshot_covers_them(tmp_path: Path) -> None:
     store = storage(tmp_path, segment_bytes=100)
     store.open()
     for index in range(1, 21):
@@ -123,7 +123,7 @@ def test_rolls_segments_and_drops_those_that_a_snapshot_covers(tmp_path: Path) -
     assert len(list(tmp_path.glob("*.snapshot"))) == 1
 
 
-def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+def test_missing_segment_is_rejected(tmp_path: Path) -> None:
     store = storage(tmp_path, segment_bytes=100)
     store.open()
     for index in range(1, 21):
@@ -134,7 +134,7 @@ def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
         reopened(tmp_path)
 
 
-def test_a_snapshot_from_the_leader_replaces_the_log(tmp_path: Path) -> None:
+def test_snapshot_from_the_leader_replaces_the_log(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 30), HardState(1, 1, 5))
@@ -143,18 +143,18 @@ def test_a_snapshot_from_the_leader_replaces_the_log(tmp_path: Path) -> None:
     assert reopened(tmp_path) == Loaded(HardState(4, -1, 20), Snapshot(20, 4, b"theirs"), ())
 
 
-def test_a_crash_between_a_leaders_snapshot_and_the_log_drops_the_foreign_tail(tmp_path: Path) -> None:
+def test_crash_after_a_leaders_snapshot_drops_a_log_of_another_term(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 30), HardState(1, 1, 5))
-    store.save_snapshot(Snapshot(20, 4, b"theirs"))  # the file alone: of another term than entry 20
+    store.save_snapshot(Snapshot(20, 4, b"theirs"))  # the file only; entry 20 has another term
     store.close()
     assert reopened(tmp_path).entries == ()
 
 
 @pytest.mark.parametrize("last", [15, 20, 30])
 @pytest.mark.parametrize("term", [1, 4])
-def test_after_such_a_crash_the_log_goes_on_from_the_snapshot(tmp_path: Path, last: int, term: int) -> None:
+def test_log_continues_from_the_snapshot_after_such_a_crash(tmp_path: Path, last: int, term: int) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, last), HardState(1, 1, 5))
@@ -171,21 +171,21 @@ def test_after_such_a_crash_the_log_goes_on_from_the_snapshot(tmp_path: Path, la
     assert reopened(tmp_path).entries == entries(21, 23, term=5)
 
 
-def test_a_damaged_snapshot_is_refused(tmp_path: Path) -> None:
+def test_damaged_snapshot_is_rejected(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 3), HardState(1, 1, 0))
     store.save_snapshot(Snapshot(2, 1, b"state"))
     store.close()
     path = next(tmp_path.glob("*.snapshot"))
-    whole = path.read_bytes()
-    for at in range(len(whole)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    intact = path.read_bytes()
+    for at in range(len(intact)):
+        path.write_bytes(intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :])
         with pytest.raises(DamagedLog):
             reopened(tmp_path)
 
 
-def test_a_half_made_segment_is_repaired(tmp_path: Path) -> None:
+def test_partially_created_segment_is_repaired(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     store.save(None, entries(1, 2), HardState(1, 1, 0))
@@ -201,7 +201,7 @@ def test_a_half_made_segment_is_repaired(tmp_path: Path) -> None:
         (tmp_path / f"{2:020d}.wal").unlink()
 
 
-def test_a_directory_of_another_node_is_refused(tmp_path: Path) -> None:
+def test_directory_of_another_node_is_rejected(tmp_path: Path) -> None:
     reopened(tmp_path)
     with pytest.raises(ForeignDirectory, match=r"node\.id=1"):
         MetadataStorage(OsFiles(), tmp_path, cluster_id="c", node_id=2, new_directory_id=DIRECTORY_ID).open()
@@ -216,7 +216,7 @@ class FullDisk(OsFiles):
         return super().writev_at(fd, buffers, position)
 
 
-def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> None:
+def test_storage_is_unusable_after_a_failed_write(tmp_path: Path) -> None:
     from tierlog.base.types import InvariantViolation
 
     files = FullDisk()
@@ -233,7 +233,7 @@ def test_after_a_failed_write_nothing_is_promised_any_more(tmp_path: Path) -> No
     assert reopened(tmp_path).entries == entries(1, 1)
 
 
-def test_configurations_survive_in_the_log_and_in_the_snapshot(tmp_path: Path) -> None:
+def test_configurations_survive_in_the_log_and_in_snapshots(tmp_path: Path) -> None:
     store = storage(tmp_path)
     store.open()
     change = Entry(1, 2, encode_configuration(MEMBERS), CONFIGURATION)
@@ -247,7 +247,7 @@ def test_configurations_survive_in_the_log_and_in_the_snapshot(tmp_path: Path) -
     assert reopened(tmp_path).snapshot == Snapshot(2, 1, b"image", MEMBERS)
 
 
-def test_a_directory_keeps_the_id_that_it_was_given_first(tmp_path: Path) -> None:
+def test_directory_keeps_its_first_id(tmp_path: Path) -> None:
     reopened(tmp_path)
     again = storage(tmp_path, UUID(int=8))
     again.open()
@@ -255,7 +255,7 @@ def test_a_directory_keeps_the_id_that_it_was_given_first(tmp_path: Path) -> Non
     assert again.directory_id == DIRECTORY_ID
 
 
-def test_a_directory_of_before_there_were_ids_is_given_one(tmp_path: Path) -> None:
+def test_directory_without_an_id_gets_one(tmp_path: Path) -> None:
     (tmp_path / "quorum.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     reopened(tmp_path)
     again = storage(tmp_path, UUID(int=8))
@@ -264,7 +264,7 @@ def test_a_directory_of_before_there_were_ids_is_given_one(tmp_path: Path) -> No
     assert again.directory_id == DIRECTORY_ID
 
 
-def test_a_directory_whose_id_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_directory_with_a_malformed_id_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "quorum.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n")
     with pytest.raises(ForeignDirectory, match="not a directory id"):
         reopened(tmp_path)

@@ -1,4 +1,4 @@
-"""The thread for a node's files: how long it has been at a piece of work, and who gives up waiting."""
+"""Storage thread: how long a job takes, and what happens to a cancelled caller."""
 
 import asyncio
 import threading
@@ -24,33 +24,37 @@ def disk() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-async def test_it_counts_from_the_end_of_the_piece_of_work_before(disk: ThreadPoolExecutor) -> None:
+async def test_busy_time_starts_at_the_end_of_the_previous_job(disk: ThreadPoolExecutor) -> None:
     clock, ends = Clock(), [threading.Event(), threading.Event()]
-    worker = StorageThread(clock, disk, "")
-    assert worker.busy_ms == 0
-    first, second = (asyncio.ensure_future(worker.run(end.wait)) for end in ends)
+    thread = StorageThread(clock, disk, "")
+    assert thread.busy_ms == 0
+    first, second = (asyncio.ensure_future(thread.run(end.wait)) for end in ends)
     await asyncio.sleep(0)
     clock.ms = 300
-    assert worker.busy_ms == 300
+    assert thread.busy_ms == 300
     ends[0].set()
     await first
     clock.ms = 500
-    assert worker.busy_ms == 200
+    assert thread.busy_ms == 200
     ends[1].set()
     await second
     clock.ms = 900
-    assert worker.busy_ms == 0
+    assert thread.busy_ms == 0
 
 
-async def test_who_is_cancelled_still_waits_for_the_disk(disk: ThreadPoolExecutor) -> None:
-    worker, goes_on, written = StorageThread(SystemClock(), disk, ""), threading.Event(), threading.Event()
-    disk.submit(goes_on.wait)
-    writing = asyncio.ensure_future(worker.run(written.set))
+async def test_cancelled_caller_still_waits_for_the_disk(disk: ThreadPoolExecutor) -> None:
+    thread, may_continue, written = (
+        StorageThread(SystemClock(), disk, ""),
+        threading.Event(),
+        threading.Event(),
+    )
+    disk.submit(may_continue.wait)
+    writing = asyncio.ensure_future(thread.run(written.set))
     await asyncio.sleep(0)
     writing.cancel()
     await asyncio.sleep(0)
     assert not writing.done()
-    goes_on.set()
+    may_continue.set()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    assert written.is_set() and worker.busy_ms == 0
+    assert written.is_set() and thread.busy_ms == 0

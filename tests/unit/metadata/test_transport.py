@@ -1,6 +1,6 @@
-"""Whose answers a node believes: those that are signed, with the secret, to this very question.
+"""Transport: responses are accepted only if they are signed for this very request.
 
-And how messages of Raft travel in such answers."""
+Also: Raft messages that travel in responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -29,18 +29,18 @@ from tierlog.metadata.raft.messages import AnyMessage, Heartbeat, decode_message
 
 SECRET = b"a secret of the test"
 PAGE = LogPage((), leader=2, voters={2: "http://two"})
-Answer = Callable[[web.Request], web.Response]
+Response = Callable[[web.Request], web.Response]
 
 
 class Voter:
-    """Node 2, whose answers the test decides; node 1 asks it."""
+    """Node 2, whose responses the test sets; node 1 sends the requests."""
 
     def __init__(self) -> None:
-        self.answer: Answer = signed(encode_page(PAGE))
+        self.response: Response = signed_response(encode_page(PAGE))
         self.paths: list[str] = []
         self.bodies: list[bytes] = []
-        self.answers = asyncio.Event()
-        self.answers.set()
+        self.may_respond = asyncio.Event()
+        self.may_respond.set()
 
     async def start(self, tasks: TaskGroup) -> HttpPeers:
         application = web.Application()
@@ -55,33 +55,33 @@ class Voter:
         return peers
 
     async def stop(self) -> None:
-        self.answers.set()
+        self.may_respond.set()
         await self._runner.cleanup()
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.paths.append(request.path)
         self.bodies.append(await request.read())
-        await self.answers.wait()
-        return self.answer(request)
+        await self.may_respond.wait()
+        return self.response(request)
 
 
-def signed(
+def signed_response(
     body: bytes,
     *,
     secret: bytes = SECRET,
     status: int = 200,
-    says: int = 200,
+    signed_status: int = 200,
     index: str = "",
-    told: str = "",
-) -> Answer:
-    """`says`: the status that is signed; `index`: the one that is, `told`: the one that is sent."""
+    sent_index: str = "",
+) -> Response:
+    """`signed_status`, `index`: covered by the signature; `status`, `sent_index`: sent."""
 
-    def answer(request: web.Request) -> web.Response:
-        signature = sign_response(secret, request.headers[SIGNATURE], says, index, body)
-        headers = {RESPONSE_SIGNATURE: signature, **({INDEX: told} if told else {})}
+    def response(request: web.Request) -> web.Response:
+        signature = sign_response(secret, request.headers[SIGNATURE], signed_status, index, body)
+        headers = {RESPONSE_SIGNATURE: signature, **({INDEX: sent_index} if sent_index else {})}
         return web.Response(body=body, status=status, headers=headers)
 
-    return answer
+    return response
 
 
 @pytest.fixture
@@ -102,36 +102,37 @@ async def peers(voter: Voter) -> AsyncIterator[HttpPeers]:
     assert failures == []
 
 
-async def test_what_is_signed_is_believed(voter: Voter, peers: HttpPeers) -> None:
+async def test_signed_responses_are_accepted(voter: Voter, peers: HttpPeers) -> None:
     assert await peers.log_page(2, 0, 0) == PAGE
-    voter.answer = signed(b"chunk")
+    voter.response = signed_response(b"chunk")
     assert await peers.snapshot_chunk(2, 5, 0) == b"chunk"
     reply = c.Acknowledged()
-    voter.answer = signed(c.encode_reply(reply), index="7", told="7")
+    voter.response = signed_response(c.encode_reply(reply), index="7", sent_index="7")
     assert await peers.submit(2, c.ConfirmRemoteDeleted(uuids=())) == (reply, 7)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         lambda _: web.Response(body=encode_page(PAGE)),
-        signed(encode_page(PAGE), secret=b"another"),
-        signed(encode_page(PAGE), says=503),
-        signed(encode_page(PAGE), index="1", told="2"),
+        signed_response(encode_page(PAGE), secret=b"another"),
+        signed_response(encode_page(PAGE), signed_status=503),
+        signed_response(encode_page(PAGE), index="1", sent_index="2"),
         lambda request: web.Response(
-            body=encode_page(PAGE), headers=signed(b"another body")(request).headers.copy()
+            body=encode_page(PAGE), headers=signed_response(b"another body")(request).headers.copy()
         ),
     ],
     ids=["unsigned", "another secret", "another status", "another index", "another body"],
 )
-async def test_what_is_not_signed_as_it_should_be_is_not(
-    voter: Voter, peers: HttpPeers, answer: Answer
+async def test_responses_without_a_valid_signature_are_rejected(
+    voter: Voter, peers: HttpPeers, response: Response
 ) -> None:
-    voter.answer = answer
-    with capture_logs() as told:
+    voter.response = response
+    with capture_logs() as logs:
         for _ in range(2):
             with pytest.raises(
-                MetadataUnavailable, match="rejected the response of node 2: its responses are not signed"
+                MetadataUnavailable,
+                match="rejected the response of node 2: its responses are not signed",
             ):
                 await peers.log_page(2, 0, 0)
         with pytest.raises(MetadataUnavailable, match="rejected the response"):
@@ -141,61 +142,59 @@ async def test_what_is_not_signed_as_it_should_be_is_not(
         assert unknown.value.applied_unknown
         with pytest.raises(MetadataUnavailable, match="rejected the response"):
             await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
-    assert [line["event"] for line in told] == ["rejected a response of a quorum node"]
+    assert [line["event"] for line in logs] == ["rejected a response of a quorum node"]
 
 
-def test_headers_that_are_no_text_are_no_signature() -> None:
+def test_headers_that_are_not_utf8_are_not_a_valid_signature() -> None:
     headers = {RESPONSE_SIGNATURE: "\udcff", INDEX: "\udcff"}
     assert not is_signed_response(headers, SECRET, "question", 200, b"")
 
 
-async def test_a_recorded_answer_is_not_one_to_the_same_question_asked_again(
-    voter: Voter, peers: HttpPeers
-) -> None:
+async def test_recorded_response_is_rejected_for_a_repeated_request(voter: Voter, peers: HttpPeers) -> None:
     recorded: list[web.Response] = []
 
     def record(request: web.Request) -> web.Response:
-        recorded.append(signed(encode_page(PAGE))(request))
+        recorded.append(signed_response(encode_page(PAGE))(request))
         return recorded[0]
 
-    voter.answer = record
+    voter.response = record
     await peers.log_page(2, 0, 0)
     first = recorded[0]
-    voter.answer = lambda _: web.Response(
+    voter.response = lambda _: web.Response(
         body=first.body, headers={RESPONSE_SIGNATURE: first.headers[RESPONSE_SIGNATURE]}
     )
     with pytest.raises(MetadataUnavailable, match="rejected the response"):
         await peers.log_page(2, 0, 0)
 
 
-async def test_a_refusal_says_why_signed_or_not(voter: Voter, peers: HttpPeers) -> None:
-    voter.answer = lambda _: web.Response(status=401, text="the signature is wrong")
+async def test_error_responses_give_the_reason_signed_or_not(voter: Voter, peers: HttpPeers) -> None:
+    voter.response = lambda _: web.Response(status=401, text="the signature is wrong")
     with pytest.raises(MetadataUnavailable, match="node 2 responded with HTTP 401: the signature is wrong"):
         await peers.log_page(2, 0, 0)
-    told = {"message": "there is a newer snapshot", "applied_unknown": False}
-    voter.answer = signed(msgspec.json.encode(told), status=503, says=503)
-    with pytest.raises(MetadataUnavailable, match="there is a newer snapshot"):
+    error = {"message": "a newer snapshot has replaced this one", "applied_unknown": False}
+    voter.response = signed_response(msgspec.json.encode(error), status=503, signed_status=503)
+    with pytest.raises(MetadataUnavailable, match="a newer snapshot"):
         await peers.snapshot_chunk(2, 5, 0)
     with pytest.raises(MetadataUnavailable) as refusal:
         await peers.heartbeat(2, c.Heartbeat(broker_id=1, broker_epoch=1, image_index=1), 1.0)
     assert refusal.value.refused
 
 
-async def test_an_answer_is_read_up_to_a_bound_and_from_nowhere_else(
+async def test_responses_are_bounded_and_redirects_are_not_followed(
     voter: Voter, peers: HttpPeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "RESPONSE_BYTES_MAX", 1000)
-    voter.answer = signed(bytes(1001))
+    voter.response = signed_response(bytes(1001))
     with pytest.raises(MetadataUnavailable, match="longer than 1000 bytes"):
         await peers.snapshot_chunk(2, 5, 0)
     voter.paths.clear()
-    voter.answer = lambda _: web.Response(status=307, headers={"Location": "/elsewhere"})
+    voter.response = lambda _: web.Response(status=307, headers={"Location": "/elsewhere"})
     with pytest.raises(MetadataUnavailable, match="HTTP 307"):
         await peers.log_page(2, 0, 0)
     assert voter.paths == ["/metadata/v1/log"]
 
 
-async def test_who_is_no_member_is_read_from_at_its_address(voter: Voter, peers: HttpPeers) -> None:
+async def test_log_is_read_from_a_node_that_is_not_a_member(voter: Voter, peers: HttpPeers) -> None:
     url = f"http://127.0.0.1:{voter._runner.addresses[0][1]}"
     peers.configure({1: Member()}, {2: url})
     assert await peers.log_page(2, 0, 0) == PAGE
@@ -203,58 +202,60 @@ async def test_who_is_no_member_is_read_from_at_its_address(voter: Voter, peers:
         await peers.submit(2, c.ConfirmRemoteDeleted(uuids=()))
 
 
-def beat(term: int, sender: int = 1, to: int = 2) -> AnyMessage:
+def heartbeat(term: int, sender: int = 1, to: int = 2) -> AnyMessage:
     return Heartbeat(term=term, sender=sender, to=to, commit=0, read=0)
 
 
-def told_to(peers: HttpPeers) -> tuple[list[AnyMessage], list[int]]:
-    """What came in responses to messages, and who could not be reached."""
-    answered: list[AnyMessage] = []
+def start_peers(peers: HttpPeers) -> tuple[list[AnyMessage], list[int]]:
+    """Start the peers. Returns lists that collect received messages, and unreachable peers."""
+    received: list[AnyMessage] = []
     lost: list[int] = []
-    peers.start(lost.append, lambda peer: None, lambda peer: None, answered.extend)
-    return answered, lost
+    peers.start(lost.append, lambda peer: None, lambda peer: None, received.extend)
+    return received, lost
 
 
-async def test_messages_in_a_signed_answer_reach_the_node(voter: Voter, peers: HttpPeers) -> None:
-    answered, lost = told_to(peers)
-    voter.answer = signed(encode_messages((beat(3, 2, 1), beat(3, 7, 1))))
-    peers.send(beat(3))
-    await until(lambda: bool(answered))
-    assert (answered, lost) == ([beat(3, 2, 1)], [])  # node 7 did not sign
+async def test_messages_in_a_signed_response_reach_the_node(voter: Voter, peers: HttpPeers) -> None:
+    received, lost = start_peers(peers)
+    voter.response = signed_response(encode_messages((heartbeat(3, 2, 1), heartbeat(3, 7, 1))))
+    peers.send(heartbeat(3))
+    await until(lambda: bool(received))
+    assert (received, lost) == ([heartbeat(3, 2, 1)], [])  # node 7 did not sign
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        lambda _: web.Response(body=encode_messages((beat(3, 2, 1),))),
-        signed(encode_messages((beat(3, 2, 1),)), secret=b"another"),
+        lambda _: web.Response(body=encode_messages((heartbeat(3, 2, 1),))),
+        signed_response(encode_messages((heartbeat(3, 2, 1),)), secret=b"another"),
         lambda _: web.Response(status=307, headers={"Location": "/elsewhere"}),
     ],
     ids=["unsigned", "another secret", "elsewhere"],
 )
-async def test_messages_in_another_answer_do_not(voter: Voter, peers: HttpPeers, answer: Answer) -> None:
-    answered, lost = told_to(peers)
-    voter.answer = answer
-    peers.send(beat(3))
+async def test_messages_in_other_responses_are_dropped(
+    voter: Voter, peers: HttpPeers, response: Response
+) -> None:
+    received, lost = start_peers(peers)
+    voter.response = response
+    peers.send(heartbeat(3))
     await until(lambda: lost == [2])
-    assert (answered, voter.paths) == ([], ["/raft/v1/step"])
+    assert (received, voter.paths) == ([], ["/raft/v1/step"])
 
 
-async def test_messages_for_who_calls_travel_in_the_answer(peers: HttpPeers, voter: Voter) -> None:
-    asked = asyncio.ensure_future(peers.replies_for(2))
+async def test_replies_to_a_peers_request_travel_in_the_response(peers: HttpPeers, voter: Voter) -> None:
+    replies = asyncio.ensure_future(peers.replies_for(2))
     await asyncio.sleep(0)
-    peers.send(beat(3))
-    assert await asked == (beat(3),)
+    peers.send(heartbeat(3))
+    assert await replies == (heartbeat(3),)
     assert voter.paths == []
 
 
-async def test_messages_in_an_answer_do_not_overtake_a_request(voter: Voter, peers: HttpPeers) -> None:
-    voter.answers.clear()
-    voter.answer = lambda _: web.Response(status=204)
-    peers.send(beat(3))
+async def test_replies_in_a_response_do_not_overtake_a_request(voter: Voter, peers: HttpPeers) -> None:
+    voter.may_respond.clear()
+    voter.response = lambda _: web.Response(status=204)
+    peers.send(heartbeat(3))
     await until(lambda: bool(voter.bodies))
-    peers.send(beat(4))
+    peers.send(heartbeat(4))
     assert await peers.replies_for(2) == ()
-    voter.answers.set()
+    voter.may_respond.set()
     await until(lambda: len(voter.bodies) == 2)
-    assert [decode_messages(body) for body in voter.bodies] == [(beat(3),), (beat(4),)]
+    assert [decode_messages(body) for body in voter.bodies] == [(heartbeat(3),), (heartbeat(4),)]
