@@ -1,6 +1,6 @@
-"""Which preferred leaders to elect so that brokers lead what they were meant to lead.
+"""Leader rebalancing: chooses preferred leaders to elect (auto.leader.rebalance.enable).
 
-With auto.leader.rebalance.enable, called by the leading node every leader.imbalance.check.interval.seconds.
+Called by the active controller every leader.imbalance.check.interval.seconds.
 """
 
 from collections import Counter
@@ -9,13 +9,14 @@ from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders
 from tierlog.metadata.image import ClusterImage, PartitionImage
 
 IMBALANCE_PERCENT = 10  # leader.imbalance.per.broker.percentage
-MAX_ELECTIONS = 1000  # at a time: each makes clients look for the new leader
+MAX_ELECTIONS = 1000  # at a time: each makes clients refresh their metadata
 
 
 def rebalance(
-    image: ClusterImage, percent: int = IMBALANCE_PERCENT, most: int = MAX_ELECTIONS
+    image: ClusterImage, percent: int = IMBALANCE_PERCENT, limit: int = MAX_ELECTIONS
 ) -> ElectLeaders | None:
-    """None if no broker lacks more than `percent` of the partitions that elect_preferred it."""
+    """The elections for brokers that lack more than `percent` of their preferred leaderships; None without
+    any."""
     may_lead = {broker.broker_id for broker in image.brokers.values() if broker.may_lead}
     preferring: Counter[int] = Counter()
     lacking: dict[int, list[tuple[str, int]]] = {}
@@ -23,7 +24,7 @@ def rebalance(
         for number, partition in enumerate(topic.partitions):
             preferred = partition.replicas[0]
             preferring[preferred] += 1
-            if partition.leader != preferred and preferred in may_lead and _holds_all(partition, preferred):
+            if partition.leader != preferred and preferred in may_lead and _can_lead(partition, preferred):
                 lacking.setdefault(preferred, []).append((topic.name, number))
     chosen = [
         one
@@ -31,10 +32,10 @@ def rebalance(
         if 100 * len(lacking[broker_id]) > percent * preferring[broker_id]
         for one in sorted(lacking[broker_id])
     ]
-    return ElectLeaders(partitions=tuple(chosen[:most]), kind=ElectionKind.PREFERRED) if chosen else None
+    return ElectLeaders(partitions=tuple(chosen[:limit]), kind=ElectionKind.PREFERRED) if chosen else None
 
 
-def _holds_all(partition: PartitionImage, broker_id: int) -> bool:
-    """The last in-sync replica stays so when its disk fails, fills or comes back empty; it is not elected."""
+def _can_lead(partition: PartitionImage, broker_id: int) -> bool:
+    """An in-sync replica whose disk has failed, is full or came back empty is not elected."""
     marked = any(broker_id in marks for marks in (partition.offline, partition.emptied, partition.full))
     return broker_id in partition.in_sync and not marked

@@ -1,7 +1,7 @@
-"""`decide(image, command, now_ms, rng)`: the one door of the controller. Pure; nothing changes here.
+"""The controller's entry point: `decide` turns a command into records and a reply. Pure.
 
-The leader's node calls it on its draft image, commits the records, and only then gives the reply away.
-`now_ms` is the quorum's time (`ClusterImage.time_ms`), and no wall clock's.
+The active controller calls it on its draft image, commits the records, and only then sends the reply.
+`now_ms` is the quorum's time (`ClusterImage.time_ms`), not a wall clock's.
 """
 
 from collections.abc import Container
@@ -26,7 +26,8 @@ from tierlog.metadata.image import ClusterImage
 def decide(
     image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng, in_session: Container[int] = ()
 ) -> Decision[c.AnyReply]:
-    """`in_session`: brokers with a valid session, which only the leader knows; registrations depend on it."""
+    """`in_session`: brokers with a valid session, which registrations depend on. Only the leader knows
+    them."""
     match command:
         case c.RegisterBroker():
             return brokers.register(image, command, in_session)

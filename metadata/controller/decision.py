@@ -1,4 +1,4 @@
-"""What judging a command yields: the records to commit, and the reply once they are."""
+"""Decision on a command: the records to commit, and the reply to send once they are committed."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -17,7 +17,7 @@ class Decision(Generic[R_co]):
 
 
 class Refusal(Exception):
-    """One item of a command cannot be done; caught in this package and turned into its reply."""
+    """One item of a command is refused. Caught in this package and turned into the reply."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""Who leads when brokers come, go and stop, or when somebody asks for an election.
+"""Leader election after a change of a broker or of settings, and on request (ElectLeaders, KIP-460).
 
-Each pass looks at every partition once and yields a record per change. What a single change entails is in
-`settle`.
+Each function looks at every partition once and returns a record for each that changes. The change of a single
+partition is derived by the partition change builder. Called by the handlers of commands.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,31 +24,35 @@ NextState = Callable[[PartitionImage, ElectionRules], PartitionImage]
 
 
 def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) -> list[PartitionRecord]:
-    """The broker serves no more (the image says so already): it leads nothing, and leaves every in-sync set
-    that has another member. `for_good`: it is not waited for, so it is not eligible either."""
+    """The broker was fenced or unregistered (in `image` already): it leads no partition, and leaves every
+    in-sync set that has another member. `for_good`: it will not return, so it is not eligible either."""
     ineligible = frozenset({broker_id}) if for_good else NO_BROKERS
 
-    def left_alone(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-        return build_partition_change(partition, without(partition, broker_id), rules, ineligible=ineligible)
+    def lost(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+        return build_partition_change(
+            partition, without_in_sync(partition, broker_id), rules, ineligible=ineligible
+        )
 
-    return _each(image, lambda partition: _concerns(partition, broker_id), left_alone)
+    return _each(image, lambda partition: _is_affected(partition, broker_id), lost)
 
 
 def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool) -> list[PartitionRecord]:
-    """A new process of the broker; the image says already whether it is fenced. Where others are in sync it
-    follows them. Where it is alone it leads on, once it may, under a new leader epoch, so that divergence
-    from before the stop shows (KIP-101). What lies on a disk that failed is whole again only once it has
-    caught up."""
+    """A new process of the broker registered; the image already says whether it is fenced.
+
+    The broker leaves in-sync sets that have another member. If it is the only member, it leads again once it
+    is unfenced, under a new leader epoch, so that divergence from before the stop is detected (KIP-101). A
+    replica whose disk had failed must first catch up.
+    """
 
     def restarted(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-        vouched, back = not may_have_lost, partition
+        complete, online = not may_have_lost, partition
         if broker_id in partition.offline:
-            vouched = False
-            back = replace(partition, offline=tuple(one for one in partition.offline if one != broker_id))
-        others = without(back, broker_id)
-        if not others.in_sync and vouched and broker_id in rules.may_lead:
-            others = back  # alone, and it serves
-        ineligible = NO_BROKERS if vouched else frozenset({broker_id})
+            complete = False
+            online = replace(partition, offline=tuple(one for one in partition.offline if one != broker_id))
+        others = without_in_sync(online, broker_id)
+        if not others.in_sync and complete and broker_id in rules.may_lead:
+            others = online  # the only member, and unfenced
+        ineligible = NO_BROKERS if complete else frozenset({broker_id})
         return build_partition_change(
             partition, others, rules, ineligible=ineligible, restarted_leader=broker_id
         )
@@ -57,7 +61,7 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
 
 
 def broker_unfenced(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
-    """The broker serves (again): it takes partitions that have no leader, if it may lead them."""
+    """The broker was unfenced: it becomes the leader of partitions that have none, if it may lead them."""
     return _each(
         image,
         lambda partition: partition.leader == NO_LEADER and broker_id in partition.replicas,
@@ -66,21 +70,21 @@ def broker_unfenced(image: ClusterImage, broker_id: int) -> list[PartitionRecord
 
 
 def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord]:
-    """Controlled shutdown (the image says so already): it leaves the in-sync sets where another member can
-    lead. Where none can it leads on, so that nothing stops before it must."""
+    """Controlled shutdown began (in `image` already): the broker leaves in-sync sets where another member can
+    lead. It stays the leader of the other partitions, which would otherwise go offline early."""
 
-    def step_aside(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
-        others = without(partition, broker_id)
+    def leave(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+        others = without_in_sync(partition, broker_id)
         if rules.may_lead.isdisjoint(others.in_sync):
             return partition
         return build_partition_change(partition, others, rules)
 
-    return _each(image, lambda partition: broker_id in partition.in_sync, step_aside)
+    return _each(image, lambda partition: broker_id in partition.in_sync, leave)
 
 
 def count_transferable_leaderships(image: ClusterImage, broker_id: int) -> int:
-    """Partitions that the broker leads although another broker that may lead has a replica: what a controlled
-    shutdown waits for. Not for one that cannot catch up: its disk has failed, or is full."""
+    """Number of the broker's leaderships for which another active broker has a replica that can catch up. A
+    controlled shutdown waits until it is 0. A replica on a failed or full disk cannot catch up."""
     others = {broker.broker_id for broker in image.brokers.values() if broker.may_lead} - {broker_id}
     return sum(
         partition.leader == broker_id
@@ -96,8 +100,11 @@ def _may_catch_up(partition: PartitionImage, broker_id: int) -> bool:
 
 
 def election_settings_changed(before: ClusterImage, after: ClusterImage) -> list[PartitionRecord]:
-    """In the same entry as a change of min.insync.replicas: eligible replicas go where the in-sync set is now
-    large enough to commit without them. And of unclean election: who waits for it is elected."""
+    """Changes of partitions that follow from changed settings, for the same log entry.
+
+    After a lower min.insync.replicas, replicas stop being eligible where the in-sync set is now large enough
+    to commit without them. After unclean election is allowed, partitions without a leader get one.
+    """
     was, now = election_rules(before), election_rules(after)
     if _eased(was(""), now("")):
         topics = _by_id(after.topics.values())
@@ -118,7 +125,7 @@ def _eased(old: ElectionRules, new: ElectionRules) -> bool:
 
 
 def _reconfigured(before: ClusterImage, after: ClusterImage) -> list[str]:
-    """Names of topics whose own settings differ."""
+    """Names of topics whose own settings changed."""
     if before.configs is after.configs:
         return []
     return sorted(
@@ -131,31 +138,32 @@ def _reconfigured(before: ClusterImage, after: ClusterImage) -> list[str]:
 
 def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.LeadersElected]:
     """ElectLeaders (KIP-460). An unclean election also needs unclean.leader.election.enable."""
-    asked = ((name, number, command.kind) for name, number in _asked(image, command))
-    records, outcomes = change_named_partitions(image, asked, _elected)
+    requested = ((name, number, command.kind) for name, number in _requested(image, command))
+    records, outcomes = change_named_partitions(image, requested, _elected)
     return Decision(records, c.LeadersElected(partitions=outcomes))
 
 
 def change_named_partitions(
     image: ClusterImage,
-    asked: Iterable[tuple[str, int, T]],
-    judge: Callable[[PartitionImage, ElectionRules, T], PartitionImage],
+    requested: Iterable[tuple[str, int, T]],
+    change: Callable[[PartitionImage, ElectionRules, T], PartitionImage],
 ) -> tuple[tuple[PartitionRecord, ...], tuple[c.NamedOutcome, ...]]:
-    """Of partitions that a command names (topic, number, and what is wanted of it): each is judged by itself,
-    as those before it in the command left it. `judge` may raise Refusal. A record for each that changes, an
-    outcome for each that was named.
+    """Change partitions that a command names: (topic, partition number, wanted change).
+
+    Each is changed by itself, after the ones before it in the command. `change` may raise Refusal. Returns a
+    record for each partition that changes, and an outcome for each that was named.
     """
     rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionImage] = {}
     outcomes: list[c.NamedOutcome] = []
-    for name, number, wanted in asked:
+    for name, number, wanted in requested:
         try:
             topic = image.topic(name)
             if topic is None or not 0 <= number < len(topic.partitions):
                 raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{number}")
             key = topic.topic_id, number
             before = pending.get(key, topic.partitions[number])
-            after = judge(before, rules(name), wanted)
+            after = change(before, rules(name), wanted)
         except Refusal as refusal:
             outcomes.append(
                 c.NamedOutcome(topic=name, partition=number, error=refusal.error, message=refusal.message)
@@ -168,8 +176,8 @@ def change_named_partitions(
     return records, tuple(outcomes)
 
 
-def _asked(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:
-    """Of all partitions, those that need it."""
+def _requested(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:
+    """The partitions that the command names, or all that need an election."""
     if command.partitions is not None:
         return command.partitions
     preferred = command.kind is c.ElectionKind.PREFERRED
@@ -185,18 +193,18 @@ def _elected(partition: PartitionImage, rules: ElectionRules, kind: c.ElectionKi
     preferred = partition.replicas[0]
     if kind is c.ElectionKind.PREFERRED:
         if partition.leader == preferred:
-            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} leads already")
+            raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {preferred} is already the leader")
         after = build_partition_change(partition, partition, rules, elect_preferred=True)
         if after.leader != preferred:
-            message = f"broker {preferred} is not in sync, or does not serve"
+            message = f"broker {preferred} is not in sync, or is fenced"
             raise Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
         return after
     if partition.leader != NO_LEADER:
-        raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+        raise Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} is the leader")
     after = build_partition_change(partition, partition, rules)
     if after.leader == NO_LEADER:
-        allowed = "no replica serves" if rules.unclean else "unclean.leader.election.enable is false"
-        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"nobody can lead: {allowed}")
+        reason = "all replicas are fenced" if rules.unclean else "unclean.leader.election.enable is false"
+        raise Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica can be elected: {reason}")
     return after
 
 
@@ -224,19 +232,20 @@ def with_partition_changes(
     records: Iterable[AnyRecord],
     changes: Callable[[ClusterImage], list[PartitionRecord]],
 ) -> tuple[AnyRecord, ...]:
-    """The records, and then what follows for partitions once they hold."""
+    """The records, followed by the partition changes that result from them."""
     first = tuple(records)
     return (*first, *changes(evolve_all(image, first)))
 
 
 def _each(
-    image: ClusterImage, concerned: Callable[[PartitionImage], bool], next_state: NextState
+    image: ClusterImage, affected: Callable[[PartitionImage], bool], next_state: NextState
 ) -> list[PartitionRecord]:
-    """Only topics with changes are put in order: there may be 100,000 that are not concerned."""
+    """A record for each partition that `next_state` changes, by topic id. Only topics with a partition that
+    `affected` selects are sorted: there may be 100,000 others."""
     rules = election_rules(image)
     touched: list[tuple[TopicImage, list[int]]] = []
     for topic in image.topics.values():
-        numbers = [number for number, partition in enumerate(topic.partitions) if concerned(partition)]
+        numbers = [number for number, partition in enumerate(topic.partitions) if affected(partition)]
         if numbers:
             touched.append((topic, numbers))
     touched.sort(key=lambda each: each[0].topic_id.int)
@@ -252,12 +261,12 @@ def _by_id(topics: Iterable[TopicImage]) -> list[TopicImage]:
     return sorted(topics, key=lambda topic: topic.topic_id.int)
 
 
-def _concerns(partition: PartitionImage, broker_id: int) -> bool:
+def _is_affected(partition: PartitionImage, broker_id: int) -> bool:
     return broker_id in partition.in_sync or broker_id == partition.leader or broker_id in partition.eligible
 
 
-def without(partition: PartitionImage, broker_id: int) -> PartitionImage:
-    """As it would be with the others in sync alone."""
+def without_in_sync(partition: PartitionImage, broker_id: int) -> PartitionImage:
+    """The partition without the broker in its in-sync set."""
     if broker_id not in partition.in_sync:
         return partition
     return replace(partition, in_sync=tuple(one for one in partition.in_sync if one != broker_id))

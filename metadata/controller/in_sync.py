@@ -1,7 +1,7 @@
-"""In-sync sets as their leaders want them: AlterPartition (KIP-497), with broker epochs (KIP-903).
+"""Changes of in-sync sets that leaders request: AlterPartition (KIP-497), with broker epochs (KIP-903).
 
-A leader is believed about who caught up, not about who serves: a fenced or stopping broker, or another
-process than the one the leader knows, does not join.
+The leader knows which followers have caught up; the controller knows which brokers are active. A fenced or
+stopping broker, or another process than the one that the leader knows, does not join an in-sync set.
 """
 
 from uuid import UUID
@@ -40,11 +40,11 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
         wanted = replace(before, in_sync=tuple(member.broker_id for member in change.in_sync))
         after = build_partition_change(before, wanted, rules(topic.name))
         if after is before:
-            # It settles earlier proposals, of which the leader does not know whether they were carried out.
+            # A new partition epoch rejects earlier requests whose outcome the leader does not know.
             after = replace(before, partition_epoch=before.partition_epoch + 1)
         pending[key] = after
         if after.leader != command.broker_id:
-            message = f"broker {after.leader} leads from here on"
+            message = f"broker {after.leader} is the new leader"
             outcomes.append(_outcome(change, after, ErrorCode.NEW_LEADER_ELECTED, message))
         else:
             outcomes.append(_outcome(change, after))
@@ -53,9 +53,9 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
 
 
 def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.IsrChange) -> None:
-    """In Kafka's order. Raises Refusal."""
+    """Checks in Kafka's order. Raises Refusal."""
     if change.leader_epoch > before.leader_epoch or change.partition_epoch > before.partition_epoch:
-        raise Refusal(ErrorCode.NOT_CONTROLLER, "the leader knows of a later state than the controller")
+        raise Refusal(ErrorCode.NOT_CONTROLLER, "the leader knows a later state than the controller")
     if change.leader_epoch < before.leader_epoch:
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {before.leader_epoch}")
     if before.leader != leader:
@@ -65,7 +65,7 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
     members = [member.broker_id for member in change.in_sync]
     if len(set(members)) != len(members) or not set(members) <= set(before.replicas):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{members} are not replicas of {list(before.replicas)}")
-    if leader not in members:  # nor is it ever empty
+    if leader not in members:  # therefore never empty
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{members} lacks the leader, {leader}")
     for member in change.in_sync:
         if member.broker_id in before.offline:
@@ -76,13 +76,13 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
 
 
 def _check_member(image: ClusterImage, before: PartitionImage, member: c.InSync) -> None:
-    """Who is in sync already may be about to stop, or full: so is a leader that nobody can relieve."""
+    """A stopping or full broker does not join, but may stay: it may be the only possible leader."""
     broker = image.brokers.get(member.broker_id)
     if broker is None or broker.fenced:
-        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} does not serve")
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is fenced or not registered")
     joins = member.broker_id not in before.in_sync
     if broker.stopping and joins:
-        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is about to stop")
+        raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {member.broker_id} is shutting down")
     if member.broker_id in before.full and joins:
         message = f"the log directory of broker {member.broker_id} is full"
         raise Refusal(ErrorCode.INELIGIBLE_REPLICA, message)

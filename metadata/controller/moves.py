@@ -1,9 +1,8 @@
-"""Which replicas to move so that a broker can go, or that brokers hold as much as each other.
+"""Plans of replica moves: drain a broker, or balance the number of replicas over the brokers.
 
-Only plans: what these functions return is submitted, or shown first.
-
-A replica that moves keeps its place in the order, so that preferred leaders stay spread. Called for
-`tierlog broker drain`, `broker decommission` and `partition balance`.
+The functions only plan: the caller submits the command, or shows it first. A moved replica keeps its place in
+the order of replicas, so that preferred leaders stay spread. Called for `tierlog broker drain`,
+`broker decommission` and `partition balance`.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,28 +12,28 @@ from tierlog.metadata.controller.commands import Reassign
 from tierlog.metadata.controller.placement import Placement
 from tierlog.metadata.image import ClusterImage, PartitionImage
 
-MAX_MOVES = 1000  # of a plan: what is under way at once shares the network
+MAX_MOVES = 1000  # per plan, because moves share the network
 
 
 class MovePlan(NamedTuple):
-    """`stuck`: partitions (topic, number) whose replica has nowhere to go. `more`: there is more to do once
-    this has ended."""
+    """`stuck`: partitions (topic, number) whose replica no other broker can take. `more`: there is more to
+    move after this plan."""
 
     command: Reassign
     stuck: tuple[tuple[str, int], ...] = ()
     more: bool = False
 
 
-def drain(image: ClusterImage, broker_ids: Collection[int], most: int = MAX_MOVES) -> MovePlan:
-    """Takes all replicas off these brokers; what already leaves them goes on."""
-    placement = Placement(image, without=broker_ids)
+def drain(image: ClusterImage, broker_ids: Collection[int], limit: int = MAX_MOVES) -> MovePlan:
+    """Move all replicas off these brokers. Reassignments that already remove a replica from them continue."""
+    placement = Placement(image, exclude=broker_ids)
     changes: list[tuple[str, int, tuple[int, ...] | None]] = []
     stuck: list[tuple[str, int]] = []
     for name, number, partition in _partitions(image):
         target = _target(partition)
         if not any(one in broker_ids for one in target):
             continue
-        if len(changes) == most:
+        if len(changes) == limit:
             return MovePlan(Reassign(changes=tuple(changes)), tuple(stuck), more=True)
         moved = _moved_off(placement, target, broker_ids)
         if moved is None:
@@ -44,9 +43,9 @@ def drain(image: ClusterImage, broker_ids: Collection[int], most: int = MAX_MOVE
     return MovePlan(Reassign(changes=tuple(changes)), tuple(stuck))
 
 
-def spread(image: ClusterImage, most: int = MAX_MOVES) -> MovePlan:
-    """Evens out how many replicas brokers hold, as after one was added, without bringing any closer together.
-    Partitions that are being moved are left alone."""
+def spread(image: ClusterImage, limit: int = MAX_MOVES) -> MovePlan:
+    """Balance the number of replicas per broker, for example after a broker was added, without putting
+    replicas of a partition closer together. Skips partitions under reassignment."""
     placement = Placement(image)
     changes: list[tuple[str, int, tuple[int, ...] | None]] = []
     for name, number, partition in _partitions(image):
@@ -54,12 +53,12 @@ def spread(image: ClusterImage, most: int = MAX_MOVES) -> MovePlan:
             continue
         target = partition.replicas
         for leaving in partition.replicas:
-            taker = placement.substitute(target, leaving, if_better=True)
-            if taker is not None:
-                target = _replaced(target, leaving, taker)
+            substitute = placement.substitute(target, leaving, if_better=True)
+            if substitute is not None:
+                target = _replaced(target, leaving, substitute)
         if target != partition.replicas:
             changes.append((name, number, target))
-            if len(changes) == most:
+            if len(changes) == limit:
                 return MovePlan(Reassign(changes=tuple(changes)), more=True)
     return MovePlan(Reassign(changes=tuple(changes)))
 
@@ -67,17 +66,17 @@ def spread(image: ClusterImage, most: int = MAX_MOVES) -> MovePlan:
 def _moved_off(
     placement: Placement, target: tuple[int, ...], broker_ids: Collection[int]
 ) -> tuple[int, ...] | None:
-    """None if one of them has nowhere to go."""
+    """None if no other broker can take one of them."""
     for leaving in [one for one in target if one in broker_ids]:
-        taker = placement.substitute(target, leaving)
-        if taker is None:
+        substitute = placement.substitute(target, leaving)
+        if substitute is None:
             return None
-        target = _replaced(target, leaving, taker)
+        target = _replaced(target, leaving, substitute)
     return target
 
 
-def _replaced(replicas: tuple[int, ...], leaving: int, taker: int) -> tuple[int, ...]:
-    return tuple(taker if one == leaving else one for one in replicas)
+def _replaced(replicas: tuple[int, ...], leaving: int, substitute: int) -> tuple[int, ...]:
+    return tuple(substitute if one == leaving else one for one in replicas)
 
 
 def _target(partition: PartitionImage) -> tuple[int, ...]:

@@ -1,15 +1,15 @@
-"""The next state of one partition: the one door for every change of leader, in-sync set and epochs.
+"""Partition change builder: derives the next state of a partition, with its leader, in-sync set and epochs.
 
-Whoever changes a partition says what is wanted of its replicas and its in-sync set; `settle` does what
-follows from that. What always holds afterwards (`check_partition`):
+Every change of a partition goes through `build_partition_change`. The caller states the wanted replicas and
+in-sync set. Invariants of the result (`check_partition`):
 
-- the in-sync set is never empty and within the replicas; the leader is one of it;
-- the eligible replicas (KIP-966) are out of sync but hold all that is committed: they left when the in-sync
-  set was, or fell, below min.insync.replicas, and below it nothing is committed;
-- nobody else is elected, unless unclean election is allowed;
-- who is offline does not lead, and who is empty only in an unclean election that finds nobody else;
-- who has no room neither leads nor is in sync, unless nobody who has could lead instead;
-- the leader epoch grows with each change of leader, the partition epoch with each change at all.
+- The in-sync set is never empty and within the replicas, and contains the leader.
+- The eligible leader replicas (KIP-966) are out of sync but have all committed records: they left when the
+  in-sync set was, or fell, below min.insync.replicas, and below it nothing commits.
+- No other replica is elected, unless unclean election is allowed.
+- An offline replica does not lead. An emptied one leads only after an unclean election without others.
+- A replica on a full disk neither leads nor is in sync, unless no replica with free space could lead.
+- The leader epoch grows with each change of leader, and the partition epoch with each change.
 """
 
 from collections.abc import Iterable
@@ -33,35 +33,37 @@ def build_partition_change(
     elect_preferred: bool = False,
     restarted_leader: int = NO_LEADER,
 ) -> PartitionImage:
-    """`before` itself if nothing changes.
+    """Returns `before` itself if nothing changes.
 
-    `wanted`: replicas, adding, removing, in-sync set and marks as requested; an empty in-sync set stands for
-    any replica that has all committed records. `ineligible`: brokers that may have lost data.
-    `elect_preferred`: elect the preferred leader if it is in sync. `restarted_leader`: a broker that
-    restarted; if it is the leader, the leader epoch grows.
+    `wanted`: replicas, adding, removing, in-sync set, offline, emptied and full as they should be. An empty
+    in-sync set stands for any replica that has all committed records. `ineligible`: brokers that may have
+    lost data. `elect_preferred`: elect the preferred leader if it is in sync. `restarted_leader`: a broker
+    that restarted; if it is the leader, the leader epoch grows.
     """
-    after = _marked(before, _completed(wanted))
-    replicas, able = after.replicas, rules.without(after.offline)
-    rules = able.without(after.emptied)
+    after = _cleared_marks(before, _completed(wanted))
+    replicas, online_rules = after.replicas, rules.excluding(after.offline)
+    rules = online_rules.excluding(after.emptied)
     ineligible = ineligible.union(after.offline, after.emptied)
-    whole = (set(before.in_sync) | set(before.eligible)) - ineligible
-    in_sync = _in_order(replicas, after.in_sync) or _last_resort(before, replicas, whole, rules, after.full)
-    in_sync = _with_room(in_sync, after.full, rules)
+    complete = (set(before.in_sync) | set(before.eligible)) - ineligible
+    in_sync = _in_order(replicas, after.in_sync) or _last_in_sync(
+        before, replicas, complete, rules, after.full
+    )
+    in_sync = _without_full(in_sync, after.full, rules)
     leader = _leader(before.leader, replicas, in_sync, rules, elect_preferred)
-    eligible = [one for one in replicas if one in whole and one not in in_sync]
+    eligible = [one for one in replicas if one in complete and one not in in_sync]
     if leader == NO_LEADER:
-        leader = _first(_roomy_first(eligible, after.full), rules)
+        leader = _first(_full_last(eligible, after.full), rules)
         if leader != NO_LEADER:
             in_sync = (leader,)
         elif rules.unclean:
             candidates = (before.leader, before.last_leader, *replicas)
             leader = _first(candidates, rules, within=replicas)
             if leader == NO_LEADER:
-                leader = _first(candidates, able, within=replicas)
-            if leader != NO_LEADER:  # what the others hold may differ from what it holds
-                in_sync, whole = (leader,), set()
+                leader = _first(candidates, online_rules, within=replicas)
+            if leader != NO_LEADER:  # the logs of the others may differ from the new leader's
+                in_sync, complete = (leader,), set()
     if len(in_sync) < rules.effective_min_isr(replicas):
-        eligible = [one for one in replicas if one in whole and one not in in_sync]
+        eligible = [one for one in replicas if one in complete and one not in in_sync]
     else:
         eligible = []
     return _with_epochs(before, after, in_sync, leader, tuple(eligible), restarted_leader)
@@ -75,9 +77,9 @@ def _with_epochs(
     eligible: tuple[int, ...],
     restarted_leader: int,
 ) -> PartitionImage:
-    """A replica that is taken off also ends the leader's epoch: it must not be counted any more (KIP-704)."""
-    taken_off = not set(before.replicas) <= set(after.replicas)
-    new_reign = leader != before.leader or taken_off or leader == restarted_leader != NO_LEADER
+    """The removal of a replica also starts a leader epoch, so that the leader stops counting it (KIP-704)."""
+    removed = not set(before.replicas) <= set(after.replicas)
+    new_leader_epoch = leader != before.leader or removed or leader == restarted_leader != NO_LEADER
     last_leader = NO_LEADER
     if leader == NO_LEADER:
         last_leader = before.leader if before.leader != NO_LEADER else before.last_leader
@@ -85,7 +87,7 @@ def _with_epochs(
         replicas=after.replicas,
         in_sync=in_sync,
         leader=leader,
-        leader_epoch=before.leader_epoch + new_reign,
+        leader_epoch=before.leader_epoch + new_leader_epoch,
         partition_epoch=before.partition_epoch,
         eligible=eligible,
         last_leader=last_leader,
@@ -99,7 +101,7 @@ def _with_epochs(
 
 
 def _completed(wanted: PartitionImage) -> PartitionImage:
-    """A reassignment ends once all who are to stay are in sync (KIP-455)."""
+    """A reassignment completes once all target replicas are in sync (KIP-455)."""
     if not wanted.is_reassigned:
         return wanted
     target = tuple(one for one in wanted.replicas if one not in wanted.removing)
@@ -108,9 +110,9 @@ def _completed(wanted: PartitionImage) -> PartitionImage:
     return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
 
 
-def _marked(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
-    """Of replicas alone. Who comes into the in-sync set is not empty any more, and where all are, nobody
-    misses anything."""
+def _cleared_marks(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
+    """Clear marks of brokers without a replica. A replica that joins the in-sync set is no longer emptied. If
+    all replicas are emptied, none lacks anything that another has, so that mark is cleared."""
     if not (wanted.offline or wanted.emptied or wanted.full):
         return wanted
     offline = _in_order(wanted.replicas, wanted.offline)
@@ -119,32 +121,33 @@ def _marked(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
     return replace(wanted, offline=offline, emptied=emptied, full=_in_order(wanted.replicas, wanted.full))
 
 
-def _last_resort(
+def _last_in_sync(
     before: PartitionImage,
     replicas: tuple[int, ...],
-    whole: set[int],
+    complete: set[int],
     rules: ElectionRules,
     full: tuple[int, ...],
 ) -> tuple[int, ...]:
-    """All members of the in-sync set are to leave. One that holds all and lives takes their place, else one
-    that holds all; failing that the members stay: nobody knows more than they."""
-    kept = _in_order(replicas, before.in_sync)
-    holding = [one for one in kept if one in whole] + [
-        one for one in replicas if one in whole and one not in kept
+    """The in-sync set when all its members should leave: a replica with all committed records, if possible
+    one that may lead. Without such a replica the members stay, because no other replica has more records."""
+    members = _in_order(replicas, before.in_sync)
+    candidates = [one for one in members if one in complete] + [
+        one for one in replicas if one in complete and one not in members
     ]
-    for one in _roomy_first(holding, full):
+    for one in _full_last(candidates, full):
         if one in rules.may_lead:
             return (one,)
-    return tuple(holding[:1]) or kept
+    return tuple(candidates[:1]) or members
 
 
-def _with_room(in_sync: tuple[int, ...], full: tuple[int, ...], rules: ElectionRules) -> tuple[int, ...]:
-    """Those who can take records, so that nobody waits for the others; all, if none who can may lead."""
-    roomy = tuple(one for one in in_sync if one not in full)
-    return in_sync if rules.may_lead.isdisjoint(roomy) else roomy
+def _without_full(in_sync: tuple[int, ...], full: tuple[int, ...], rules: ElectionRules) -> tuple[int, ...]:
+    """Remove replicas on full disks, which would hold up the high watermark, unless none of the others may
+    lead."""
+    others = tuple(one for one in in_sync if one not in full)
+    return in_sync if rules.may_lead.isdisjoint(others) else others
 
 
-def _roomy_first(members: Iterable[int], full: tuple[int, ...]) -> list[int]:
+def _full_last(members: Iterable[int], full: tuple[int, ...]) -> list[int]:
     return sorted(members, key=full.__contains__)
 
 
@@ -155,7 +158,8 @@ def _leader(
     rules: ElectionRules,
     elect_preferred: bool,
 ) -> int:
-    """Within the in-sync set. Who is about to stop leads on if nobody else can."""
+    """A leader from the in-sync set. A broker in controlled shutdown stays the leader if no other can
+    lead."""
     if elect_preferred and replicas[0] in in_sync and replicas[0] in rules.may_lead:
         return replicas[0]
     if before in in_sync and before in rules.may_lead:
@@ -179,25 +183,25 @@ def _in_order(replicas: tuple[int, ...], members: Iterable[int]) -> tuple[int, .
 
 
 def check_partition(partition: PartitionImage, rules: ElectionRules) -> None:
-    """Raises InvariantViolation if what always holds of one state does not."""
+    """Raise InvariantViolation if the state breaks an invariant of this module."""
     replicas, in_sync, eligible = set(partition.replicas), set(partition.in_sync), set(partition.eligible)
-    require(len(replicas) == len(partition.replicas) > 0, f"{partition}: replicas twice, or none")
-    require(bool(in_sync), f"{partition}: nobody is in sync")
+    require(len(replicas) == len(partition.replicas) > 0, f"{partition}: duplicate replicas, or none")
+    require(bool(in_sync), f"{partition}: the in-sync set is empty")
     require(in_sync <= replicas, f"{partition}: in sync but not a replica")
     require(eligible <= replicas - in_sync, f"{partition}: eligible but in sync, or not a replica")
     require(partition.leader == NO_LEADER or partition.leader in in_sync, f"{partition}: leader not in sync")
     require(
         partition.leader == NO_LEADER or partition.last_leader == NO_LEADER,
-        f"{partition}: a last leader beside a leader",
+        f"{partition}: a leader and a last leader",
     )
     marked = {*partition.offline, *partition.emptied}
-    require(marked <= replicas, f"{partition}: offline or empty, but not a replica")
-    require(partition.leader not in marked, f"{partition}: its leader is offline or empty")
+    require(marked <= replicas, f"{partition}: offline or emptied, but not a replica")
+    require(partition.leader not in marked, f"{partition}: the leader is offline or emptied")
     full = set(partition.full)
     require(full <= replicas, f"{partition}: full, but not a replica")
     could_lead = (in_sync & rules.may_lead) - marked - full
     require(not (could_lead and full & in_sync), f"{partition}: full, and in sync beside {could_lead}")
     moving = set(partition.adding) | set(partition.removing)
-    require(moving <= replicas, f"{partition}: moves what is not a replica")
-    require(not set(partition.adding) & set(partition.removing), f"{partition}: adds what it removes")
-    require(not moving or replicas > set(partition.removing), f"{partition}: nobody would stay")
+    require(moving <= replicas, f"{partition}: adding or removing what is not a replica")
+    require(not set(partition.adding) & set(partition.removing), f"{partition}: adding and removing overlap")
+    require(not moving or replicas > set(partition.removing), f"{partition}: removing all replicas")

@@ -1,8 +1,11 @@
-"""Changes of quotas (KIP-546): of users, client ids, pairs of both, and addresses (KIP-612).
+"""Changes of client quotas (KIP-546): for users, client ids, pairs of both, and IP addresses (KIP-612).
 
-What is refused is what Kafka refuses, and four things more: NaN, which is no bound; names of hosts instead
-of addresses, as no decision may depend on a name server; names of more than `QUOTA_NAME_MAX` characters; and
-all changes of an entity that is named twice, of which Kafka reports an error but keeps the first.
+Refuses what Kafka refuses, and also:
+
+- NaN, which limits nothing;
+- host names instead of addresses, because no decision may depend on a name server;
+- names of more than `QUOTA_NAME_MAX` characters;
+- all changes of an entity that is named twice (Kafka reports an error, but keeps the first).
 """
 
 import ipaddress
@@ -34,11 +37,11 @@ WHOLE_NUMBERS: Mapping[str, int] = {
 """Quotas without fractions, and their largest value."""
 
 ENTITIES_MAX = 10_000
-"""All of them are looked at when one changes or quotas are described: for some ms on the event loop."""
+"""A change or a description of quotas reads all entities, which takes some ms on the event loop."""
 
 
 def alter(image: ClusterImage, command: c.AlterQuotas) -> Decision[c.QuotasAltered]:
-    """Each entity changes wholly or not at all."""
+    """Each entity changes completely or not at all."""
     records: list[AnyRecord] = []
     outcomes: list[c.QuotaOutcome] = []
     named: dict[QuotaEntity, list[c.QuotaAlteration]] = {}
@@ -61,14 +64,14 @@ def alter(image: ClusterImage, command: c.AlterQuotas) -> Decision[c.QuotasAlter
 
 
 def entity_of(pairs: QuotaEntity) -> QuotaEntity:
-    """The one form of an entity; types that are unknown stay, at the end."""
+    """The canonical form of an entity. Unknown types stay, at the end."""
     names = dict(pairs)
     known = [(kind, names.pop(kind)) for kind in QUOTA_ENTITY_TYPES if kind in names]
     return (*known, *sorted(names.items(), key=lambda pair: pair[0]))
 
 
 def title(entity: QuotaEntity) -> str:
-    """For people: `user ada, default client-id`."""
+    """Text for messages: `user ada, default client-id`."""
     return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity)
 
 
@@ -90,7 +93,7 @@ def _alter(image: ClusterImage, entity: QuotaEntity, changes: tuple[c.QuotaChang
 
 
 def _check_new(image: ClusterImage, entity: QuotaEntity) -> None:
-    """Whoever has quotas already can still lose them."""
+    """Raise Refusal if a new entity exceeds a limit. Entities that exist can always be changed or removed."""
     if len(image.quotas) >= ENTITIES_MAX:
         raise Refusal(ErrorCode.POLICY_VIOLATION, f"there are quotas for {ENTITIES_MAX} entities already")
     for kind, name in entity:
@@ -100,7 +103,7 @@ def _check_new(image: ClusterImage, entity: QuotaEntity) -> None:
 
 
 def _keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
-    """The quotas that such an entity can have."""
+    """The quotas that an entity of these types can have. Raises Refusal."""
     if not entity:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in entity:
@@ -115,7 +118,7 @@ def _keys_of(entity: QuotaEntity) -> frozenset[QuotaKey]:
         raise _invalid("an ip cannot be combined with a user or a client-id")
     address = names[IP]
     if address is not None and not _is_address(address):
-        raise _invalid(f"{address} is not an IP address; names of hosts are not looked up")
+        raise _invalid(f"{address} is not an IP address; host names are not resolved")
     return IP_KEYS
 
 

@@ -1,13 +1,12 @@
-"""What a broker tells of its own replicas: their disk has failed (KIP-858), nothing is left of them, or there
-is no room for more.
+"""Replica reports of brokers: a log directory has failed (KIP-858), is full, or a replica's log is gone.
 
-A replica whose log directory failed neither leads nor joins an in-sync set before its broker registers anew;
-the others of that broker go on. One that begins anew with an empty log does not lead before it was in sync
-again. Where nobody else was in sync the partition waits for an unclean election among the others: the empty
-one would cost what they still hold. If all replicas are empty there is nothing to lose: any of them leads.
-
-One on a full disk has all that it had, and may be read: it hands over to those who have room, and where there
-is none of them nothing changes. It stays marked, over restarts too, until its broker says that it has room.
+- Failed: the replica neither leads nor joins an in-sync set until its broker registers again. The broker's
+  other replicas are not affected.
+- Emptied: a replica that restarted with an empty log does not lead until it was in sync again. If no other
+  replica was in sync, the partition waits for an unclean election among the others, because the empty replica
+  would truncate what they still have. If all replicas are empty, any of them leads.
+- Full: the replica has all its records and serves reads. It hands its leadership over to a replica with free
+  space, if there is one. The mark stays, also over restarts, until the broker reports free space.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,18 +16,19 @@ from msgspec.structs import replace
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, done, refused
-from tierlog.metadata.controller.election import partition_record, without
+from tierlog.metadata.controller.election import partition_record, without_in_sync
 from tierlog.metadata.controller.partition_change import build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules, election_rules
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.protocol.errors import ErrorCode
 
 MAX_REPLICAS_PER_REPORT = 5_000
-"""Records of so many partitions fit into one entry of the log."""
+"""So that the records fit into one log entry."""
 
 
 def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowledged]:
-    """May be repeated. Partitions that are gone, or have no replica there any more, are passed over."""
+    """A report may be repeated. Partitions that no longer exist, or have no replica on the broker, are
+    ignored."""
     broker_id = command.broker_id
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -58,11 +58,13 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
         if broker_id in before.offline:
             return before
         offline = (*before.offline, broker_id)
-        return build_partition_change(before, replace(without(before, broker_id), offline=offline), rules)
+        return build_partition_change(
+            before, replace(without_in_sync(before, broker_id), offline=offline), rules
+        )
 
     def emptied(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
         marked = before.emptied if broker_id in before.emptied else (*before.emptied, broker_id)
-        wanted = replace(without(before, broker_id), emptied=marked)
+        wanted = replace(without_in_sync(before, broker_id), emptied=marked)
         return build_partition_change(before, wanted, rules, ineligible=frozenset({broker_id}))
 
     def full(before: PartitionImage, rules: ElectionRules) -> PartitionImage:

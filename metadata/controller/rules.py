@@ -1,9 +1,9 @@
-"""What elections and in-sync sets are judged by: who may lead, the effective min.insync.replicas, whether an
-unclean election is allowed.
+"""Election rules: which brokers may lead, the effective min.insync.replicas, and whether unclean election is
+on.
 
-min.insync.replicas decides which replicas hold everything committed (KIP-966), so the leader of a partition
-must use the very number that the controller uses: `min_in_sync`. It is the topic's own setting, else the
-cluster's, which the quorum keeps (`cluster_defaults`). No broker's own file changes it.
+min.insync.replicas decides which replicas have all committed records (KIP-966). The leader of a partition
+must therefore use the same number as the controller: `min_in_sync`. It is the topic's setting, or else the
+cluster's, which the quorum stores (`cluster_defaults`). A broker's configuration file does not change it.
 """
 
 from collections.abc import Callable, Collection
@@ -23,7 +23,7 @@ _MIN_IN_SYNC, _UNCLEAN = TOPIC_SETTINGS[MIN_IN_SYNC], TOPIC_SETTINGS[UNCLEAN]
 
 
 class ClusterDefaults(NamedTuple):
-    """What counts for topics without a setting of their own."""
+    """Values for topics without a setting of their own."""
 
     min_in_sync: int
     unclean: bool
@@ -31,35 +31,37 @@ class ClusterDefaults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ElectionRules:
-    """For the partitions of one topic."""
+    """The rules for the partitions of one topic."""
 
     live: frozenset[int]  # registered and not fenced
-    may_lead: frozenset[int]  # and not about to stop
+    may_lead: frozenset[int]  # live, and not in controlled shutdown
     min_in_sync: int
     unclean: bool
 
-    def without(self, unfit: Collection[int]) -> "ElectionRules":
-        """For a partition whose replicas on these brokers cannot lead."""
-        if not unfit:
+    def excluding(self, broker_ids: Collection[int]) -> "ElectionRules":
+        """The rules for a partition whose replicas on these brokers cannot lead."""
+        if not broker_ids:
             return self
-        return replace(self, live=self.live.difference(unfit), may_lead=self.may_lead.difference(unfit))
+        return replace(
+            self, live=self.live.difference(broker_ids), may_lead=self.may_lead.difference(broker_ids)
+        )
 
     def effective_min_isr(self, replicas: tuple[int, ...]) -> int:
         return min(self.min_in_sync, len(replicas))
 
 
 def min_in_sync(image: ClusterImage, topic: str) -> int:
-    """min.insync.replicas of a topic; a partition with fewer replicas needs only all of them."""
+    """min.insync.replicas of a topic. A partition with fewer replicas needs only all of them."""
     return election_rules(image)(topic).min_in_sync
 
 
-def is_under_min_isr(partition: PartitionImage, least: int) -> bool:
-    """Whether the in-sync set is below the effective min.insync.replicas, so that nothing is committed."""
-    return len(partition.in_sync) < min(least, len(partition.replicas))
+def is_under_min_isr(partition: PartitionImage, min_in_sync: int) -> bool:
+    """Whether the in-sync set is below the effective min.insync.replicas, so that nothing commits."""
+    return len(partition.in_sync) < min(min_in_sync, len(partition.replicas))
 
 
 def election_rules(image: ClusterImage) -> Callable[[str], ElectionRules]:
-    """Topic name -> its rules; what all topics share is worked out once."""
+    """Function from a topic's name to its rules. Everything that topics share is computed once."""
     brokers = list(image.brokers.values())
     common = ElectionRules(
         frozenset(broker.broker_id for broker in brokers if not broker.fenced),
@@ -82,14 +84,17 @@ def election_rules(image: ClusterImage) -> Callable[[str], ElectionRules]:
 
 
 def has_cluster_defaults(image: ClusterImage) -> bool:
-    """The first registration writes min.insync.replicas, and nothing removes it."""
+    """Whether the quorum stores the defaults: the first registration writes them, and they stay."""
     return MIN_IN_SYNC in image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
 
 
 def cluster_defaults(image: ClusterImage) -> ClusterDefaults:
-    """Those that the quorum keeps. In the image of a cluster that no node of this version has joined yet they
-    are missing: then what the version before went by, the least min.insync.replicas of all registered
-    brokers, and unclean election if all of them allow it."""
+    """The defaults that the quorum stores.
+
+    Before a node of this version has joined the cluster they are missing. The older version's rule applies
+    then: the smallest min.insync.replicas of all registered brokers, and unclean election if all brokers
+    allow it.
+    """
     cluster = image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
     least, unclean = 1, False
     if not has_cluster_defaults(image):

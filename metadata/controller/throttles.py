@@ -1,8 +1,8 @@
-"""The settings that slow a move of partitions down while it is under way, and their removal (KIP-73).
+"""Replication throttles: settings that limit the rate of a partition move, and their removal (KIP-73).
 
-As kafka-reassign-partitions does it: who has a replica sends no faster than the rate, who gets one fetches no
-faster, on each broker that takes part. Only plans: what these functions return is judged as any change of
-settings. Called for `tierlog partition move --throttle` and `partition unthrottle`.
+As with kafka-reassign-partitions, the rate limits each broker that takes part: those with a replica when they
+send, and those that get one when they fetch. The functions only plan: the caller applies the settings like
+any other. Called for `tierlog partition move --throttle` and `partition unthrottle`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ LEADER_REPLICAS, FOLLOWER_REPLICAS = (
 REPLICAS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 Move = tuple[str, int, Sequence[int] | None]
-"""Topic, partition, and where it shall be."""
+"""Topic, partition, and its new replicas; None: cancelled."""
 
 
 def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) -> AlterConfigs:
-    """For moves that have not begun. Those of what does not exist, and cancelled ones, need none."""
+    """Settings for moves that have not begun. Skips cancelled moves and partitions that do not exist."""
     named: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
     for topic, number, target in moves:
@@ -48,19 +48,20 @@ def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) 
         )
         for topic, both in named.items()
     ]
-    registered = brokers.intersection(image.brokers)  # another one copies nothing
+    registered = brokers.intersection(image.brokers)  # others copy nothing
     return AlterConfigs(resources=(*topics, *_rates(registered, str(bytes_per_second))))
 
 
 def _throttled(key: str, before: str, added: str) -> ConfigChange:
-    """All replicas of a topic where a value cannot list them."""
+    """All replicas of the topic if the list would be too long for a value."""
     if len(before) + len(",") + len(added) > STRING_BYTES_MAX:
         return ConfigChange(key=key, operation=ConfigOperation.SET, value=ALL_REPLICAS)
     return ConfigChange(key=key, operation=ConfigOperation.APPEND, value=added)
 
 
 def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | None) -> AlterConfigs:
-    """Of these partitions, or of all. The rates go with the last replica that they held for."""
+    """Remove the throttles of these partitions; None: of all. The rates go with the last throttled
+    replica."""
     left = False
     topics = []
     for topic, overrides in _throttled_topics(image):

@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics. Each topic of a command succeeds or fails alone, in order."""
+"""Creation, growth and deletion of topics. Each topic of a command succeeds or fails by itself, in order."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +28,11 @@ Change = tuple[tuple[r.AnyRecord, ...], c.TopicOutcome]
 
 
 def create_topics(image: ClusterImage, command: c.CreateTopics, rng: Rng) -> Decision[c.TopicsChanged]:
-    twice = _twice(topic.name for topic in command.topics)
+    duplicates = _duplicates(topic.name for topic in command.topics)
     placement, folded = Placement(image), _folded_names(image, command)
 
     def create(draft: ClusterImage, topic: c.NewTopic) -> Change:
-        _refuse_twice(topic.name, twice)
+        _refuse_duplicate(topic.name, duplicates)
         check_topic_name(topic.name)
         _check_new(draft, topic.name, folded)
         change = _create(draft, placement, command, topic, rng)
@@ -43,22 +43,22 @@ def create_topics(image: ClusterImage, command: c.CreateTopics, rng: Rng) -> Dec
 
 
 def create_partitions(image: ClusterImage, command: c.CreatePartitions) -> Decision[c.TopicsChanged]:
-    twice = _twice(topic.name for topic in command.topics)
+    duplicates = _duplicates(topic.name for topic in command.topics)
     placement = Placement(image)
 
     def grow(draft: ClusterImage, topic: c.MorePartitions) -> Change:
-        _refuse_twice(topic.name, twice)
+        _refuse_duplicate(topic.name, duplicates)
         return _grow(draft, placement, topic)
 
     return _each(image, command.topics, _by_name, grow, command.validate_only)
 
 
 def delete_topics(image: ClusterImage, command: c.DeleteTopics, now_ms: int) -> Decision[c.TopicsChanged]:
-    """By name or by id (KIP-516). Named twice, in either way, is an error for each mention."""
-    twice = _twice(_resolved(image, ref) for ref in command.topics)
+    """Topics are named by name or id (KIP-516). A topic that is named twice is an error for both mentions."""
+    duplicates = _duplicates(_resolved(image, ref) for ref in command.topics)
 
     def delete(draft: ClusterImage, ref: c.TopicRef) -> Change:
-        _refuse_twice(_resolved(image, ref), twice)
+        _refuse_duplicate(_resolved(image, ref), duplicates)
         topic = _find(draft, ref)
         outcome = c.TopicOutcome(name=topic.name, topic_id=topic.topic_id)
         return (r.DeleteTopic(topic_id=topic.topic_id, at_ms=now_ms),), outcome
@@ -67,7 +67,7 @@ def delete_topics(image: ClusterImage, command: c.DeleteTopics, now_ms: int) -> 
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rules; raises Refusal."""
+    """Check the name by Kafka's rules. Raises Refusal."""
     if not name or name in (".", ".."):
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, f"a topic cannot be named {name!r}")
     if len(name) > MAX_NAME_LENGTH:
@@ -100,23 +100,23 @@ def _create(
     )
 
 
-def _grow(draft: ClusterImage, placement: Placement, asked: c.MorePartitions) -> Change:
-    topic = draft.topic(asked.name)
+def _grow(draft: ClusterImage, placement: Placement, request: c.MorePartitions) -> Change:
+    topic = draft.topic(request.name)
     if topic is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {asked.name}")
-    before, added = len(topic.partitions), asked.count - len(topic.partitions)
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name}")
+    before, added = len(topic.partitions), request.count - len(topic.partitions)
     if added <= 0:
-        message = f"topic {topic.name} has {before} partitions; it can only grow, not become {asked.count}"
+        message = f"topic {topic.name} has {before} partitions; it can only grow, not become {request.count}"
         raise Refusal(ErrorCode.INVALID_PARTITIONS, message)
-    _check_partition_count(asked.count)
+    _check_partition_count(request.count)
     replication_factor = len(topic.partitions[0].replicas) - len(topic.partitions[0].removing)
-    if asked.assignments:
-        if len(asked.assignments) != added:
-            message = f"{len(asked.assignments)} assignments for {added} new partitions"
+    if request.assignments:
+        if len(request.assignments) != added:
+            message = f"{len(request.assignments)} assignments for {added} new partitions"
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        for number, ids in enumerate(asked.assignments):
+        for number, ids in enumerate(request.assignments):
             _check_assignment(draft, before + number, ids, replication_factor)
-        replicas = list(asked.assignments)
+        replicas = list(request.assignments)
     else:
         _check_replication_factor(placement, replication_factor)
         replicas = placement.place(added, replication_factor)
@@ -124,13 +124,13 @@ def _grow(draft: ClusterImage, placement: Placement, asked: c.MorePartitions) ->
     return records, c.TopicOutcome(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=asked.count,
+        partitions=request.count,
         replication_factor=replication_factor,
     )
 
 
 def _folded_names(image: ClusterImage, command: c.CreateTopics) -> dict[str, str]:
-    """Every name as `_check_new` compares it, if the command needs that."""
+    """All topic names as `_check_new` compares them, if the command needs them."""
     if not any("." in topic.name or "_" in topic.name for topic in command.topics):
         return {}
     return {_folded(name): name for name in image.topic_ids}
@@ -141,7 +141,7 @@ def _folded(name: str) -> str:
 
 
 def _check_new(draft: ClusterImage, name: str, folded: dict[str, str]) -> None:
-    """Names that differ only in '.' and '_' would collide in metrics, as in Kafka."""
+    """Names that differ only in '.' and '_' are refused, as in Kafka, because their metrics would collide."""
     if name in draft.topic_ids:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = folded.get(_folded(name))
@@ -186,10 +186,8 @@ def _check_replication_factor(placement: Placement, factor: int) -> None:
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR, f"the replication factor must be 1 or more, not {factor}"
         )
-    if factor > known or not placement.serving:
-        message = (
-            f"replication factor {factor}: there are {known} brokers, of which {placement.serving} serve"
-        )
+    if factor > known or not placement.active_count:
+        message = f"replication factor {factor}: {placement.active_count} of {known} brokers are active"
         raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
 
 
@@ -202,12 +200,12 @@ def _check_assignment(draft: ClusterImage, number: int, ids: Replicas, factor: i
         message = f"partition {number}: brokers {unknown} are not registered"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
     if not any(draft.brokers[broker_id].may_lead for broker_id in ids):
-        message = f"partition {number}: all of {list(ids)} are fenced or about to stop"
+        message = f"partition {number}: all of {list(ids)} are fenced or shutting down"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replicas) -> r.PartitionRecord:
-    """In sync from the start are the live replicas: an empty partition misses nothing."""
+    """All active replicas start in sync, because the partition is empty."""
     live = tuple(broker_id for broker_id in ids if draft.brokers[broker_id].may_lead)
     return r.PartitionRecord(
         topic_id=topic_id,
@@ -222,7 +220,7 @@ def _new_partition(draft: ClusterImage, topic_id: UUID, number: int, ids: Replic
 
 def _find(draft: ClusterImage, ref: c.TopicRef) -> TopicImage:
     if (ref.name is None) == (ref.topic_id is None):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "a topic is deleted by name or by id, one of them")
+        raise Refusal(ErrorCode.INVALID_REQUEST, "name the topic either by name or by id")
     topic = draft.topics.get(ref.topic_id) if ref.topic_id is not None else draft.topic(ref.name or "")
     if topic is None and ref.topic_id is not None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {ref.topic_id}")
@@ -232,7 +230,7 @@ def _find(draft: ClusterImage, ref: c.TopicRef) -> TopicImage:
 
 
 def _resolved(image: ClusterImage, ref: c.TopicRef) -> str:
-    """One text per topic, however it is named."""
+    """The same text for a topic's name and its id."""
     if ref.name is not None:
         return str(image.topic_ids.get(ref.name, ref.name))
     return str(ref.topic_id)
@@ -242,27 +240,28 @@ def _each(
     image: ClusterImage,
     items: Sequence[T],
     unchanged: Callable[[T], c.TopicOutcome],
-    judge: Callable[[ClusterImage, T], Change],
+    change: Callable[[ClusterImage, T], Change],
     validate_only: bool,
 ) -> Decision[c.TopicsChanged]:
-    """Judges one item after the other, each against what the ones before it did. After one that is too much
-    none is looked at: to place its partitions only to refuse them would take as long as to keep them."""
+    """Change one topic after the other, each on the draft that the ones before it left. Once a topic exceeds
+    MAX_RECORDS_PER_COMMAND, all later ones are refused without placing their partitions, which takes long."""
     records: list[r.AnyRecord] = []
     outcomes: list[c.TopicOutcome] = []
     is_full = False
     for item in items:
         try:
-            made, outcome = ((), unchanged(item)) if is_full else judge(image, item)
-            is_full = is_full or len(records) + len(made) > MAX_RECORDS_PER_COMMAND
+            new, outcome = ((), unchanged(item)) if is_full else change(image, item)
+            is_full = is_full or len(records) + len(new) > MAX_RECORDS_PER_COMMAND
             if is_full:
                 raise Refusal(
-                    ErrorCode.POLICY_VIOLATION, "too much for one request: ask for fewer topics at a time"
+                    ErrorCode.POLICY_VIOLATION,
+                    "too many partitions for one request: create fewer topics at a time",
                 )
         except Refusal as refusal:
             outcomes.append(replace(unchanged(item), error=refusal.error, message=refusal.message))
             continue
-        image = evolve_all(image, made)
-        records += made
+        image = evolve_all(image, new)
+        records += new
         outcomes.append(outcome)
     return Decision(() if validate_only else tuple(records), c.TopicsChanged(topics=tuple(outcomes)))
 
@@ -275,10 +274,10 @@ def _by_ref(ref: c.TopicRef) -> c.TopicOutcome:
     return c.TopicOutcome(name=ref.name or "", topic_id=ref.topic_id or UUID(int=0))
 
 
-def _twice(names: Iterable[str]) -> set[str]:
+def _duplicates(names: Iterable[str]) -> set[str]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def _refuse_twice(name: str, twice: set[str]) -> None:
-    if name in twice:
+def _refuse_duplicate(name: str, duplicates: set[str]) -> None:
+    if name in duplicates:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"topic {name} is named twice in the request")

@@ -458,7 +458,7 @@ def test_leaders_go_back_to_who_is_preferred_when_too_many_are_elsewhere(world: 
     assert rebalance(world.image) is None  # none of them can yet
     for number in range(0, 20, 2):
         world.in_sync(1, 2, number=number)
-    assert len(rebalance(world.image, most=3).partitions) == 3
+    assert len(rebalance(world.image, limit=3).partitions) == 3
     reply = world.do(rebalance(world.image))
     assert [one.error for one in reply.partitions] == [E.NONE] * 10
     assert rebalance(world.image) is None

@@ -59,7 +59,7 @@ def test_a_large_plan_comes_in_parts(world: World) -> None:
     world.brokers(1, 2, 3)
     world.create("t", partitions=9, replication_factor=2)
     rounds = 0
-    while (plan := drain(world.image, {3}, most=2)).command.changes:
+    while (plan := drain(world.image, {3}, limit=2)).command.changes:
         carry_out(world, plan.command)
         rounds += 1
     assert rounds == 3
