@@ -1,1 +1,1 @@
-"""The controller: commands judged against an image, giving records and a reply. Pure; the node drives it."""
+"""The controller: decides on commands, giving records and a reply. Pure; the metadata node drives it."""

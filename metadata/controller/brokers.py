@@ -1,4 +1,4 @@
-"""Registration, fencing and controlled shutdown of brokers by epoch (KIP-631), the version of the formats
+"""Brokers: registration, fencing and controlled shutdown by broker epoch (KIP-631), the format version
 (KIP-584), and blocks of producer ids (KIP-730).
 """
 
@@ -19,19 +19,20 @@ from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.protocol.errors import ErrorCode
 
-SUPPORTED_FORMATS = (1, 1)  # the least and the greatest that this version of tierlog understands
+SUPPORTED_FORMATS = (1, 1)  # lowest and highest format version that this tierlog supports
 MAX_PRODUCER_ID = 2**63 - 1
-MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so one request must not be able to use them up
+MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so one request must not exhaust them
 
 
 def register(
     image: ClusterImage, command: c.RegisterBroker, in_session: Container[int] = ()
 ) -> Decision[c.BrokerRegistered]:
-    """A new incarnation gets a new epoch, which fences the one before it; what that one led gets another
-    leader, or a new leader epoch. The broker epoch is the index of the log entry that registers it, so it
-    only grows. `in_session`: brokers whose registered process may be alive and serve: as in Kafka, no other
-    process takes such a broker's place."""
-    if refusal := _bad(image, command):
+    """A new incarnation gets a new broker epoch, which fences the previous one. The partitions that it led
+    get another leader or a new leader epoch. The broker epoch is the index of the log entry with the
+    registration, so it only grows. `in_session`: brokers with a valid session, whose id no other process may
+    take, as in Kafka.
+    """
+    if refusal := _invalid(image, command):
         return Decision((), c.BrokerRegistered(error=ErrorCode.INVALID_REGISTRATION, message=refusal))
     known = image.brokers.get(command.broker_id)
     same_process = known is not None and known.incarnation == command.incarnation
@@ -54,12 +55,12 @@ def register(
 
 
 def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.Acknowledged]:
-    """For brokers that are gone for good; one that serves is stopped first."""
+    """Remove a broker that will not return. It must be stopped first."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
     if not broker.fenced:
-        return refused(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} serves: stop it first")
+        return refused(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is not fenced: stop it first")
     removal = (r.UnregisterBroker(broker_id=command.broker_id),)
     return done(
         *election.with_partition_changes(
@@ -85,7 +86,7 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
 
 
 def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStopping]:
-    """Asked again, it tries again: a replica that has caught up meanwhile takes over."""
+    """Begin or continue a controlled shutdown: replicas that have caught up since become leaders."""
     try:
         broker = _current(image, command.broker_id, command.broker_epoch)
     except Refusal as refusal:
@@ -103,15 +104,15 @@ def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStoppin
 def update_format(
     image: ClusterImage, command: c.UpdateFormat, supported: tuple[int, int] = SUPPORTED_FORMATS
 ) -> Decision[c.Acknowledged]:
-    """Only to what this node and every registered broker understand: a broker that is away comes back to
-    this log. Never back, as what was written stays."""
+    """Raise the format version. This node and every registered broker must support it, also a broker that is
+    down, because it will read this log. The version never decreases, because written records stay."""
     least = max([supported[0], *(broker.formats[0] for broker in image.brokers.values())])
     most = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
     if not least <= command.version <= most:
-        message = f"format version {command.version}: brokers and controller share {least} to {most}"
+        message = f"format version {command.version}: brokers and controller support {least} to {most}"
         return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version < image.format_version:
-        message = f"the format version is {image.format_version} and does not go back"
+        message = f"the format version is {image.format_version} and cannot be lowered"
         return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version == image.format_version or command.validate_only:
         return done()
@@ -142,7 +143,7 @@ def _no_ids(error: ErrorCode, message: str) -> Decision[c.ProducerIdsAllocated]:
 
 
 def _current(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """Raises Refusal if it is not registered, or if that is another process by now."""
+    """The broker. Raises Refusal if it is not registered, or under another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
@@ -169,10 +170,12 @@ def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
 
 
 def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:
-    """The defaults that the controller elects by become settings of the cluster with the first registration,
-    as Kafka writes min.insync.replicas when eligible leader replicas are switched on (KIP-966). A new cluster
-    takes them from its first broker; one that an older version made keeps what it went by. A later broker
-    with another file changes nothing."""
+    """The first registration stores the defaults of elections as cluster settings, as Kafka stores
+    min.insync.replicas when eligible leader replicas are enabled (KIP-966).
+
+    A new cluster takes them from its first broker. A cluster of an older version keeps the values that
+    applied before. Configuration files of later brokers change nothing.
+    """
     if has_cluster_defaults(image):
         return []
     defaults = ClusterDefaults(command.min_in_sync, command.unclean_election)
@@ -197,32 +200,35 @@ def _taken(known: BrokerImage) -> str:
 
 
 def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
-    """Why the directories are not as the last process of the broker left them. None: they are; or one of them
-    is missing, and the broker reports by partition what lay there.
+    """Why the log directories are not as the last process of the broker left them; None if they are. A
+    missing directory is no loss here: the broker reports its replicas one by one.
 
-    A process that was never unfenced acknowledged nothing, so only an epoch that served counts (KIP-966).
+    A process that was never unfenced acknowledged nothing, so only an epoch that was unfenced counts
+    (KIP-966).
     """
     unknown = sorted(set(command.directories) - set(known.directories))
     if known.directories and unknown:
         names = ", ".join(map(str, unknown))
-        return f"the last process of broker {known.broker_id} did not have the directories {names}"
+        return f"the last process of broker {known.broker_id} did not use the directories {names}"
     if command.previous_epoch is None or command.previous_epoch >= known.served_epoch:
         return None
     served = f"broker {known.broker_id} served under broker epoch {known.served_epoch}"
     if command.previous_epoch < 0:
         return (
-            f"{served}, but one of its directories does not say under which it was last used: its boot.id is "
-            "missing or cannot be read, or a copy that an older version made was put back"
+            f"{served}, but one of its directories does not record its last epoch: its boot.id is missing or "
+            "unreadable, or a copy of an older version was restored"
         )
     return (
         f"its directories were last used under broker epoch {command.previous_epoch}, but {served} since: an "
-        "older copy was put back"
+        "older copy was restored"
     )
 
 
-def _bad(image: ClusterImage, command: c.RegisterBroker) -> str | None:
+def _invalid(image: ClusterImage, command: c.RegisterBroker) -> str | None:
     if command.broker_id < 0 or not 0 < command.port < 65536 or command.min_in_sync < 1:
         return f"broker id {command.broker_id}, port {command.port}: not a valid registration"
     if not command.formats[0] <= image.format_version <= command.formats[1]:
-        return f"the cluster's format version is {image.format_version}; the broker knows {command.formats}"
+        return (
+            f"the cluster's format version is {image.format_version}; the broker supports {command.formats}"
+        )
     return None

@@ -1,8 +1,9 @@
-"""Incremental changes of settings (KIP-339), by scope; what a broker cannot use is refused.
+"""Incremental changes of settings by scope (KIP-339). Invalid values are refused.
 
-Topic settings are those of config/topic.py. A broker and the cluster have what can change while nodes run
-(config/running.py, KIP-226): the defaults of topic settings, a few settings of their own, and names that have
-no effect here. Groups and client metrics subscriptions have those of config/groups.py.
+- Topics: config/topic.py.
+- Brokers and the cluster: dynamic settings (config/running.py, KIP-226): defaults of topic settings,
+  a few settings of their own, and names without effect.
+- Groups and client metrics subscriptions: config/groups.py.
 """
 
 from collections import Counter
@@ -47,11 +48,11 @@ _INVALID = {
     ConfigScope.BROKER: ErrorCode.INVALID_REQUEST,  # Kafka calls the whole request invalid (KAFKA-13609)
     ConfigScope.CLUSTER: ErrorCode.INVALID_REQUEST,
 }
-"""What a bad name or value of a setting is answered with."""
+"""Error code for an invalid name or value, by scope."""
 
 
 def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAltered]:
-    """Each resource changes wholly or not at all."""
+    """Each resource changes completely or not at all."""
     before, usage = image, _ScopeUsage(image)
     records: list[AnyRecord] = []
     outcomes: list[c.Outcome] = []
@@ -60,13 +61,13 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
         try:
             if named[resource.scope, resource.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, f"{_title(resource)} is named twice in the request")
-            made = _alter(image, resource, usage)
+            changes = _alter(image, resource, usage)
         except Refusal as refusal:
             outcomes.append(c.Outcome(error=refusal.error, message=refusal.message))
             continue
-        for record in made:
+        for record in changes:
             image = evolve(image, record)
-        records += made
+        records += changes
         outcomes.append(c.OK)
     if any(isinstance(record, ConfigRecord) and record.key in (MIN_IN_SYNC, UNCLEAN) for record in records):
         records += election_settings_changed(before, image)
@@ -75,7 +76,7 @@ def alter(image: ClusterImage, command: c.AlterConfigs) -> Decision[c.ConfigsAlt
 
 
 def check_topic_settings(overrides: Mapping[str, str]) -> None:
-    """The whole of a topic's overrides: each value, and what must hold between them. Raises Refusal."""
+    """Check a topic's overrides: each value, and the relations between them. Raises Refusal."""
     try:
         for name, text in overrides.items():
             find_setting(TOPIC_SETTINGS, name).accept(text)
@@ -91,14 +92,14 @@ def check_topic_settings(overrides: Mapping[str, str]) -> None:
 
 
 def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str, str]:
-    """What would be set on it; raises Refusal."""
+    """The resource's overrides after the change. Raises Refusal."""
     after = dict(image.configs.get((resource.scope, resource.name), {}))
     if len({change.key for change in resource.changes}) < len(resource.changes):
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"{_title(resource)}: a setting is changed twice in the request"
         )
     for change in resource.changes:
-        _check_elections_rely_on_one(resource.scope, change)
+        _check_min_in_sync_is_uniform(resource.scope, change)
         try:
             value = _changed(resource.scope, after.get(change.key), change)
         except InvalidSetting as invalid:
@@ -113,7 +114,7 @@ def overrides_after(image: ClusterImage, resource: c.ConfigResource) -> dict[str
 
 
 def check_size(text: str) -> None:
-    """What is longer fits into no answer of DescribeConfigs. The words are Kafka's. Raises Refusal."""
+    """A longer text fits into no DescribeConfigs response. The message is Kafka's. Raises Refusal."""
     if len(text) > STRING_BYTES_MAX or len(text.encode()) > STRING_BYTES_MAX:
         _refuse(
             "The configuration value cannot be added because it exceeds the maximum value size of"
@@ -138,9 +139,10 @@ def _alter(image: ClusterImage, resource: c.ConfigResource, usage: "_ScopeUsage"
     ]
 
 
-def _check_elections_rely_on_one(scope: ConfigScope, change: c.ConfigChange) -> None:
-    """KIP-966: the controller knows which replicas are eligible by the very number that leaders commit by.
-    Unclean election of one broker is kept, as in Kafka, and elects nobody (ADR 0010)."""
+def _check_min_in_sync_is_uniform(scope: ConfigScope, change: c.ConfigChange) -> None:
+    """The controller must use the same min.insync.replicas as the leaders, to know which replicas are
+    eligible (KIP-966). Unclean election as a setting of one broker is stored, as in Kafka, without effect
+    (ADR 0010)."""
     if scope is ConfigScope.BROKER and change.key == MIN_IN_SYNC:
         _refuse(
             "Broker-level min.insync.replicas cannot be altered while ELR is enabled."
@@ -168,9 +170,9 @@ def _definition(scope: ConfigScope, name: str) -> Setting:
 
 
 def _changed(scope: ConfigScope, before: str | None, change: c.ConfigChange) -> str | None:
-    """The setting's new text, or None if it is to be removed. Raises InvalidSetting, Refusal."""
+    """The setting's new value; None removes it. Raises InvalidSetting, Refusal."""
     if change.operation is c.ConfigOperation.DELETE:
-        return None  # also of a name that this version does not know: that is how it is got rid of
+        return None  # also for unknown names, so that they can be removed
     setting = _definition(scope, change.key)
     if change.value is None:
         raise InvalidSetting(f"{change.key}: a value is needed")
@@ -181,10 +183,12 @@ def _changed(scope: ConfigScope, before: str | None, change: c.ConfigChange) -> 
 
 
 def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str:
-    """APPEND and SUBTRACT work on lists, starting from the default where nothing was set."""
+    """APPEND and SUBTRACT change a list, starting from the default if it is not set."""
     if setting.type is not SettingType.LIST:
         operation = change.operation.name.lower()
-        _refuse(f"Config value {operation} is not allowed for config key: {setting.name}, which is no list")
+        _refuse(
+            f"Config value {operation} is not allowed for config key: {setting.name}, which is not a list"
+        )
     items = _items(setting.default if before is None else setting.parse(before))
     asked = _items(setting.parse(change.value or ""))
     if change.operation is c.ConfigOperation.APPEND:
@@ -199,7 +203,7 @@ def _items(value: object) -> Sequence[str]:
 
 
 def _check_others(resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """What holds for settings of anything but a topic as a whole. Raises Refusal."""
+    """Check the settings of anything but a topic. Raises Refusal."""
     try:
         check_match(after.get("match", "") if resource.scope is ConfigScope.CLIENT_METRICS else "")
         if resource.scope is ConfigScope.GROUP and "share.auto.offset.reset" in after:
@@ -209,7 +213,9 @@ def _check_others(resource: c.ConfigResource, before: Mapping[str, str], after: 
     if resource.scope in _OF_NODES and len(after) > len(before):
         unknown = sum(dynamic_setting(name).type is SettingType.UNKNOWN for name in after)
         if unknown > UNKNOWN_NAMES_MAX:
-            message = f"{unknown} names are no settings of tierlog, {UNKNOWN_NAMES_MAX} are kept: delete some"
+            message = (
+                f"{unknown} names are unknown; at most {UNKNOWN_NAMES_MAX} are stored: delete some first"
+            )
             raise Refusal(ErrorCode.POLICY_VIOLATION, message)
 
 
@@ -227,22 +233,22 @@ def _check_exists(image: ClusterImage, resource: c.ConfigResource) -> None:
 
 
 def _check_broker(image: ClusterImage, resource: c.ConfigResource) -> None:
-    """Only a registered broker is given settings; those of one that left can be deleted."""
+    """Only a registered broker can get settings. Those of a former broker can be deleted."""
     name = resource.name
     if not (name.isascii() and name.isdigit()):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
     only_deletes = all(change.operation is c.ConfigOperation.DELETE for change in resource.changes)
-    if not only_deletes and name not in map(str, image.brokers):  # so 01 is no name of broker 1
+    if not only_deletes and name not in map(str, image.brokers):  # compares text: 01 does not name broker 1
         message = f"No broker with id {name} found. `tierlog broker list` shows those that are registered."
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
 
 
 def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Switching tiering off would lose what is remote; KIP-950 makes that explicit."""
+    """Disabling tiering would delete the remote data, so it must be requested explicitly (KIP-950)."""
     old, new = TopicConfig.parse(before), TopicConfig.parse(after)
     if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
         _refuse(
-            "remote.storage.enable: switching it off loses the remote data; set"
+            "remote.storage.enable: disabling it deletes the remote data; set"
             " remote.log.delete.on.disable=true to accept that, or"
             " remote.log.copy.disable=true to only stop uploading (KIP-950)"
         )
@@ -253,10 +259,10 @@ def _refuse(message: str) -> None:
 
 
 class _ScopeUsage:
-    """Number and bytes of the resources of each scope, kept up while a command changes them.
+    """Number and size of the resources of each scope, updated while a command changes them.
 
-    Counting takes a look at every resource, so it is done once per command and scope: one command may change
-    10,000 resources.
+    Counting reads every resource, so it happens once per command and scope: a command may change 10,000
+    resources.
     """
 
     def __init__(self, image: ClusterImage) -> None:
@@ -264,17 +270,17 @@ class _ScopeUsage:
         self._counted: dict[ConfigScope, tuple[int, int]] = {}
 
     def change(self, resource: c.ConfigResource, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-        """Counts the change. Raises Refusal if it makes the scope larger than its bounds."""
+        """Count the change. Raises Refusal if it exceeds a limit of the scope."""
         resources, size = self._now(resource.scope)
         resources += bool(after) - bool(before)
         growth = _settings_bytes(resource.name, after) - _settings_bytes(resource.name, before)
         size += growth
         if resource.scope in _NAMED and after and not before and resources > NAMED_RESOURCES_MAX:
-            message = f"settings of {resources - 1} resources of this type are kept: delete some first"
+            message = f"settings of {resources - 1} resources of this type are stored: delete some first"
             raise Refusal(ErrorCode.POLICY_VIOLATION, message)
         if size > SCOPE_BYTES_MAX and growth > 0:
             message = (
-                f"settings of this type would take {size} bytes, and at most {SCOPE_BYTES_MAX} are kept in"
+                f"settings of this type would take {size} bytes; at most {SCOPE_BYTES_MAX} are stored in"
                 " the metadata: delete some first"
             )
             raise Refusal(ErrorCode.POLICY_VIOLATION, message)
@@ -292,7 +298,7 @@ class _ScopeUsage:
 
 
 def _settings_bytes(name: str, settings: Mapping[str, str]) -> int:
-    """None take no bytes: a resource without settings is not kept."""
+    """0 without settings: such a resource is not stored."""
     own = sum(len(key.encode()) + len(value.encode()) for key, value in settings.items())
     return len(name.encode()) + own if settings else 0
 

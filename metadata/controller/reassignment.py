@@ -1,9 +1,9 @@
-"""Moving partitions to other brokers (KIP-455).
+"""Partition reassignment (KIP-455).
 
-While it is under way a partition has the new replicas, in their order, and after them those that are to
-leave; `settle` ends it once all of the new ones are in sync. Another one may replace it, or cancel it, at any
-time, unless that takes replicas off that are needed: the replicas from before it are those that it does not
-add.
+During a reassignment a partition has its new replicas, in their order, followed by those to be removed. The
+partition change builder completes the reassignment once all new replicas are in sync. Another reassignment or
+a cancellation may replace it at any time, unless that removes replicas that are needed. The original replicas
+are those that the reassignment does not add.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,13 @@ from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
 from tierlog.metadata.records import AnyRecord
 from tierlog.protocol.errors import ErrorCode
 
-MAX_REPLICAS = 64  # of a partition; far beyond any use, so that a record stays small
+MAX_REPLICAS = 64  # per partition, so that a record stays small
 
 
 def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
-    def judge(before: PartitionImage, rules: ElectionRules, target: tuple[int, ...] | None) -> PartitionImage:
+    def change(
+        before: PartitionImage, rules: ElectionRules, target: tuple[int, ...] | None
+    ) -> PartitionImage:
         if target is None:
             return _cancelled(before, rules)
         _check_target(image, target)
@@ -33,11 +35,11 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
             _check_factor(before, target)
         return _begun(before, target, rules)
 
-    records, outcomes = change_named_partitions(image, command.changes, judge)
+    records, outcomes = change_named_partitions(image, command.changes, change)
     limits: tuple[AnyRecord, ...] = ()
     if command.throttle is not None:
-        judged = zip(command.changes, outcomes, strict=True)
-        begun = [change for change, outcome in judged if not outcome.error]
+        decided = zip(command.changes, outcomes, strict=True)
+        begun = [change for change, outcome in decided if not outcome.error]
         limited = configs.alter(image, throttle(image, begun, command.throttle))
         for resource in limited.reply.resources:
             if resource.error:
@@ -47,7 +49,7 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
 
 
 def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
-    """Better no move than one without the throttle that was asked for."""
+    """Refuse all moves: none may run without the requested throttle."""
     message = f"the throttle cannot be set: {why.message}"
     outcomes = (
         c.NamedOutcome(topic=name, partition=number, error=why.error, message=message)
@@ -57,7 +59,7 @@ def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
 
 
 def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Reassignments that have not ended, by topic name: what ListPartitionReassignments tells."""
+    """Ongoing reassignments by topic name (ListPartitionReassignments)."""
     moving = [topic for topic in image.topics.values() if any(p.is_reassigned for p in topic.partitions)]
     for topic in sorted(moving, key=lambda topic: topic.name):
         for number, partition in enumerate(topic.partitions):
@@ -74,7 +76,7 @@ def _begun(before: PartitionImage, target: tuple[int, ...], rules: ElectionRules
 
 def _cancelled(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
     if not before.is_reassigned:
-        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is under way")
+        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress")
     return _moved(before, _original(before), (), (), rules)
 
 
@@ -85,8 +87,8 @@ def _moved(
     removing: tuple[int, ...],
     rules: ElectionRules,
 ) -> PartitionImage:
-    """Replicas that an earlier reassignment was adding leave at once. Raises Refusal if too few would stay
-    that hold all that is committed."""
+    """Replicas that an earlier reassignment was adding are removed at once. Raises Refusal if too few of the
+    others have all committed records."""
     in_sync = tuple(one for one in before.in_sync if one in replicas)
     _check_holders(before, replicas, rules.effective_min_isr(tuple(set(replicas).difference(removing))))
     wanted = replace(before, replicas=replicas, in_sync=in_sync, adding=adding, removing=removing)
@@ -94,16 +96,18 @@ def _moved(
 
 
 def _check_holders(before: PartitionImage, replicas: tuple[int, ...], least: int) -> None:
-    """What was committed while replicas were being added may lie on them and on fewer than
-    min.insync.replicas others, if one of the original replicas is away. Without the added ones the loss of
-    one disk would be enough to lose it. Kafka checks only that one in-sync replica stays.
+    """Raise Refusal if fewer than `least` replicas with all committed records stay.
+
+    Records that were committed during a reassignment may be on the added replicas and on fewer than
+    min.insync.replicas others, if an original replica is down. Without the added replicas, the loss of one
+    disk could lose them. Kafka checks only that one in-sync replica stays.
     """
     holders = {*before.in_sync, *before.eligible}
     staying, leaving = holders.intersection(replicas), sorted(holders.difference(replicas))
     if len(staying) >= min(len(holders), least):
         return
     message = (
-        f"only {sorted(staying)} of the replicas that would stay hold all committed records, which is fewer "
+        f"only {sorted(staying)} of the remaining replicas have all committed records, which is fewer "
         f"than min.insync.replicas; wait until more of them are in sync, or keep {leaving}"
     )
     raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
@@ -114,7 +118,7 @@ def _original(partition: PartitionImage) -> tuple[int, ...]:
 
 
 def _check_factor(before: PartitionImage, target: tuple[int, ...]) -> None:
-    """Compared with what a reassignment under way leads to."""
+    """Compare with the replication factor after the current reassignment. Raises Refusal."""
     factor = len(before.replicas) - len(before.removing)
     if len(target) != factor:
         message = f"the replication factor would change from {factor} to {len(target)}"

@@ -1,10 +1,14 @@
-"""Copies to the object store and the manifest (KIP-405; rules in DESIGN 6).
+"""Remote log segments: copies to the object store, the manifest and the delete queue (KIP-405).
 
-What holds whatever brokers do: entries of a partition are contiguous and never overlap; only the leader of
-the current epoch adds one; every object put was announced before, so what never finishes is found and
-deleted; no object is deleted before a committed record marks its line of the delete queue, and none that is
-marked enters the manifest; the log start never goes back. All commands may be repeated: a repeat of what
-already happened is acknowledged.
+Invariants, whatever brokers do:
+
+- The entries of a partition's manifest are contiguous. Only the leader of the current epoch adds one.
+- Every object is announced before it is put, so an unfinished copy is found and deleted.
+- No object is deleted before a committed record marks it in the delete queue. No marked object enters the
+  manifest.
+- The log start offset never decreases.
+
+All commands may be repeated: a repetition of what already happened is acknowledged.
 """
 
 from collections.abc import Sequence
@@ -17,14 +21,14 @@ from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, StartedCopy
 from tierlog.protocol.errors import ErrorCode
 
-MAX_ENTRIES = 512  # per partition in the quorum's memory; older ones are spilled to pages first
-MAX_STARTED = 16  # copies under way per partition
-SPILL_MS = 600_000  # then the grace of an unfinished page begins
-MAX_DELETES = 500  # lines marked by one record, which holds their ids
+MAX_ENTRIES = 512  # per partition in memory; the oldest must be spilled to pages first
+MAX_STARTED = 16  # concurrent copies per partition
+SPILL_MS = 600_000  # time to finish a page; after that its grace begins
+MAX_DELETES = 500  # marked by one record, which contains their ids
 
 
 def waiting_since_ms(line: QueuedDelete) -> int:
-    """The quorum's time when a line was queued. That of an unfinished page begins its grace later."""
+    """The quorum's time when the deletion was queued. The grace of an unfinished page begins later."""
     return line.queued_ms - SPILL_MS if line.is_unfinished_page else line.queued_ms
 
 
@@ -137,8 +141,7 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
 
 
 def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
-    """The page must stand for exactly the oldest entries, or history would be lost; and its deletion must not
-    have begun."""
+    """The page must contain exactly the oldest entries, and its deletion must not have begun."""
     page = command.page
     try:
         partition = _partition(image, command.topic_id, command.partition)
@@ -148,13 +151,11 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
         _check_epoch(partition, command.leader_epoch)
         begun = image.delete_queue.get(page.uuid)
         if begun is None or not begun.is_unfinished_page or page.uuid in image.deleting:
-            message = f"page {page.uuid} was not begun, or so long ago that it is being deleted"
+            message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
             raise Refusal(ErrorCode.INVALID_REQUEST, message)
         spilled = remote.entries[: max(page.entries, 0)]
-        if not spilled or len(spilled) != page.entries or not _stands_for(page, spilled):
-            raise Refusal(
-                ErrorCode.INVALID_REQUEST, f"page {page.uuid} is not the oldest entries as they are now"
-            )
+        if not spilled or len(spilled) != page.entries or not _matches(page, spilled):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
     except Refusal as refusal:
         return refused(refusal.error, refusal.message)
     return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
@@ -179,15 +180,17 @@ def _check_leader(partition: PartitionImage, broker_id: int, leader_epoch: int) 
 
 def _check_epoch(partition: PartitionImage, leader_epoch: int) -> None:
     if leader_epoch < partition.leader_epoch:
-        message = f"leader epoch {leader_epoch} is over; the current one is {partition.leader_epoch}"
+        message = f"leader epoch {leader_epoch} is stale; the current one is {partition.leader_epoch}"
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, message)
     if leader_epoch > partition.leader_epoch:
-        raise Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {leader_epoch} is not known here")
+        raise Refusal(
+            ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {leader_epoch} is not known to the controller"
+        )
 
 
 def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.CopyStarted) -> None:
     if not 0 <= copy.base_offset <= copy.last_offset:
-        message = f"offsets {copy.base_offset} to {copy.last_offset} are no range"
+        message = f"offsets {copy.base_offset} to {copy.last_offset} are not a range"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
     if copy.last_offset < remote.log_start_offset:
         message = f"the log starts at {remote.log_start_offset}; the copy would end at {copy.last_offset}"
@@ -195,7 +198,7 @@ def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.C
     if len(remote.entries) + len(kept) >= MAX_ENTRIES:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_ENTRIES} entries: spill the oldest to a page first")
     if len(kept) >= MAX_STARTED:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are under way")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are in progress")
     if kept:
         if copy.base_offset != kept[-1].last_offset + 1:
             message = f"the next copy starts at {kept[-1].last_offset + 1}, not at {copy.base_offset}"
@@ -205,8 +208,8 @@ def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.C
 
 
 def _check_base(remote: RemotePartition, base_offset: int) -> None:
-    """Contiguous with what was finished. Where all of that is gone again, the log start may lie inside a
-    later segment, and everything below the log start may be missing; the very first copy may start
+    """The copy must follow the last finished one. If all finished ones were deleted, offsets up to the log
+    start may be missing, which may be inside a later segment. The first copy of a partition may start
     anywhere."""
     least = remote.end_offset if remote.end_offset is not None else remote.copied_end_offset
     if least is None:
@@ -217,7 +220,7 @@ def _check_base(remote: RemotePartition, base_offset: int) -> None:
 
 
 def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
-    """A key is used for one attempt only; a queued deletion would take the new object too."""
+    """A key is used for one attempt only: a queued deletion would delete the new object."""
     used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
     named = {entry.uuid for entry in remote.entries} | {page.uuid for page in remote.pages}
     if used or uuid in named:
@@ -225,12 +228,12 @@ def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) 
 
 
 def _superseded(other: StartedCopy, copy: r.CopyStarted) -> bool:
-    """Another epoch's copy can never finish; an overlapping one of this epoch was given up by its own leader,
-    and with it all that were to follow it."""
+    """A copy of another epoch can never finish. An overlapping copy of this epoch was abandoned by its
+    leader, with all copies after it."""
     return other.leader_epoch != copy.leader_epoch or copy.base_offset <= other.last_offset
 
 
-def _stands_for(page: r.PageRef, spilled: Sequence[r.RemoteSegment]) -> bool:
+def _matches(page: r.PageRef, spilled: Sequence[r.RemoteSegment]) -> bool:
     return (
         page.base_offset == spilled[0].base_offset
         and page.last_offset == spilled[-1].last_offset

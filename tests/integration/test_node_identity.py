@@ -118,7 +118,7 @@ def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_
     cluster.nodes[2].start()
     until(lambda: standing(cluster)[0] == {2}, "broker 2 is let in")
     assert standing(cluster)[1] == -1, "it leads with an older copy of its log"
-    assert b"an older copy was put back" in cluster.nodes[2].log_path.read_bytes()
+    assert b"an older copy was restored" in cluster.nodes[2].log_path.read_bytes()
     cluster.start([1, 3])
     check_all_have_all(cluster, 100)
 
@@ -169,7 +169,7 @@ def test_a_voter_that_was_put_back_ends_and_says_why(tmp_path: Path) -> None:
         voter.kill()
         shutil.rmtree(metadata)
         shutil.copytree(tmp_path / "backup", metadata)
-        with pytest.raises(BrokerFailed, match="put back to an older copy"):
+        with pytest.raises(BrokerFailed, match="metadata directory is an older copy"):
             voter.start()
             until(lambda: not voter.running, "it ends")
             raise BrokerFailed(voter.log_tail())

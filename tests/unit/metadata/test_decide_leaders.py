@@ -218,13 +218,13 @@ def test_a_replica_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> N
     assert state(three) == (1, (1,), (2, 3))
     reply = three.register(2, incarnation=23, previous_epoch=served - 1)
     assert state(three) == (1, (1,), (3,))
-    assert "an older copy was put back" in reply.message
+    assert "an older copy was restored" in reply.message
 
 
 def test_a_replica_that_knows_no_epoch_is_not_eligible_and_is_not_called_a_copy(keeping: World) -> None:
     reply = keeping.register(2, incarnation=22, previous_epoch=-1)
     assert state(keeping) == (1, (1,), (3,))
-    assert "does not say under which it was last used" in reply.message
+    assert "does not record its last epoch" in reply.message
     assert "older copy" not in reply.message
 
 
