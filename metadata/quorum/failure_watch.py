@@ -35,8 +35,8 @@ silently forget it after 350 s or more."""
 
 RETRY_MIN_S = 0.005
 RETRY_MAX_S = 0.5
-"""Pause after a connection that was closed early: doubled each time, from RETRY_MIN_S to RETRY_MAX_S. A
-server may accept and close connections for ever."""
+"""Pause after a connection that broke early: doubled each time, from RETRY_MIN_S to RETRY_MAX_S, since a
+server may accept and close connections for ever. After a failed attempt: RETRY_MAX_S."""
 
 
 class Address(NamedTuple):

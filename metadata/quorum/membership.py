@@ -88,12 +88,11 @@ class Membership:
             if node_id in self._core.configuration.members:
                 await self._change(lambda: self._with_own_url().without(node_id))
             else:  # perhaps an earlier request removed it, and that is not committed yet
-                await self._no_change_pending()
+                await self._wait_for_pending_change()
 
     async def _change(self, changed: Callable[[], Configuration]) -> None:
-        """If leadership is lost, the outcome is unknown; the caller repeats the request to the next
-        leader."""
-        await self._no_change_pending()
+        """If leadership is lost, the outcome does not matter: the next leader can repeat the change."""
+        await self._wait_for_pending_change()
         try:
             await self._leadership.configure(changed())
         except MetadataUnavailable:
@@ -101,8 +100,8 @@ class Membership:
                 self._require_leader()
             raise
 
-    async def _no_change_pending(self) -> None:
-        """Wait until no change is pending, such as one that records a directory."""
+    async def _wait_for_pending_change(self) -> None:
+        """Wait until the last change, such as one that records a directory, is committed."""
         while self._core.configuration_index > self._core.log.commit:
             self._require_leader()
             await self._loop_ran.wait()

@@ -352,9 +352,8 @@ class MetadataNode:
                         with contextlib.suppress(LeadershipLost):
                             return await locally()
                         sent = False
-                        await self._wait_for_role_change(
-                            self._tick_ms / 1000
-                        )  # this node may not know it yet
+                        # the loss of leadership may not show in this node's role yet
+                        await self._wait_for_role_change(self._tick_ms / 1000)
                     elif not forward and not self.core.is_leader:
                         raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
                     elif self.core.leader not in (NO_NODE, self.node_id):

@@ -1,5 +1,4 @@
-"""Metadata storage: the node's files, which are write-ahead log segments, one snapshot and
-`quorum.properties`.
+"""Metadata storage: the node's write-ahead log, its snapshot, and `quorum.properties`.
 
 Blocking; the node calls it in its storage thread, one call at a time.
 
@@ -79,7 +78,7 @@ class MetadataStorage:
         self._end = 0  # of the last segment
         self._hard_state = HardState()
         self._broken = False
-        self._short_of_room = on_disk_full
+        self._on_disk_full = on_disk_full
         self._reserve = DiskReserve(files, directory, reserve_bytes, on_disk_full)
 
     def open(self) -> Loaded:
@@ -87,7 +86,7 @@ class MetadataStorage:
         self._files.make_directory(self._directory)
         self._check_owner()
         if not self.ensure_reserve():
-            self._short_of_room()
+            self._on_disk_full()
         snapshot = self._load_snapshot()
         entries = self._load_log()
         if _diverged(snapshot, entries):

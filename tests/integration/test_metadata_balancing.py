@@ -1,4 +1,4 @@
-"""The leader of the quorum gives brokers back what they were meant to lead, without being asked."""
+"""The leader of the quorum elects preferred leaders automatically."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -39,7 +39,7 @@ async def fence(client: MetadataClient, broker_id: int, *, fenced: bool) -> None
 
 
 async def rejoin(client: MetadataClient, numbers: range) -> None:
-    """Broker 2, which leads these, finds broker 1 in sync again."""
+    """Broker 2, the leader of these partitions, adds broker 1 to their ISR."""
     topic, brokers = client.image.topic("orders"), client.image.brokers
     assert topic is not None
     in_sync = tuple(c.InSync(n, brokers[n].broker_epoch) for n in (1, 2))
@@ -58,8 +58,8 @@ async def rejoin(client: MetadataClient, numbers: range) -> None:
     assert {one.error for one in reply.partitions} == {ErrorCode.NONE}
 
 
-async def led_by_the_second(client: MetadataClient) -> None:
-    """Broker 1 is preferred everywhere; it was away for a while, and is in sync nowhere."""
+async def led_by_broker_2(client: MetadataClient) -> None:
+    """Broker 1 is the preferred leader of all partitions; it was down, and is in no ISR."""
     for broker_id in (1, 2):
         await client.submit(register(broker_id))
     placed = tuple((number, (1, 2)) for number in range(PARTITIONS))
@@ -69,36 +69,36 @@ async def led_by_the_second(client: MetadataClient) -> None:
     assert {(p.leader, p.in_sync) for p in partitions(client.image)} == {(2, (2,))}
 
 
-async def test_a_broker_that_is_back_leads_what_prefers_it(quorum: Quorum) -> None:
+async def test_returned_broker_gets_its_preferred_leaderships_back(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     client = quorum.running[await quorum.leader()].client
-    await led_by_the_second(client)
+    await led_by_broker_2(client)
     await rejoin(client, range(PARTITIONS))
     image = await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
     assert {p.in_sync for p in partitions(image)} == {(1, 2)}
 
 
-async def test_the_next_leader_of_the_quorum_does_it_too(quorum: Quorum) -> None:
+async def test_next_leader_of_the_quorum_rebalances_too(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     first = await quorum.leader()
-    await led_by_the_second(quorum.running[first].client)
+    await led_by_broker_2(quorum.running[first].client)
     await quorum.kill(first)
     client = quorum.running[await quorum.leader()].client
     await rejoin(client, range(PARTITIONS))
     await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
 
 
-async def test_a_broker_that_lacks_little_is_left_alone(quorum: Quorum) -> None:
-    """Two of twenty are ten in a hundred: not more than the percentage. With a third, all three go back."""
+async def test_imbalance_below_the_threshold_is_kept(quorum: Quorum) -> None:
+    """Two of twenty are 10 %, which does not exceed the threshold. With a third, all three are elected."""
     for n in (1, 2, 3):
         await quorum.start(n)
     client = quorum.running[await quorum.leader()].client
-    await led_by_the_second(client)
-    ledger: list[int] = []
-    client.subscribe(lambda _, new: ledger.append(sum(p.leader == 1 for p in partitions(new))))
+    await led_by_broker_2(client)
+    led_by_broker_1: list[int] = []
+    client.subscribe(lambda _, new: led_by_broker_1.append(sum(p.leader == 1 for p in partitions(new))))
     await rejoin(client, range(2))
     await rejoin(client, range(2, 3))
     await client.wait_for(lambda image: sum(p.leader == 1 for p in partitions(image)) == 3)
-    assert set(ledger) == {0, 3}
+    assert set(led_by_broker_1) == {0, 3}

@@ -1,4 +1,4 @@
-"""Voters as processes: the leader is killed, and the others need not wait to notice."""
+"""Voters as processes: when the leader is killed, the others elect a new one without a timeout."""
 
 import asyncio
 import socket
@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 PROCESS = Path(__file__).parents[1] / "support" / "quorum_process.py"
-NEVER_BY_SILENCE = 1_000_000  # ticks: only a proven death makes anyone stand for election
+NO_ELECTION_TIMEOUT = 1_000_000  # ticks: only a refused connection starts an election
 
 
 class Voter:
     def __init__(self, node_id: int, process: asyncio.subprocess.Process) -> None:
         self.node_id, self.process = node_id, process
 
-    async def says(self, line: str) -> "Voter":
+    async def expect(self, line: str) -> "Voter":
         assert self.process.stdout is not None
         while True:
-            said = await self.process.stdout.readline()
-            assert said, f"voter {self.node_id} ended"
-            if said.decode().strip() == line:
+            output = await self.process.stdout.readline()
+            assert output, f"voter {self.node_id} ended"
+            if output.decode().strip() == line:
                 return self
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n".encode())
 
@@ -40,25 +40,25 @@ def free_ports(count: int) -> list[int]:
 @pytest.fixture
 async def voters(tmp_path: Path) -> AsyncIterator[dict[int, Voter]]:
     addresses = [f"{n}={port}" for n, port in enumerate(free_ports(3), 1)]
-    found: dict[int, Voter] = {}
+    started: dict[int, Voter] = {}
     try:
         for n in (1, 2, 3):
-            command = (str(PROCESS), str(n), str(tmp_path / str(n)), str(NEVER_BY_SILENCE), *addresses)
+            command = (str(PROCESS), str(n), str(tmp_path / str(n)), str(NO_ELECTION_TIMEOUT), *addresses)
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)
-            found[n] = Voter(n, process)
-        for voter in found.values():
-            await voter.says("serves")
-        yield found
+            started[n] = Voter(n, process)
+        for voter in started.values():
+            await voter.expect("serves")
+        yield started
     finally:
-        for voter in found.values():
+        for voter in started.values():
             if voter.process.returncode is None:
                 voter.process.kill()
             await voter.process.wait()
 
 
-async def first_to_lead(voters: list[Voter]) -> Voter:
-    waiting = [asyncio.ensure_future(voter.says("leads")) for voter in voters]
+async def first_leader(voters: list[Voter]) -> Voter:
+    waiting = [asyncio.ensure_future(voter.expect("leads")) for voter in voters]
     done, pending = await asyncio.wait(waiting, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     for other in pending:
         other.cancel()
@@ -66,11 +66,11 @@ async def first_to_lead(voters: list[Voter]) -> Voter:
     return done.pop().result()
 
 
-async def test_the_next_leader_comes_with_the_refused_connection(voters: dict[int, Voter]) -> None:
-    voters[2].tell("campaign")
-    await voters[2].says("leads")
+async def test_refused_connection_elects_the_next_leader(voters: dict[int, Voter]) -> None:
+    voters[2].send("campaign")
+    await voters[2].expect("leads")
     for n in (1, 3):
-        await voters[n].says("watches")
+        await voters[n].expect("watches")
     voters[2].process.kill()
-    heir = await first_to_lead([voters[1], voters[3]])
-    assert heir.node_id in (1, 3)
+    new_leader = await first_leader([voters[1], voters[3]])
+    assert new_leader.node_id in (1, 3)

@@ -16,7 +16,7 @@ from tierlog.metadata.raft.core import Role
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.settings import RaftSettings
 
-NEVER_BY_SILENCE = RaftSettings(election_ticks=1_000_000)
+NO_ELECTION_TIMEOUT = RaftSettings(election_ticks=1_000_000)
 
 
 @asynccontextmanager
@@ -31,22 +31,22 @@ async def running(directory: Path, voters: tuple[int, ...], *start: int) -> Asyn
     assert quorum.failures == []
 
 
-async def grown(quorum: Quorum, *nodes: int) -> None:
+async def add_voters(quorum: Quorum, *nodes: int) -> None:
     for node_id in nodes:
         if node_id not in quorum.running:
             await quorum.start(node_id)
         await quorum.add_voter(node_id)
 
 
-@pytest.mark.parametrize("voters", [(1,), ()], ids=["named", "alone"])
-async def test_one_node_becomes_three_and_lives_without_the_first(
+@pytest.mark.parametrize("voters", [(1,), ()], ids=["named", "no voters"])
+async def test_quorum_grows_from_one_to_three_and_survives_the_first(
     tmp_path: Path, voters: tuple[int, ...]
 ) -> None:
     async with running(tmp_path, voters, 1) as quorum:
         first = quorum.running[1]
         await first.client.submit(register())
         await first.client.submit(topic("alone"))
-        await grown(quorum, 2, 3)
+        await add_voters(quorum, 2, 3)
         for member in quorum.running.values():
             await member.client.wait_for(has("alone"))
             assert member.node.voters == {n: quorum.urls[n] for n in (1, 2, 3)}
@@ -55,12 +55,12 @@ async def test_one_node_becomes_three_and_lives_without_the_first(
         await quorum.kill(1)
         await quorum.running[2].client.submit(topic("without"))
         assert has("without")(quorum.running[2].client.image)
-        back = await quorum.start(1)  # its settings still say that it is alone; its log knows better
+        back = await quorum.start(1)  # its settings still name it alone; its log takes precedence
         await back.client.wait_for(has("without"))
         assert set(back.node.voters) == {1, 2, 3}
 
 
-async def test_a_node_that_was_away_for_snapshots_joins(tmp_path: Path) -> None:
+async def test_node_joins_by_snapshot(tmp_path: Path) -> None:
     async with running(tmp_path, (1,)) as quorum:
         await quorum.kill(1)
         quorum.snapshot_entries = 5
@@ -68,14 +68,14 @@ async def test_a_node_that_was_away_for_snapshots_joins(tmp_path: Path) -> None:
         await first.client.submit(register())
         for number in range(20):
             await first.client.submit(topic(f"t{number}"))
-        await grown(quorum, 2)
+        await add_voters(quorum, 2)
         await quorum.kill(2)
         again = await quorum.start(2)
         await again.client.wait_for(has("t19"))
         assert set(again.node.voters) == {1, 2}
 
 
-async def test_three_become_one(tmp_path: Path) -> None:
+async def test_quorum_shrinks_from_three_to_one(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         client = quorum.running[leader].client
@@ -88,12 +88,12 @@ async def test_three_become_one(tmp_path: Path) -> None:
         with pytest.raises(ChangeRefused, match="last voter"):
             await quorum.running[leader].node.remove_voter(leader)
         await quorum.kill(leader)
-        alone = await quorum.start(leader)  # by its settings there are three
-        assert alone.node.is_leader
-        assert has("t")(alone.client.image)
+        single = await quorum.start(leader)  # its settings name three
+        assert single.node.is_leader
+        assert has("t")(single.client.image)
 
 
-async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
+async def test_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         await quorum.remove_voter(leader)
@@ -105,8 +105,8 @@ async def test_a_leader_that_removes_itself_hands_over(tmp_path: Path) -> None:
         assert leader not in others.node.voters
 
 
-async def test_a_removed_voter_follows_on_and_votes_when_it_is_added_again(tmp_path: Path) -> None:
-    """As an observer does (KIP-853), whoever leads, and after a restart: its own log says that it is none."""
+async def test_removed_voter_continues_as_an_observer_and_can_be_added_again(tmp_path: Path) -> None:
+    """KIP-853: it reads the log from any leader, and after a restart, since its own log has the removal."""
     async with running(tmp_path, (1, 2, 3)) as quorum:
         removed = await quorum.leader()
         client = quorum.running[removed].client
@@ -130,8 +130,8 @@ async def test_a_removed_voter_follows_on_and_votes_when_it_is_added_again(tmp_p
         await back.client.submit(topic("by its vote"))
 
 
-async def test_a_voter_that_is_not_told_of_its_removal_finds_out(tmp_path: Path) -> None:
-    """It hears of no leader any more; so it reads what is committed."""
+async def test_voter_finds_out_that_it_was_removed(tmp_path: Path) -> None:
+    """It has no leader any more, so it reads the committed log."""
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         client = quorum.running[leader].client
@@ -147,12 +147,12 @@ async def test_a_voter_that_is_not_told_of_its_removal_finds_out(tmp_path: Path)
         assert gone.node.core.role is Role.FOLLOWER
 
 
-async def test_a_voter_that_was_removed_while_it_was_away_reads_a_snapshot(tmp_path: Path) -> None:
-    """Its log ends before what the others still have, and takes it for a voter."""
+async def test_voter_removed_while_down_reads_a_snapshot(tmp_path: Path) -> None:
+    """Its log ends before the first entry of the others, and names it as a voter."""
     async with running(tmp_path, ()) as quorum:
         quorum.snapshot_entries = 5
         await quorum.start(1)
-        await grown(quorum, 2, 3)
+        await add_voters(quorum, 2, 3)
         client = quorum.running[1].client
         await client.submit(register())
         await quorum.running[3].node.status_when(lambda status: status.role == "follower")
@@ -168,8 +168,8 @@ async def test_a_voter_that_was_removed_while_it_was_away_reads_a_snapshot(tmp_p
         assert set(back.node.voters) == {1, 2, 3}
 
 
-async def acquainted(quorum: Quorum) -> int:
-    """The leader, once all members have it in their logs which directory each has."""
+async def directories_known(quorum: Quorum) -> int:
+    """The leader, once the log of each member names the directories of all."""
     leader = await quorum.leader()
     node = quorum.running[leader].node
     await node.status_when(lambda status: all(peer.directory_id for peer in status.members))
@@ -179,38 +179,38 @@ async def acquainted(quorum: Quorum) -> int:
     return leader
 
 
-async def replaced(quorum: Quorum, node_id: int) -> None:
-    """By one with an empty disk."""
+async def replace(quorum: Quorum, node_id: int) -> None:
+    """Replace the node by one with an empty disk."""
     await quorum.remove_voter(node_id)
     await quorum.kill(node_id)
     quorum.wipe(node_id)
-    await grown(quorum, node_id)
+    await add_voters(quorum, node_id)
 
 
-async def test_a_voter_that_was_removed_while_it_was_away_knows_none_of_the_others_disks(
+async def test_voter_removed_while_down_reads_from_nodes_with_replaced_disks(
     tmp_path: Path,
 ) -> None:
-    """All were replaced since: by their old ids, and at their old addresses."""
+    """All others were replaced under their old ids, and at their old addresses."""
     async with running(tmp_path, (1, 2, 3)) as quorum:
-        leader = await acquainted(quorum)
+        leader = await directories_known(quorum)
         away = next(n for n in quorum.running if n != leader)
         await quorum.kill(away)
         await quorum.remove_voter(away)
         for other in set(quorum.running):
-            await replaced(quorum, other)
+            await replace(quorum, other)
         back = await quorum.start(away)
         assert not any(back.node.admits(n, quorum.running[n].node.directory_id) for n in {1, 2, 3} - {away})
         await back.node.status_when(lambda status: status.role == "no member")
         assert set(back.node.voters) == {1, 2, 3} - {away}
 
 
-async def test_a_voter_whose_voters_are_all_gone_finds_those_that_its_settings_name(tmp_path: Path) -> None:
+async def test_voter_whose_voters_are_all_removed_reads_from_nodes_in_its_settings(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
-        leader = await acquainted(quorum)
+        leader = await directories_known(quorum)
         away = next(n for n in quorum.running if n != leader)
         await quorum.kill(away)
         await quorum.remove_voter(away)
-        await grown(quorum, 4)
+        await add_voters(quorum, 4)
         for other in {1, 2, 3} - {away}:
             await quorum.remove_voter(other)
             await quorum.kill(other)
@@ -223,16 +223,16 @@ async def test_a_voter_whose_voters_are_all_gone_finds_those_that_its_settings_n
         await back.client.wait_for(lambda image: 1 in image.brokers)
 
 
-async def test_only_the_leader_changes_members_and_says_who_it_is(tmp_path: Path) -> None:
+async def test_only_the_leader_changes_members_and_others_name_it(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         other = next(n for n in quorum.running if n != leader)
-        with pytest.raises(NotTheLeader) as told:
+        with pytest.raises(NotTheLeader) as refused:
             await quorum.running[other].node.remove_voter(3)
-        assert (told.value.leader, told.value.url) == (leader, quorum.urls[leader])
+        assert (refused.value.leader, refused.value.url) == (leader, quorum.urls[leader])
 
 
-async def test_a_node_that_does_not_answer_stays_a_learner_and_holds_nothing_up(tmp_path: Path) -> None:
+async def test_unresponsive_node_remains_a_learner_and_delays_no_commit(tmp_path: Path) -> None:
     async with running(tmp_path, (1,)) as quorum:
         node = quorum.running[1].node
         with pytest.raises(MetadataUnavailable, match="remains a learner"):
@@ -244,8 +244,8 @@ async def test_a_node_that_does_not_answer_stays_a_learner_and_holds_nothing_up(
         assert node.status().learners == {}
 
 
-async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    """Its votes and acknowledgements are forgotten: it may come back only as a new member (KIP-853)."""
+async def test_voter_with_a_wiped_directory_is_rejected_until_added_again(tmp_path: Path) -> None:
+    """Its votes and acknowledgements are lost, so it may only come back as a new member (KIP-853)."""
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         node = quorum.running[leader].node
@@ -258,7 +258,7 @@ async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_p
         for number in range(3):
             await quorum.running[leader].client.submit(register(number))
         other = next(n for n in quorum.running if n not in (leader, wiped))
-        await quorum.kill(other)  # the wiped one makes no majority
+        await quorum.kill(other)  # the wiped one does not count for a majority
         with pytest.raises(MetadataUnavailable):
             await quorum.running[leader].client.submit(topic("t"), timeout_s=0.2)
         assert back.node.core.log.last_index == 0
@@ -272,7 +272,7 @@ async def test_a_voter_with_a_wiped_directory_is_not_taken_for_the_old_one(tmp_p
 
 
 async def _led_by(quorum: Quorum, node_id: int) -> int:
-    """A vote may be lost while connections are made, and by silence nobody asks again here."""
+    """Repeats the campaign: a vote may be lost while connections are established, and there is no timeout."""
     while True:
         quorum.running[node_id].node.core.campaign()
         quorum.running[node_id].node.receive(())
@@ -280,57 +280,57 @@ async def _led_by(quorum: Quorum, node_id: int) -> int:
             return await asyncio.wait_for(quorum.leader(), 1)
 
 
-async def test_a_refused_connection_proves_the_leader_dead(tmp_path: Path) -> None:
-    """Nobody would notice its silence here; the ports that its death closed tell."""
+async def test_refused_connection_starts_an_election(tmp_path: Path) -> None:
+    """Elections never time out here, so only the refused connection can start one."""
     async with running(tmp_path, (1, 2, 3)) as quorum:
         first = await quorum.leader()
         await quorum.running[first].client.submit(register())
-        for node_id in list(quorum.running):  # the same nodes, now deaf to silence
+        for node_id in list(quorum.running):  # restart the same nodes without an election timeout
             await quorum.kill(node_id)
-        quorum.settings = NEVER_BY_SILENCE
+        quorum.settings = NO_ELECTION_TIMEOUT
         for node_id in (1, 2, 3):
             await quorum.start(node_id)
         cores = {n: member.node.core for n, member in quorum.running.items()}
         leader = max(cores, key=lambda n: (cores[n].log.last_term, cores[n].log.last_index))
-        assert await _led_by(quorum, leader) == leader  # whose log is the longest
+        assert await _led_by(quorum, leader) == leader  # its log is the longest
         await quorum.running[leader].node.status_when(lambda status: all(p.lag == 0 for p in status.members))
         await quorum.watched()
         await quorum.kill(leader)
         assert await quorum.leader() != leader
 
 
-async def test_a_leader_that_stops_hands_over(tmp_path: Path) -> None:
-    """Nobody else would stand: silence elects nobody here, and the leader still runs when another leads."""
+async def test_leader_that_stops_hands_over(tmp_path: Path) -> None:
+    """Elections never time out here, and the old leader still runs when another takes over."""
     async with running(tmp_path, ()) as quorum:
-        quorum.settings = NEVER_BY_SILENCE
+        quorum.settings = NO_ELECTION_TIMEOUT
         await quorum.start(1)
-        await grown(quorum, 2, 3)
+        await add_voters(quorum, 2, 3)
         first = quorum.running[1]
         await first.client.submit(register())
         assert first.node.is_leader
         term = first.node.core.term
         assert await first.node.hand_over(30)
-        heir = first.node.leader
-        assert heir in (2, 3)
+        new_leader = first.node.leader
+        assert new_leader in (2, 3)
         assert first.node.core.term == term + 1
         await first.client.submit(topic("after"))
         await quorum.kill(1)
-        await quorum.running[heir].client.submit(topic("without"))
-        assert quorum.running[heir].node.core.term == term + 1
+        await quorum.running[new_leader].client.submit(topic("without"))
+        assert quorum.running[new_leader].node.core.term == term + 1
 
 
-async def test_a_leader_without_anyone_to_hand_over_to_stops_at_once(tmp_path: Path) -> None:
+async def test_leader_without_a_transfer_target_stops_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, ()) as quorum:
-        quorum.settings = NEVER_BY_SILENCE  # nor does it give up leading for want of a majority
+        quorum.settings = NO_ELECTION_TIMEOUT  # and it does not step down without a majority
         await quorum.start(1)
-        await grown(quorum, 2, 3)
+        await add_voters(quorum, 2, 3)
         for node_id in (2, 3):
             await quorum.kill(node_id)
         assert not await quorum.running[1].node.hand_over(30)
         assert quorum.running[1].node.is_leader
 
 
-async def test_a_voter_moves_to_another_address(tmp_path: Path) -> None:
+async def test_voter_moves_to_another_address(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         moved = next(n for n in quorum.running if n != leader)
@@ -343,20 +343,20 @@ async def test_a_voter_moves_to_another_address(tmp_path: Path) -> None:
         assert set(back.node.voters) == {1, 2, 3}
 
 
-async def test_operators_change_members_by_asking_any_node(tmp_path: Path) -> None:
+async def test_operators_change_members_through_any_node(tmp_path: Path) -> None:
     async with running(tmp_path, (1, 2, 3)) as quorum, aiohttp.ClientSession() as session:
         await quorum.start(4)
         leader = await quorum.leader()
-        asked = quorum.urls[next(n for n in (1, 2, 3) if n != leader)] + QUORUM_PATH
-        added = await session.post(f"{asked}/voters", json={"id": 4, "url": quorum.urls[4]})
+        url = quorum.urls[next(n for n in (1, 2, 3) if n != leader)] + QUORUM_PATH
+        added = await session.post(f"{url}/voters", json={"id": 4, "url": quorum.urls[4]})
         assert added.status == 200
         assert sorted((await added.json())["voters"]) == ["1", "2", "3", "4"]
-        removed = await session.delete(f"{asked}/voters/4")
+        removed = await session.delete(f"{url}/voters/4")
         assert removed.status == 200
-        told = await removed.json()
-        assert (told["role"], sorted(told["voters"])) == ("leader", ["1", "2", "3"])
-        assert {member["node_id"] for member in told["members"]} == {1, 2, 3}
-        unnamed = await session.post(f"{asked}/voters", json={"id": 4, "url": ""})
+        status = await removed.json()
+        assert (status["role"], sorted(status["voters"])) == ("leader", ["1", "2", "3"])
+        assert {member["node_id"] for member in status["members"]} == {1, 2, 3}
+        unnamed = await session.post(f"{url}/voters", json={"id": 4, "url": ""})
         assert (unnamed.status, await unnamed.text()) == (400, "'' is not of the form http://host:port")
-        assert (await session.post(f"{asked}/voters", data=b"{")).status == 400
-        assert (await session.delete(f"{asked}/voters/four")).status == 400
+        assert (await session.post(f"{url}/voters", data=b"{")).status == 400
+        assert (await session.delete(f"{url}/voters/four")).status == 400

@@ -1,4 +1,4 @@
-"""Brokers that are no voters, heartbeats and leases, over real HTTP on loopback; waits are for events."""
+"""Observers, heartbeats and leases, over real HTTP on loopback; every wait is for an event."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.protocol.errors import ErrorCode
 
-FAR_MS = 3_600_000
+LONG_MS = 3_600_000
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
     assert quorum.failures == []
 
 
-async def started(quorum: Quorum) -> int:
+async def start_all(quorum: Quorum) -> int:
     for node_id in quorum.voters:
         await quorum.start(node_id)
     return await quorum.leader()
@@ -46,15 +46,15 @@ def fenced(broker_id: int):
     return check
 
 
-def let_in(broker_id: int):
+def unfenced(broker_id: int):
     def check(image: ClusterImage) -> bool:
         return broker_id in image.brokers and not image.brokers[broker_id].fenced
 
     return check
 
 
-async def joined(client: MetadataClient, broker_id: int, admin_url: str = "") -> c.Heartbeat:
-    """Registers a broker, fenced, and has its first heartbeat let it in."""
+async def registered_broker(client: MetadataClient, broker_id: int, admin_url: str = "") -> c.Heartbeat:
+    """Register a fenced broker. Its first heartbeat unfences it."""
     registration = c.RegisterBroker(
         broker_id=broker_id,
         incarnation=register(broker_id).incarnation,
@@ -65,16 +65,18 @@ async def joined(client: MetadataClient, broker_id: int, admin_url: str = "") ->
     )
     registered = await client.submit(registration)
     image = await client.wait_for(lambda image: broker_id in image.brokers)
-    beat = c.Heartbeat(broker_id=broker_id, broker_epoch=registered.broker_epoch, image_index=image.index)
-    reply = await client.heartbeat(beat, timeout_s=10.0)
+    heartbeat = c.Heartbeat(
+        broker_id=broker_id, broker_epoch=registered.broker_epoch, image_index=image.index
+    )
+    reply = await client.heartbeat(heartbeat, timeout_s=10.0)
     assert (reply.error, reply.fenced) == (ErrorCode.NONE, False)
     assert reply.lease_ms > 0
-    return beat
+    return heartbeat
 
 
-async def test_an_observer_follows_and_asks(quorum: Quorum) -> None:
-    await started(quorum)
-    observer = (await quorum.observe(9, 2)).client  # it is told of one voter, who tells of the others
+async def test_observer_reads_the_log_and_submits_commands(quorum: Quorum) -> None:
+    await start_all(quorum)
+    observer = (await quorum.observe(9, 2)).client  # it knows one voter, which names the others
     await observer.submit(register())
     await observer.submit(topic("t"))
     assert has("t")(observer.image)
@@ -83,8 +85,8 @@ async def test_an_observer_follows_and_asks(quorum: Quorum) -> None:
     assert image == (await quorum.running[1].client.wait_for(lambda other: other.index == image.index))
 
 
-async def test_an_observer_survives_the_leader_and_the_voter_that_it_reads(quorum: Quorum) -> None:
-    leader = await started(quorum)
+async def test_observer_survives_the_leader_and_the_voter_it_reads_from(quorum: Quorum) -> None:
+    leader = await start_all(quorum)
     observing = await quorum.observe(9, 1, 2, 3)
     await observing.client.submit(register())
     await quorum.kill(leader)
@@ -97,9 +99,9 @@ async def test_an_observer_survives_the_leader_and_the_voter_that_it_reads(quoru
     assert has("two")(observing.client.image)
 
 
-async def test_an_observer_that_comes_late_reads_a_snapshot_and_then_the_log(quorum: Quorum) -> None:
+async def test_late_observer_reads_a_snapshot_and_then_the_log(quorum: Quorum) -> None:
     quorum.snapshot_entries = 5
-    leader = await started(quorum)
+    leader = await start_all(quorum)
     client = quorum.running[leader].client
     await client.submit(register())
     for number in range(20):
@@ -110,8 +112,8 @@ async def test_an_observer_that_comes_late_reads_a_snapshot_and_then_the_log(quo
     await observer.wait_for(has("later"))
 
 
-async def test_the_log_is_read_by_nodes_of_this_cluster_only(quorum: Quorum) -> None:
-    await started(quorum)
+async def test_log_is_served_to_nodes_of_this_cluster_only(quorum: Quorum) -> None:
+    await start_all(quorum)
     path = f"{LOG_PATH}?after=0&wait_ms=0"
     async with aiohttp.ClientSession() as session:
         for secret, signed, status in (
@@ -124,114 +126,116 @@ async def test_the_log_is_read_by_nodes_of_this_cluster_only(quorum: Quorum) -> 
                 assert response.status == status
 
 
-async def test_a_voter_that_does_not_know_a_broker_yet_has_the_notice_of_its_end_sent_again(
+async def test_end_notice_of_an_unknown_broker_is_to_be_retried(
     quorum: Quorum,
 ) -> None:
-    await started(quorum)
+    await start_all(quorum)
     voter = quorum.running[1]
 
-    async def tell(broker_epoch: int) -> int:
+    async def notify(broker_epoch: int) -> int:
         body = msgspec.msgpack.encode(ProcessEndNotice(9, broker_epoch))
         headers = Envelope(CLUSTER_ID, 9, 1).headers(SECRET, END_PATH, body)
         async with session.post(quorum.urls[1] + END_PATH, data=body, headers=headers) as response:
             return response.status
 
     async with aiohttp.ClientSession() as session:
-        assert await tell(5) == 503, "a sentinel tries again after that"
+        assert await notify(5) == 503, "a sentinel retries after that"
         registered = await voter.client.submit(register(9))
-        assert await tell(registered.broker_epoch) == 204
+        assert await notify(registered.broker_epoch) == 204
 
 
-async def test_a_broker_that_falls_silent_is_fenced(quorum: Quorum) -> None:
+async def test_silent_broker_is_fenced(quorum: Quorum) -> None:
     quorum.session_ms = 200
-    await started(quorum)
+    await start_all(quorum)
     observer = (await quorum.observe(9, *quorum.voters)).client
-    beat = await joined(observer, 9)
+    heartbeat = await registered_broker(observer, 9)
     image = await observer.wait_for(fenced(9))
-    assert image.brokers[9].broker_epoch == beat.broker_epoch
-    again = c.Heartbeat(broker_id=9, broker_epoch=beat.broker_epoch, image_index=image.index)
-    assert not (await observer.heartbeat(again, timeout_s=10.0)).fenced  # it is heard again, and let in
+    assert image.brokers[9].broker_epoch == heartbeat.broker_epoch
+    again = c.Heartbeat(broker_id=9, broker_epoch=heartbeat.broker_epoch, image_index=image.index)
+    assert not (await observer.heartbeat(again, timeout_s=10.0)).fenced  # unfenced again
 
 
-async def test_only_the_notice_of_its_own_host_fences_a_broker_before_its_session_ends(
+async def test_refused_connections_do_not_fence_a_broker_but_a_signed_notice_does(
     quorum: Quorum,
 ) -> None:
-    """A firewall can break its connections and refuse others while it serves under its lease."""
-    quorum.session_ms = FAR_MS
-    await started(quorum)
-    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+    """A firewall can break its connections and refuse new ones while it serves under its lease."""
+    quorum.session_ms = LONG_MS
+    await start_all(quorum)
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     observer = (await quorum.observe(9, *quorum.voters)).client
-    beat = await joined(observer, 9, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    watchers = [await met.get() for _ in quorum.voters]
+    heartbeat = await registered_broker(observer, 9, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    connections = [await accepted.get() for _ in quorum.voters]
     for member in quorum.running.values():
-        await member.client.wait_for(let_in(9))
+        await member.client.wait_for(unfenced(9))
     server.close()
-    for watcher in watchers:
+    for watcher in connections:
         watcher.close()
     voters = [member.node for member in quorum.running.values() if member.node.node_id in quorum.voters]
     while any(9 not in voter.dead_brokers for voter in voters):
         await wait_for_event(asyncio.Event(), 0.01)
-    await observer.heartbeat(beat, timeout_s=10.0)
+    await observer.heartbeat(heartbeat, timeout_s=10.0)
     assert not observer.image.brokers[9].fenced
-    for voter in voters:  # any of them may lead next
-        voter.process_ended(9, beat.broker_epoch)
+    for voter in voters:  # any of them may be the next leader
+        voter.process_ended(9, heartbeat.broker_epoch)
     await observer.wait_for(fenced(9))
 
 
-async def test_a_broker_that_others_cannot_reach_is_named_as_leader_again_after_a_session(
+async def test_suspicion_of_an_unreachable_broker_ends_after_one_session(
     quorum: Quorum,
 ) -> None:
-    """Its host refuses the connections of others for good, and its own heartbeats arrive."""
+    """Its host always refuses the connections of others, but its own heartbeats arrive."""
     quorum.session_ms = 1000
-    await started(quorum)
-    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+    await start_all(quorum)
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     await quorum.observe(9, *quorum.voters)
     observer = quorum.observers[0]
-    beat = await joined(observer.client, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    watchers = [await met.get() for _ in (*quorum.voters, 9)]
+    heartbeat = await registered_broker(
+        observer.client, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    )
+    connections = [await accepted.get() for _ in (*quorum.voters, 9)]
     for member in quorum.running.values():
-        await member.client.wait_for(let_in(8))
+        await member.client.wait_for(unfenced(8))
     server.close()
-    for watcher in watchers:
+    for watcher in connections:
         watcher.close()
     trackers = [observer.observer._dead_brokers]
     trackers += [member.node._heartbeats._dead_brokers for member in quorum.running.values()]
     while any(8 not in dead._suspicions for dead in trackers):
-        await observer.client.heartbeat(beat, timeout_s=10.0)
+        await observer.client.heartbeat(heartbeat, timeout_s=10.0)
         await wait_for_event(asyncio.Event(), 0.01)
     while any(dead.brokers for dead in trackers):
-        await observer.client.heartbeat(beat, timeout_s=10.0)
+        await observer.client.heartbeat(heartbeat, timeout_s=10.0)
         await wait_for_event(asyncio.Event(), 0.01)
 
 
-async def test_a_broker_that_is_no_voter_hears_of_a_death_though_nobody_decides_on_it(quorum: Quorum) -> None:
-    quorum.session_ms = FAR_MS
-    await started(quorum)
-    met: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
-    server = await asyncio.start_server(lambda reader, writer: met.put_nowait(writer), "127.0.0.1", 0)
+async def test_observer_detects_a_dead_broker_without_a_quorum(quorum: Quorum) -> None:
+    quorum.session_ms = LONG_MS
+    await start_all(quorum)
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    server = await asyncio.start_server(lambda reader, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
     observer = (await quorum.observe(9, *quorum.voters)).client
-    await joined(observer, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    watchers = [await met.get() for _ in (*quorum.voters, 9)]
+    await registered_broker(observer, 8, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    connections = [await accepted.get() for _ in (*quorum.voters, 9)]
     assert observer.dead_brokers == frozenset()
     for voter in quorum.voters:
         await quorum.kill(voter)
     server.close()
-    for watcher in watchers:
+    for watcher in connections:
         watcher.close()
     while observer.dead_brokers != {8}:
         await wait_for_event(asyncio.Event(), 0.01)
     assert not observer.image.brokers[8].fenced
 
 
-async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum) -> None:
-    quorum.session_ms = FAR_MS
-    leader = await started(quorum)
-    await joined(quorum.running[leader].client, leader, quorum.urls[leader])
+async def test_next_leader_fences_the_broker_of_a_killed_leader(quorum: Quorum) -> None:
+    quorum.session_ms = LONG_MS
+    leader = await start_all(quorum)
+    await registered_broker(quorum.running[leader].client, leader, quorum.urls[leader])
     followers = [member for n, member in quorum.running.items() if n != leader]
     for follower in followers:
-        await follower.client.wait_for(let_in(leader))
+        await follower.client.wait_for(unfenced(leader))
     broker_epoch = follower.client.image.brokers[leader].broker_epoch
     await quorum.kill(leader)
     for member in quorum.running.values():
@@ -239,12 +243,12 @@ async def test_a_killed_leaders_own_broker_is_fenced_by_the_next(quorum: Quorum)
     await follower.client.wait_for(fenced(leader))
 
 
-async def test_a_cut_off_leader_answers_no_read_and_extends_no_lease(quorum: Quorum) -> None:
-    """It goes on believing that it leads; the others have elected another, who has committed more."""
+async def test_partitioned_leader_serves_no_read_and_extends_no_lease(quorum: Quorum) -> None:
+    """It still believes that it is the leader; the others have elected another, which commits more."""
     quorum.settings = RaftSettings(quorum_ticks=1_000_000)
-    quorum.session_ms = FAR_MS
-    old = await started(quorum)
-    beat = await joined(quorum.running[old].client, old)
+    quorum.session_ms = LONG_MS
+    old = await start_all(quorum)
+    heartbeat = await registered_broker(quorum.running[old].client, old)
     quorum.cut_off = {old}
     others = {n: member for n, member in quorum.running.items() if n != old}
     for member in others.values():
@@ -255,33 +259,33 @@ async def test_a_cut_off_leader_answers_no_read_and_extends_no_lease(quorum: Quo
     with pytest.raises(MetadataUnavailable):
         await quorum.running[old].client.submit(nothing, timeout_s=0.2)
     with pytest.raises(MetadataUnavailable):
-        await quorum.running[old].client.heartbeat(beat, timeout_s=0.2)
-    asked = asyncio.gather(quorum.running[old].client.submit(nothing))
+        await quorum.running[old].client.heartbeat(heartbeat, timeout_s=0.2)
+    waiting = asyncio.gather(quorum.running[old].client.submit(nothing))
     quorum.cut_off = set()
-    await asked
-    assert has("new")(quorum.running[old].client.image)  # a read that begins sees what was committed before
+    await waiting
+    assert has("new")(quorum.running[old].client.image)  # a read sees everything committed before it began
 
 
-async def test_who_is_asked_tells_the_quorum_as_its_leader_sees_it(quorum: Quorum) -> None:
-    quorum.session_ms = FAR_MS
-    leader = await started(quorum)
+async def test_every_node_returns_the_leaders_view_of_the_quorum(quorum: Quorum) -> None:
+    quorum.session_ms = LONG_MS
+    leader = await start_all(quorum)
     observer = (await quorum.observe(9, 1, 2, 3)).client
-    await joined(observer, 9)
+    await registered_broker(observer, 9)
     for client in (*(running.client for running in quorum.running.values()), observer):
         status = await client.quorum()
         assert (status.node_id, status.leader, status.is_leader) == (leader, leader, True)
         assert [member.node_id for member in status.members if member.voter] == [1, 2, 3]
-        heard = [member.last_heard_ms for member in status.members]
-        assert all(heard)
-        assert all((member.last_caught_up_ms or 0) <= max(map(int, heard)) for member in status.members)
-        [following] = status.observers
-        assert (following.node_id, following.voter) == (9, False)
-        assert 0 < following.match_index <= status.last_index
-        assert following.last_heard_ms is not None
+        last_heard = [member.last_heard_ms for member in status.members]
+        assert all(last_heard)
+        assert all((member.last_caught_up_ms or 0) <= max(map(int, last_heard)) for member in status.members)
+        [reader] = status.observers
+        assert (reader.node_id, reader.voter) == (9, False)
+        assert 0 < reader.match_index <= status.last_index
+        assert reader.last_heard_ms is not None
 
 
-async def test_a_current_image_has_what_another_node_was_asked_for(quorum: Quorum) -> None:
-    await started(quorum)
+async def test_current_image_includes_commands_submitted_elsewhere(quorum: Quorum) -> None:
+    await start_all(quorum)
     observer = (await quorum.observe(9, 1, 2, 3)).client
     await observer.submit(register())
     for number, running in enumerate(quorum.running.values()):

@@ -35,7 +35,7 @@ async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
     assert quorum.failures == []
 
 
-async def test_elects_replicates_and_forwards(quorum: Quorum) -> None:
+async def test_quorum_elects_replicates_and_forwards(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     leader = await quorum.leader()
@@ -43,13 +43,13 @@ async def test_elects_replicates_and_forwards(quorum: Quorum) -> None:
     await follower.client.submit(register())
     created = await follower.client.submit(topic("t"))
     assert created.topics[0].error == ErrorCode.NONE
-    assert has("t")(follower.client.image)  # the reply is held until it shows where it was asked
+    assert has("t")(follower.client.image)  # the reply waits until this node's image includes it
     for member in quorum.running.values():
         image = await member.client.wait_for(has("t"))
         assert image.topic("t") == follower.client.image.topic("t")
 
 
-async def test_survives_its_leader_and_the_old_one_catches_up_from_its_log(quorum: Quorum) -> None:
+async def test_quorum_survives_its_leader_which_then_catches_up(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     first = await quorum.leader()
@@ -66,15 +66,15 @@ async def test_survives_its_leader_and_the_old_one_catches_up_from_its_log(quoru
     assert has("before")(image)
 
 
-async def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_goes_on(quorum: Quorum) -> None:
+async def test_leader_with_a_hung_disk_is_replaced_and_later_follows(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     hung = await quorum.leader()
     member = quorum.running[hung]
     broker = await member.client.submit(register())
     observing = await quorum.observe(4, hung)
-    goes_on = threading.Event()
-    member.disk.submit(goes_on.wait)
+    may_continue = threading.Event()
+    member.disk.submit(may_continue.wait)
     try:
         lost = asyncio.gather(member.client.submit(topic("lost")), return_exceptions=True)
         others = [other for n, other in quorum.running.items() if n != hung]
@@ -82,15 +82,15 @@ async def test_a_leader_whose_disk_hangs_is_replaced_and_follows_when_it_goes_on
         (unknown,) = await lost
         assert isinstance(unknown, MetadataUnavailable) and unknown.applied_unknown
         await others[0].client.submit(topic("after"))
-        await observing.client.wait_for(has("after"))  # it has turned away from the one that hangs
-        beat = c.Heartbeat(broker_id=1, broker_epoch=broker.broker_epoch, image_index=1)
-        assert (await member.client.heartbeat(beat)).error is ErrorCode.NONE  # of who leads now
+        await observing.client.wait_for(has("after"))  # the observer has left the node that hangs
+        heartbeat = c.Heartbeat(broker_id=1, broker_epoch=broker.broker_epoch, image_index=1)
+        assert (await member.client.heartbeat(heartbeat)).error is ErrorCode.NONE  # from the new leader
     finally:
-        goes_on.set()
+        may_continue.set()
     await member.client.wait_for(has("after"))
 
 
-async def test_a_node_that_missed_too_much_gets_a_snapshot(quorum: Quorum) -> None:
+async def test_node_that_lags_too_far_gets_a_snapshot(quorum: Quorum) -> None:
     quorum.snapshot_entries = 5
     for n in (1, 2, 3):
         await quorum.start(n)
@@ -106,12 +106,12 @@ async def test_a_node_that_missed_too_much_gets_a_snapshot(quorum: Quorum) -> No
     assert back.node.core.log.snapshot.index > 5
     assert image.topics == client.image.topics
     await quorum.kill(absent)
-    again = await quorum.start(absent)  # from its own disk, the snapshot among it
+    again = await quorum.start(absent)  # from its own disk, which has the snapshot
     assert again.node.core.log.snapshot.index > 5
     await again.client.wait_for(has("t19"))
 
 
-async def test_a_minority_serves_no_command(quorum: Quorum) -> None:
+async def test_minority_commits_no_command(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     leader = await quorum.leader()
@@ -123,7 +123,7 @@ async def test_a_minority_serves_no_command(quorum: Quorum) -> None:
     assert not has("t")(client.image)
 
 
-async def test_commands_of_all_nodes_at_once_are_all_judged_once(quorum: Quorum) -> None:
+async def test_concurrent_commands_of_all_nodes_are_evaluated_exactly_once(quorum: Quorum) -> None:
     for n in (1, 2, 3):
         await quorum.start(n)
     await quorum.running[1].client.submit(register())
@@ -141,11 +141,11 @@ async def test_commands_of_all_nodes_at_once_are_all_judged_once(quorum: Quorum)
         (Envelope("another", 2, 1), SECRET, 403),
         (Envelope(CLUSTER_ID, 2, 3), SECRET, 403),
         (Envelope(CLUSTER_ID, 9, 1), SECRET, 403),
-        (Envelope(CLUSTER_ID, 3, 1), SECRET, 403),  # signs a message in another voter's name
+        (Envelope(CLUSTER_ID, 3, 1), SECRET, 403),  # signs a message whose sender is another voter
         (Envelope(CLUSTER_ID, 2, 1), SECRET, 204),
     ],
 )
-async def test_only_signed_messages_of_this_cluster_are_taken(
+async def test_only_signed_messages_of_this_cluster_are_accepted(
     quorum: Quorum, envelope: Envelope, secret: bytes, status: int
 ) -> None:
     await quorum.start(1)
@@ -158,7 +158,7 @@ async def test_only_signed_messages_of_this_cluster_are_taken(
         assert response.status == status
 
 
-async def test_what_there_is_at_once_comes_in_the_response_and_is_signed(quorum: Quorum) -> None:
+async def test_immediate_replies_come_in_the_signed_response(quorum: Quorum) -> None:
     await quorum.start(1)
     body = encode_messages((VoteRequest(term=1, sender=2, to=1, last_index=0, last_term=0, pre_vote=True),))
     headers = Envelope(CLUSTER_ID, 2, 1, nonce="once").headers(SECRET, STEP_PATH, body)
@@ -166,21 +166,21 @@ async def test_what_there_is_at_once_comes_in_the_response_and_is_signed(quorum:
         aiohttp.ClientSession() as session,
         session.post(quorum.urls[1] + STEP_PATH, data=body, headers=headers) as response,
     ):
-        answer = await response.read()
-    assert is_signed_response(response.headers, SECRET, headers[SIGNATURE], 200, answer)
+        body_of_response = await response.read()
+    assert is_signed_response(response.headers, SECRET, headers[SIGNATURE], 200, body_of_response)
     granted = VoteReply(term=1, sender=1, to=2, granted=True, pre_vote=True)
-    assert granted in decode_messages(answer)  # it may stand as well, and ask for this node's vote
+    assert granted in decode_messages(body_of_response)  # node 1 may also request votes itself
 
 
 @pytest.mark.parametrize("path", [STEP_PATH, SUBMIT_PATH])
-async def test_bodies_that_are_too_large_or_not_ours_are_refused(quorum: Quorum, path: str) -> None:
+async def test_oversized_and_malformed_bodies_are_rejected(quorum: Quorum, path: str) -> None:
     await quorum.start(1)
     async with aiohttp.ClientSession() as session:
         headers = {"Content-Length": str(MAX_BODY_BYTES + 1)}
         reader, writer = await asyncio.open_connection("127.0.0.1", quorum.ports[1])
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {headers['Content-Length']}\r\n\r\n"
         writer.write(head.encode())
-        assert b" 413 " in await reader.readline()  # before a byte of the body was sent
+        assert b" 413 " in await reader.readline()  # before any of the body is sent
         writer.close()
         junk = b"\xc1 not msgpack"
         signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, path, junk)

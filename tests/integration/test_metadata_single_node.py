@@ -1,4 +1,4 @@
-"""A quorum of one through the same Raft core and write-ahead log as a cluster."""
+"""A quorum of one, which uses the same Raft core and write-ahead log as a cluster."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ from tierlog.protocol.errors import ErrorCode
 
 
 class OneNode:
-    """Starts and stops a node on a directory; a task that fails fails the test."""
+    """Starts and stops a node on a directory. A failed task fails the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ def register() -> c.RegisterBroker:
     )
 
 
-async def test_leads_at_once_and_commits_what_is_asked(one_node: OneNode) -> None:
+async def test_single_node_is_leader_at_once_and_commits_commands(one_node: OneNode) -> None:
     async with one_node.running() as node:
         assert node.is_leader
         client = MetadataClient(node)
@@ -66,7 +66,7 @@ async def test_leads_at_once_and_commits_what_is_asked(one_node: OneNode) -> Non
         assert again.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_a_restart_forgets_nothing(one_node: OneNode) -> None:
+async def test_metadata_survives_a_restart(one_node: OneNode) -> None:
     async with one_node.running() as node:
         client = MetadataClient(node)
         await client.submit(register())
@@ -79,7 +79,7 @@ async def test_a_restart_forgets_nothing(one_node: OneNode) -> None:
         assert node.image.index > before.index  # a new leader commits an entry of its own
 
 
-async def test_a_restart_from_a_snapshot_forgets_nothing(one_node: OneNode) -> None:
+async def test_metadata_survives_a_restart_from_a_snapshot(one_node: OneNode) -> None:
     async with one_node.running(snapshot_entries=5, keep_entries=2) as node:
         client = MetadataClient(node)
         await client.submit(register())
@@ -92,7 +92,7 @@ async def test_a_restart_from_a_snapshot_forgets_nothing(one_node: OneNode) -> N
         assert node.image.topics == before.topics
 
 
-async def test_topics_that_come_and_go_do_not_make_the_log_in_memory_grow(one_node: OneNode) -> None:
+async def test_created_and_deleted_topics_do_not_grow_the_log_in_memory(one_node: OneNode) -> None:
     async with one_node.running(keep_entries=2) as node:
         client = MetadataClient(node)
         await client.submit(register())
@@ -102,19 +102,19 @@ async def test_topics_that_come_and_go_do_not_make_the_log_in_memory_grow(one_no
             assert made.topics[0].error == 0
             gone = await client.submit(c.DeleteTopics(topics=(c.TopicRef(name=topic.name),)))
             assert gone.topics[0].error == 0
-        held = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
+        entries = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
         assert node.core.log.snapshot.index > 0
-        assert sum(len(entry.payload) for entry in held) < 2 * SNAPSHOT_MIN_BYTES
+        assert sum(len(entry.payload) for entry in entries) < 2 * SNAPSHOT_MIN_BYTES
 
 
-async def test_commands_at_the_same_time_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:
+async def test_concurrent_commands_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:
     async with one_node.running() as node:
         client = MetadataClient(node)
         await client.submit(register())
         images: list[int] = []
         client.subscribe(lambda old, new: images.append(new.index))
-        asked = [client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
-        replies = await asyncio.gather(*asked)
+        submitted = [client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
+        replies = await asyncio.gather(*submitted)
         assert [reply.topics[0].error for reply in replies] == [0] * 50
         assert images == sorted(images)
         assert len(images) < 50  # published once per committed batch
@@ -129,7 +129,7 @@ async def test_wait_for_sees_a_later_image(one_node: OneNode) -> None:
         assert (await waiting).topic("t") is not None
 
 
-async def test_a_directory_of_another_cluster_is_refused(one_node: OneNode) -> None:
+async def test_directory_of_another_cluster_is_rejected(one_node: OneNode) -> None:
     async with one_node.running():
         pass
     with pytest.raises(ForeignDirectory, match=r"cluster\.id=c1"):
@@ -137,7 +137,7 @@ async def test_a_directory_of_another_cluster_is_refused(one_node: OneNode) -> N
             pass
 
 
-async def test_after_stop_commands_fail(one_node: OneNode) -> None:
+async def test_commands_fail_after_stop(one_node: OneNode) -> None:
     async with one_node.running() as node:
         pass
     with pytest.raises(MetadataUnavailable):
@@ -153,7 +153,7 @@ class FailingDisk(OsFiles):
         super().sync(fd)
 
 
-async def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: Path) -> None:
+async def test_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: Path) -> None:
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
     files = FailingDisk()
@@ -165,7 +165,7 @@ async def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: 
     with pytest.raises(MetadataUnavailable) as unknown:
         await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
     assert unknown.value.applied_unknown
-    files.failing = False  # the kernel may have dropped the pages: nothing is promised any more
+    files.failing = False  # the kernel may have dropped the pages, so a later fsync proves nothing
     with pytest.raises(MetadataUnavailable) as refused:
         await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
     assert not refused.value.applied_unknown
@@ -176,21 +176,21 @@ async def test_a_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: 
     assert [type(failure) for failure in failures] == [OSError]
 
 
-async def test_a_subscriber_that_fails_stops_neither_the_node_nor_the_others(one_node: OneNode) -> None:
+async def test_failing_subscriber_affects_neither_the_node_nor_other_subscribers(one_node: OneNode) -> None:
     async with one_node.running() as node:
-        heard: list[int] = []
+        indexes: list[int] = []
 
         def fail(old: object, new: object) -> None:
             raise KeyError("a bug of the subscriber's own")
 
         node.subscribe(fail)
-        node.subscribe(lambda old, new: heard.append(new.index))
+        node.subscribe(lambda old, new: indexes.append(new.index))
         client = MetadataClient(node)
         await client.submit(register())
-        assert heard == [client.image.index]
+        assert indexes == [client.image.index]
 
 
-async def test_a_predicate_that_fails_tells_who_waits(one_node: OneNode) -> None:
+async def test_failing_predicate_fails_its_waiter(one_node: OneNode) -> None:
     async with one_node.running() as node:
         client = MetadataClient(node)
         waiting = asyncio.ensure_future(client.wait_for(lambda image: bool(image.brokers) and 1 // 0 == 0))

@@ -1,4 +1,4 @@
-"""The disks of a majority are lost: one voter goes on alone with what it holds, and others join it anew."""
+"""Recovery after a majority lost its disks: one voter continues alone, and others join it again."""
 
 import random
 from contextlib import closing
@@ -34,7 +34,7 @@ def replicated(name: str) -> c.CreateTopics:
 
 
 def epochs(image: ClusterImage) -> dict[tuple[str, int], tuple[int, int]]:
-    """Of leaders, and of partitions."""
+    """Leader epoch and partition epoch of each partition."""
     return {
         (one.name, number): (partition.leader_epoch, partition.partition_epoch)
         for one in image.topics.values()
@@ -42,7 +42,7 @@ def epochs(image: ClusterImage) -> dict[tuple[str, int], tuple[int, int]]:
     }
 
 
-async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> None:
+async def test_one_of_three_voters_is_recovered_and_others_join(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path)
     for node_id in (1, 2, 3):
         await quorum.start(node_id)
@@ -62,18 +62,18 @@ async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> Non
         quorum.wipe(lost)
 
     with recovery(tmp_path / "3") as recovering:
-        held = recovering.summary
-        assert (held.node_id, held.cluster_id, held.voters) == (3, CLUSTER_ID, (1, 2, 3))
-        assert (held.topics, held.partitions) == (4, 7)
-        assert held.last_index >= before.index
+        summary = recovering.summary
+        assert (summary.node_id, summary.cluster_id, summary.voters) == (3, CLUSTER_ID, (1, 2, 3))
+        assert (summary.topics, summary.partitions) == (4, 7)
+        assert summary.last_index >= before.index
         recovering.apply()
 
-    alone = await quorum.start(3)  # by its settings there are three
-    assert alone.node.is_leader
-    assert set(alone.node.voters) == {3}
-    assert alone.node.core.term > held.term + TERM_GAP
-    assert alone.node.directory_id != old_directory
-    after = alone.client.image
+    single = await quorum.start(3)  # its settings name three
+    assert single.node.is_leader
+    assert set(single.node.voters) == {3}
+    assert single.node.core.term > summary.term + TERM_GAP
+    assert single.node.directory_id != old_directory
+    after = single.client.image
     assert after.topic_ids == before.topic_ids
     assert [one for one in (1, 2, 3) if after.brokers[one].fenced] == [1, 2]
     orders = after.topic("orders")
@@ -83,13 +83,13 @@ async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> Non
     now, then = epochs(after), epochs(before)
     assert now.keys() == then.keys()
     assert all(now[one][0] > then[one][0] and now[one][1] > then[one][1] for one in then)
-    await alone.client.submit(topic("after"))
-    await observer.client.wait_for(has("after"))  # though it may have been further than the log that is left
+    await single.client.submit(topic("after"))
+    await observer.client.wait_for(has("after"))  # even if it had read further than the remaining log
 
-    for joins in (1, 2):
-        await quorum.start(joins)
-        await alone.node.add_voter(joins, quorum.urls[joins])
-        await quorum.running[joins].client.wait_for(has("after"))
+    for joining in (1, 2):
+        await quorum.start(joining)
+        await single.node.add_voter(joining, quorum.urls[joining])
+        await quorum.running[joining].client.wait_for(has("after"))
     await quorum.kill(3)
     await quorum.running[1].client.submit(topic("without"))
     assert set(quorum.running[1].node.voters) == {1, 2, 3}
@@ -97,7 +97,7 @@ async def test_one_of_three_goes_on_alone_and_others_join(tmp_path: Path) -> Non
     assert quorum.failures == []
 
 
-async def test_an_old_voter_that_turns_up_after_all_is_not_listened_to(tmp_path: Path) -> None:
+async def test_lost_voter_that_returns_is_rejected(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path)
     for node_id in (1, 2, 3):
         await quorum.start(node_id)
@@ -110,26 +110,26 @@ async def test_an_old_voter_that_turns_up_after_all_is_not_listened_to(tmp_path:
         await quorum.kill(node_id)
     with recovery(tmp_path / "3") as recovering:
         recovering.apply()
-    alone, old = await quorum.start(3), await quorum.start(1)
-    assert not old.node.admits(3, alone.node.directory_id)
+    single, returned = await quorum.start(3), await quorum.start(1)
+    assert not returned.node.admits(3, single.node.directory_id)
     with pytest.raises(Exception, match="remains a learner"):
-        await alone.node.add_voter(1, quorum.urls[1], timeout_s=0.5)
-    assert set(old.node.voters) == {1, 2, 3}
+        await single.node.add_voter(1, quorum.urls[1], timeout_s=0.5)
+    assert set(returned.node.voters) == {1, 2, 3}
     await quorum.close()
     assert quorum.failures == []
 
 
-async def test_what_needs_no_recovery_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_directory_that_needs_no_recovery_is_unchanged(tmp_path: Path) -> None:
     quorum = Quorum(tmp_path, (1,))
     await quorum.start(1)
     await quorum.running[1].client.submit(register())
     await quorum.kill(1)
     with recovery(tmp_path / "1") as recovering:
         recovering.apply()
-    there = loaded(tmp_path / "1", 1)
+    before = loaded(tmp_path / "1", 1)
     with pytest.raises(NotRecoverable, match="already the only voter"):
         recovery(tmp_path / "1")
-    assert loaded(tmp_path / "1", 1) == there
+    assert loaded(tmp_path / "1", 1) == before
     with pytest.raises(NotRecoverable, match="contains no quorum metadata"):
         recovery(tmp_path)
     loaded(tmp_path / "2", 2)

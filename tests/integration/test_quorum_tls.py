@@ -1,4 +1,4 @@
-"""Mutual TLS of the quorum and of the admin API: who has no certificate of the CA is not heard."""
+"""Mutual TLS of the quorum and of the admin API: peers without a certificate of the CA are rejected."""
 
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -55,20 +55,18 @@ def foreign(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 async def quorum_of(tmp_path: Path) -> AsyncIterator[Start]:
-    made: list[Quorum] = []
+    quorums: list[Quorum] = []
 
     def start(certificates: Mapping[int, TlsFiles]) -> Quorum:
-        made.append(Quorum(tmp_path / "quorum", certificates=certificates))
-        return made[0]
+        quorums.append(Quorum(tmp_path / "quorum", certificates=certificates))
+        return quorums[0]
 
     yield start
-    await made[0].close()
-    assert made[0].failures == []
+    await quorums[0].close()
+    assert quorums[0].failures == []
 
 
-async def test_members_and_observers_of_one_ca_understand_each_other(
-    quorum_of: Start, authority: Authority
-) -> None:
+async def test_members_and_observers_of_one_ca_communicate(quorum_of: Start, authority: Authority) -> None:
     quorum = quorum_of({n: authority.issue(f"node-{n}") for n in (1, 2, 3, 4)})
     for n in (1, 2, 3):
         await quorum.start(n)
@@ -81,10 +79,10 @@ async def test_members_and_observers_of_one_ca_understand_each_other(
     assert (await observing.client.submit(topic("of-an-observer"))).topics[0].error == ErrorCode.NONE
 
 
-async def test_a_member_of_a_foreign_ca_is_not_heard_and_hears_nothing(
+async def test_member_with_a_foreign_ca_is_isolated(
     quorum_of: Start, authority: Authority, foreign: Authority
 ) -> None:
-    """It has the secret, and its address is right."""
+    """It has the secret, and the others know its address."""
     quorum = quorum_of({1: authority.issue("1"), 2: authority.issue("2"), 3: foreign.issue("3")})
     for n in (1, 2, 3):
         await quorum.start(n)
@@ -98,7 +96,7 @@ async def test_a_member_of_a_foreign_ca_is_not_heard_and_hears_nothing(
     assert 3 not in quorum.running[1].peers.watched
 
 
-async def test_nothing_is_said_in_the_clear_to_a_member_with_certificates(
+async def test_nothing_is_sent_in_plain_text_to_a_member_with_certificates(
     quorum_of: Start, authority: Authority
 ) -> None:
     quorum = quorum_of({n: authority.issue(f"node-{n}") for n in (1, 2, 3)})
@@ -110,7 +108,7 @@ async def test_nothing_is_said_in_the_clear_to_a_member_with_certificates(
         await quorum.running[1].peers.status(3)
 
 
-async def test_without_a_certificate_of_the_ca_no_route_answers(
+async def test_every_route_requires_a_certificate_of_the_ca(
     quorum_of: Start, authority: Authority, foreign: Authority
 ) -> None:
     quorum = quorum_of({n: authority.issue(f"node-{n}") for n in (1, 2, 3)})
@@ -118,34 +116,34 @@ async def test_without_a_certificate_of_the_ca_no_route_answers(
         await quorum.start(n)
     await quorum.leader()
     bare = ssl.create_default_context(cafile=authority.certificate_file)
-    stranger = ssl.create_default_context(cafile=authority.certificate_file)
-    files = foreign.issue("stranger")
-    stranger.load_cert_chain(files.certificate, files.key)
+    foreign_client = ssl.create_default_context(cafile=authority.certificate_file)
+    files = foreign.issue("foreign_client")
+    foreign_client.load_cert_chain(files.certificate, files.key)
     async with aiohttp.ClientSession() as client:
         for method, path in ROUTES:
             url = quorum.urls[1] + path
             signed = Envelope(CLUSTER_ID, 2, 1).headers(SECRET, path, b"")
-            async with client.request(method, url, headers=signed, ssl=bare) as answer:
-                assert (answer.status, path) == (403, path)
+            async with client.request(method, url, headers=signed, ssl=bare) as response:
+                assert (response.status, path) == (403, path)
             with pytest.raises(aiohttp.ClientError):
-                await client.request(method, url, headers=signed, ssl=stranger)
+                await client.request(method, url, headers=signed, ssl=foreign_client)
             with pytest.raises(aiohttp.ClientError):
                 await client.request(method, url.replace("https", "http"), headers=signed)
 
 
-async def test_a_certificate_does_not_stand_for_the_secret(quorum_of: Start, authority: Authority) -> None:
+async def test_certificate_does_not_replace_the_secret(quorum_of: Start, authority: Authority) -> None:
     quorum = quorum_of({n: authority.issue(f"node-{n}") for n in (1, 2, 3)})
     await quorum.start(1)
-    own = authority.issue("operator").client()
+    operator_tls = authority.issue("operator").client()
     async with aiohttp.ClientSession() as client:
         for method, path in ROUTES[:5]:
-            async with client.request(method, quorum.urls[1] + path, ssl=own) as answer:
-                assert (answer.status, path) == (401, path)
-        async with client.get(quorum.urls[1] + STATUS_PATH, ssl=own) as answer:
-            assert answer.status == 200
+            async with client.request(method, quorum.urls[1] + path, ssl=operator_tls) as response:
+                assert (response.status, path) == (401, path)
+        async with client.get(quorum.urls[1] + STATUS_PATH, ssl=operator_tls) as response:
+            assert response.status == 200
 
 
-def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+def test_error_names_files_that_are_not_certificates(tmp_path: Path) -> None:
     files = TlsFiles(certificate=tmp_path / "a", key=tmp_path / "b", ca=tmp_path / "c")
     with pytest.raises(OSError, match=str(tmp_path / "a")):
         files.server()
@@ -159,7 +157,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:
 def test_three_processes_and_an_operator(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = authority.issue("node")  # one for all: they share an address
+    files = authority.issue("node")  # one certificate for all, since they share an address
     settings = {
         "controller.quorum.ssl.certificate": files.certificate,
         "controller.quorum.ssl.key": files.key,
@@ -173,15 +171,15 @@ def test_three_processes_and_an_operator(
 
         url = cluster.nodes[1].admin_url
         assert url.startswith("https://")
-        asked = ("broker", "list", "--admin", url)
-        assert "CERTIFICATE_VERIFY_FAILED" in run(*asked).stderr
+        command = ("broker", "list", "--admin", url)
+        assert "CERTIFICATE_VERIFY_FAILED" in run(*command).stderr
         monkeypatch.setenv("TIERLOG_ADMIN_CA", str(files.ca))
-        refused = run(*asked)
+        refused = run(*command)
         assert refused.returncode == 1 and "certificate" in refused.stderr
         operator = authority.issue("operator")
         monkeypatch.setenv("TIERLOG_ADMIN_CERTIFICATE", str(operator.certificate))
         monkeypatch.setenv("TIERLOG_ADMIN_KEY", str(operator.key))
-        assert run(*asked).returncode == 0
+        assert run(*command).returncode == 0
         assert run("cluster", "health", "--wait", "60", "--admin", url).returncode == 0
-        cluster.nodes[2].stop()  # it hands over what it leads, and its servers close
+        cluster.nodes[2].stop()  # hands over its leaderships, and closes its servers
         assert "no other took over in time" not in cluster.nodes[2].log_tail()

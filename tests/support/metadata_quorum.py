@@ -37,7 +37,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 class CuttablePeers(HttpPeers):
-    """The network between members may be cut; what observers and clients say still arrives."""
+    """Drops Raft messages to and from the nodes in `cut_off`. Other requests still arrive."""
 
     def __init__(self, quorum: "Quorum", node_id: int, tasks: TaskGroup) -> None:
         super().__init__(node_id, CLUSTER_ID, SECRET, tasks, quorum.certificates.get(node_id))
@@ -49,13 +49,13 @@ class CuttablePeers(HttpPeers):
 
 
 class Running:
-    """A node with its server, in the order in which a process would start and stop them."""
+    """A node with its server, started and stopped in the order of a real process."""
 
     def __init__(self, quorum: "Quorum", node_id: int) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
         self.peers = CuttablePeers(quorum, node_id, self.tasks)
         self.disk = ThreadPoolExecutor(1)
-        """What is submitted to it is done before the node's next write."""
+        """A job submitted to it runs before the node's next write."""
         self.node = MetadataNode(
             node_id,
             {n: quorum.urls[n] for n in quorum.voters or ({1} - {node_id})},
@@ -89,7 +89,7 @@ class Running:
         self.disk.shutdown()
 
 
-class Observing:
+class RunningObserver:
     def __init__(self, quorum: "Quorum", node_id: int, voters: Iterable[int]) -> None:
         self.tasks = TaskGroup(lambda name, failure: quorum.failures.append(failure))
         peers = HttpPeers(node_id, CLUSTER_ID, SECRET, self.tasks, quorum.certificates.get(node_id))
@@ -111,7 +111,7 @@ class Observing:
 
 
 class Quorum:
-    """`voters` are those of the settings; none: node 1 is alone, and the others are told of it. Nodes 1 to 4
+    """`voters`: as in the settings; if empty, node 1 is a quorum of one and the others know it. Nodes 1 to 4
     have addresses."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Quorum:
         voters: Iterable[int] = (1, 2, 3),
         certificates: Mapping[int, TlsFiles] | None = None,
     ) -> None:
-        """`certificates`: by node; none at all: they speak in the clear."""
+        """`certificates`: by node; None: plain HTTP."""
         self.directory = directory
         self.voters = tuple(voters)
         self.settings: RaftSettings | None = None
@@ -128,7 +128,7 @@ class Quorum:
         self.balance: BalanceSettings | None = None
         self.starts = 0
         self.cut_off: set[int] = set()
-        self.observers: list[Observing] = []
+        self.observers: list[RunningObserver] = []
         self.failures: list[BaseException] = []
         self.snapshot_entries = 10_000
         self.listeners = {n: listen() for n in (1, 2, 3, 4)}
@@ -144,15 +144,15 @@ class Quorum:
         await member.start(self.listeners.pop(node_id, None) or listen(self.ports[node_id]))
         return member
 
-    async def observe(self, node_id: int, *voters: int) -> "Observing":
-        """A node that is no member; it is told of some voters only."""
-        observing = Observing(self, node_id, voters)
+    async def observe(self, node_id: int, *voters: int) -> "RunningObserver":
+        """Start an observer that knows these voters only."""
+        observing = RunningObserver(self, node_id, voters)
         self.observers.append(observing)
         await observing.observer.start()
         return observing
 
     async def watched(self) -> None:
-        """Returns when each member would notice the death of any other."""
+        """Wait until each member would detect the death of any other."""
         for member in self.running.values():
             others = set(self.running) - {member.node.node_id}
             await member.node.status_when(lambda _, m=member, o=others: m.peers.watched >= o)
@@ -161,7 +161,7 @@ class Quorum:
         await self.running.pop(node_id).stop()
 
     def move(self, node_id: int) -> None:
-        """To another port; who is told of it is the test's business."""
+        """Give the node another port. The test has to update the quorum."""
         self.listeners[node_id] = listen()
         self.ports[node_id] = self.listeners[node_id].getsockname()[1]
         self.urls[node_id] = f"{self.scheme}://127.0.0.1:{self.ports[node_id]}"
@@ -170,14 +170,14 @@ class Quorum:
         shutil.rmtree(self.directory / str(node_id))
 
     async def leader(self) -> int:
-        """The one that leads once a command has been committed: any node may be asked."""
-        return await self._led(next(iter(self.running)))
+        """The leader, once a command has been committed."""
+        return await self._leader_known_to(next(iter(self.running)))
 
-    async def _led(self, asked: int) -> int:
+    async def _leader_known_to(self, node: int) -> int:
         while True:
-            await self.running[asked].client.submit(c.ConfirmRemoteDeleted(uuids=()))
+            await self.running[node].client.submit(c.ConfirmRemoteDeleted(uuids=()))
             for node_id, member in self.running.items():
-                if member.node.is_leader:  # it may have lost its leadership again, on a busy machine
+                if member.node.is_leader:  # on a busy machine it may have lost its leadership again
                     return node_id
 
     async def add_voter(self, node_id: int) -> None:
@@ -187,11 +187,11 @@ class Quorum:
         await self._by_leader(node_id, lambda node: node.remove_voter(node_id))
 
     async def _by_leader(self, changed: int, change: Callable[[MetadataNode], Awaitable[None]]) -> None:
-        """Of another, if it loses its leadership meanwhile, as on a busy machine it may."""
-        asked = next(n for n in self.running if n != changed)
+        """Repeat the change if the leader loses its leadership, as may happen on a busy machine."""
+        other = next(n for n in self.running if n != changed)
         while True:
             with contextlib.suppress(NotTheLeader):
-                return await change(self.running[await self._led(asked)].node)
+                return await change(self.running[await self._leader_known_to(other)].node)
 
     async def close(self) -> None:
         for observing in self.observers:

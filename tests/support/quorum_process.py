@@ -1,8 +1,8 @@
-"""One voter as a process of its own: `python quorum_process.py ID DIRECTORY ELECTION_TICKS ID=PORT…`.
+"""One voter as a separate process: `python quorum_process.py ID DIRECTORY ELECTION_TICKS ID=PORT…`.
 
-It prints lines: "serves", "watches" once it would notice the death of each of the others, and "leads"
-whenever it begins to. It stands for election when told to "campaign", commits so many commands when told to
-"commit COUNT AT_ONCE", and ends with its standard input.
+It prints "serves" after the start, "watches" once it would detect the death of any other voter, and "leads"
+each time it becomes leader. Commands on standard input: "campaign" starts an election, "commit COUNT AT_ONCE"
+commits that many commands. It ends at the end of its input.
 """
 
 import asyncio
@@ -47,28 +47,28 @@ async def serve(node_id: int, directory: Path, election_ticks: int, ports: dict[
     await node.start()
     await server.start(listener)
     print("serves", flush=True)
-    tasks.spawn("tells of peers", tell_watch(node, peers))
-    tasks.spawn("tells of leading", tell_lead(node))
-    await obey(node)
+    tasks.spawn("reports the watch", report_watch(node, peers))
+    tasks.spawn("reports leadership", report_leadership(node))
+    await run_commands(node)
     await server.close()
     await node.stop()
     await tasks.close()
 
 
-async def tell_watch(node: MetadataNode, peers: HttpPeers) -> None:
+async def report_watch(node: MetadataNode, peers: HttpPeers) -> None:
     await node.status_when(lambda _: peers.watched == node.voters.keys() - {node.node_id}, 3600.0)
     print("watches", flush=True)
 
 
-async def tell_lead(node: MetadataNode) -> None:
+async def report_leadership(node: MetadataNode) -> None:
     while True:
         await node.status_when(lambda _: node.is_leader, 3600.0)
         print("leads", flush=True)
         await node.status_when(lambda _: not node.is_leader, 3600.0)
 
 
-async def obey(node: MetadataNode) -> None:
-    """Until there is nobody who could say anything."""
+async def run_commands(node: MetadataNode) -> None:
+    """Run commands until the end of standard input."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
@@ -83,7 +83,7 @@ async def obey(node: MetadataNode) -> None:
 
 
 async def commit(node: MetadataNode, count: int, at_once: int) -> float:
-    """Seconds for so many commands, each an entry, with so many under way at any time."""
+    """Seconds to commit `count` commands, each an entry, with `at_once` in flight."""
     command = RegisterBroker(broker_id=1, incarnation=UUID(int=1), host="h", port=1, admin_url="")
     left = iter(range(count))
 
