@@ -1,7 +1,7 @@
-"""What the files of a log say, one document per thing: for `tierlog log dump`.
+"""Dump of a log's files as a stream of documents, for `tierlog log dump`.
 
-Documents are plain dictionaries with a `kind`; damage is one of them, and reading goes on behind it where
-that is possible.
+A document is a dictionary with a `kind`. Damage is a document too, and reading continues after it where
+possible.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from tierlog.broker.storage_tools.offline import (
     NotALog,
     find_partitions,
     read_batches,
-    without_zeros,
+    without_trailing_zeros,
 )
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
@@ -47,12 +47,12 @@ Document = dict[str, Any]
 
 PROPERTIES = ("meta.properties", "partition.metadata")
 OFFSET_CHECKPOINT = "-offset-checkpoint"
-_SET_ASIDE = (".deleted", ".swap", ".cleaned")
+_TEMPORARY_SUFFIXES = (".deleted", ".swap", ".cleaned")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Offsets in [start, end); `keys` gives records without their values."""
+    """Offsets in [start, end). `keys` selects records without their values."""
 
     start: int = 0
     end: int | None = None
@@ -64,7 +64,7 @@ class Wanted:
 
 
 def dump(path: Path, wanted: Wanted) -> Iterator[Document]:
-    """Of one file, of all files of a partition, or of a whole data directory. Raises NotALog, OSError."""
+    """Dump one file, all files of a partition, or a whole log directory. Raises NotALog, OSError."""
     if path.is_file():
         yield from _dump_file(path, wanted)
         return
@@ -99,7 +99,7 @@ def _dump_file(path: Path, wanted: Wanted) -> Iterator[Document]:
 
 def _reader(path: Path) -> Callable[[Path, Wanted], Iterator[Document]]:
     name = path.name
-    for file_suffix in _SET_ASIDE:
+    for file_suffix in _TEMPORARY_SUFFIXES:
         name = name.removesuffix(file_suffix)
     segment = parse_segment_file(name)
     if segment is not None:
@@ -110,7 +110,7 @@ def _reader(path: Path) -> Callable[[Path, Wanted], Iterator[Document]]:
         return _dump_offsets
     if name in PROPERTIES:
         return _dump_properties
-    raise NotALog(f"{path} is no file of a log")
+    raise NotALog(f"{path} is not a file of a log")
 
 
 def _dump_log(path: Path, wanted: Wanted) -> Iterator[Document]:
@@ -176,14 +176,14 @@ def _records(found: BatchFound, wanted: Wanted) -> Iterator[Document]:
 
 
 def _dump_offset_index(path: Path, wanted: Wanted) -> Iterator[Document]:
-    index = without_zeros(path.read_bytes(), OFFSET_ENTRY.size)
+    index = without_trailing_zeros(path.read_bytes(), OFFSET_ENTRY.size)
     for entry in decode_offset_index(index, int(path.name[:20])):
         if wanted.touches(entry.offset, entry.offset):
             yield {"kind": "offset-index", **entry._asdict()}
 
 
 def _dump_time_index(path: Path, wanted: Wanted) -> Iterator[Document]:
-    index = without_zeros(path.read_bytes(), TIME_ENTRY.size)
+    index = without_trailing_zeros(path.read_bytes(), TIME_ENTRY.size)
     for entry in decode_time_index(index, int(path.name[:20])):
         if wanted.touches(entry.offset, entry.offset):
             yield {"kind": "time-index", **entry._asdict()}
@@ -217,7 +217,7 @@ def _dump_epochs(path: Path, wanted: Wanted) -> Iterator[Document]:
 
 def _dump_offsets(path: Path, wanted: Wanted) -> Iterator[Document]:
     if not path.stat().st_size:
-        return  # as Kafka makes it, before the first time that it writes it
+        return  # Kafka creates it empty
     for name, offset in read_offsets(OsFiles(), path).items():
         yield {"kind": "checkpoint", "topic": name.topic, "partition": name.partition, "offset": offset}
 

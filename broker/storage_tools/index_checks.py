@@ -1,7 +1,8 @@
-"""Whether what stands beside a log agrees with it: one check per kind of file, fed with every batch.
+"""Index checks: compare the files beside a log with its batches, one class per kind of file.
 
-An index may say less than the log, but no look-up may go wrong by it. `batch` and `end` yield what is wrong,
-in words. Building a check raises RecordsError, MalformedSnapshot or MalformedEpochs. Called by `verifying`.
+An index may have fewer entries than the log allows, but no lookup may give a wrong result. `batch` and `end`
+yield problems as text. Constructors raise RecordsError, MalformedSnapshot or MalformedEpochs. Called by
+`verifying`.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from tierlog.broker.storage.core.producer_state import (
     ProducerStateManager,
 )
 from tierlog.broker.storage.recovery import read_marker
-from tierlog.broker.storage_tools.offline import BatchFound, without_zeros
+from tierlog.broker.storage_tools.offline import BatchFound, without_trailing_zeros
 from tierlog.records.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -26,16 +27,18 @@ from tierlog.records.indexes import (
 
 class Check(Protocol):
     def batch(self, found: BatchFound, ended: CompletedTransaction | None) -> Iterator[str]:
-        """`ended`: the transaction that the batch ends, as far as the log tells."""
+        """`ended`: the transaction that the batch ends, if the log has all of it."""
 
     def end(self) -> Iterator[str]: ...
 
 
 class OffsetIndexCheck:
-    """Each entry names a position where a batch begins, and all batches before it end below its offset."""
+    """Each entry points to the beginning of a batch, and all earlier batches end below its offset."""
 
     def __init__(self, index: bytes, base_offset: int) -> None:
-        self._entries = list(decode_offset_index(without_zeros(index, OFFSET_ENTRY.size), base_offset))
+        self._entries = list(
+            decode_offset_index(without_trailing_zeros(index, OFFSET_ENTRY.size), base_offset)
+        )
         self._at = 0
         self._last_offset = base_offset - 1
 
@@ -57,15 +60,15 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """No record before an entry's offset is younger than the entry; a rolled segment's last entry is its
+    """No record before an entry's offset is newer than the entry. The last entry of a rolled segment has its
     largest timestamp.
     """
 
     def __init__(self, index: bytes, base_offset: int, *, rolled: bool) -> None:
-        self._entries = list(decode_time_index(without_zeros(index, TIME_ENTRY.size), base_offset))
+        self._entries = list(decode_time_index(without_trailing_zeros(index, TIME_ENTRY.size), base_offset))
         self._at = 0
         self._largest = NO_TIMESTAMP  # of records
-        self._largest_said = NO_TIMESTAMP  # also by batches that compaction emptied, which Kafka counts too
+        self._largest_said = NO_TIMESTAMP  # includes batches that compaction emptied, as in Kafka
         self._rolled = rolled
 
     def batch(self, found: BatchFound, ended: CompletedTransaction | None) -> Iterator[str]:
@@ -88,7 +91,7 @@ class TimeIndexCheck:
 
 
 class TxnIndexCheck:
-    """An entry for each transaction that was aborted here, and no other."""
+    """There is one entry for each transaction that was aborted here, and no other."""
 
     def __init__(self, index: bytes) -> None:
         self._entries = {entry.last_offset: entry for entry in decode_txn_index(index)}
@@ -115,17 +118,17 @@ class TxnIndexCheck:
 
 
 class ProducersCheck:
-    """The state of all producers as the batches make it, to compare snapshots with.
+    """Builds the state of all producers from the batches, to compare snapshots with.
 
-    It begins with a snapshot, or with nothing at the start of a log whose beginning may have been deleted:
-    then only producers that wrote since are compared.
+    It starts with a snapshot, or empty at the start of a log whose beginning may have been deleted: then only
+    producers with later batches are compared.
     """
 
     def __init__(self, snapshot: bytes | None) -> None:
         self._state = ProducerStateManager.decode(snapshot) if snapshot else ProducerStateManager()
 
     def batch(self, found: BatchFound) -> CompletedTransaction | None:
-        """The transaction that the batch ends; one without records does not count."""
+        """The transaction that the batch ends; None if that transaction has no records."""
         header = found.header
         if header.producer_id < 0:
             return None
@@ -133,17 +136,17 @@ class ProducersCheck:
         return self._state.apply(header, header.base_offset, marker)
 
     def compare(self, snapshot: bytes) -> Iterator[str]:
-        """A producer may be missing in it, since idle ones are forgotten. Raises MalformedSnapshot."""
+        """Idle producers may be missing in a snapshot, since they expire. Raises MalformedSnapshot."""
         for said in ProducerStateManager.decode(snapshot):
             known = self._state.get(said.producer_id)
-            if known is not None and _essence(known) != _essence(said):
+            if known is not None and _comparable(known) != _comparable(said):
                 yield (
-                    f"producer {said.producer_id} stands at (epoch, sequence, offset, transaction) "
-                    f"{_essence(said)}, by the log at {_essence(known)}"
+                    f"producer {said.producer_id} has (epoch, sequence, offset, transaction) "
+                    f"{_comparable(said)}, the log has {_comparable(known)}"
                 )
 
 
-def _essence(producer: ProducerStateEntry) -> tuple[int, int, int, int]:
+def _comparable(producer: ProducerStateEntry) -> tuple[int, int, int, int]:
     last = producer.batches[-1] if producer.batches else None
     return (
         producer.epoch,

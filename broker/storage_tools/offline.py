@@ -1,8 +1,8 @@
-"""A data directory as it lies on disk: for tools, which have no broker and find damage where it is.
+"""Offline access to a log directory, for tools that run without a broker and report damage.
 
-Names and formats are Kafka's, so its own directories are read as well. Nothing here changes a file, and no
-size is believed before the bytes are there. Called by `dumping`, `verifying` and `reindexing`, which are the
-commands `tierlog log …`; never by a broker.
+Names and formats are Kafka's, so Kafka's directories can be read too. Nothing here changes a file, and no
+size in a file is trusted before the bytes have been read. Called by `dumping`, `verifying` and `reindexing`,
+which implement the `tierlog log …` commands; never by a broker.
 """
 
 import fcntl
@@ -38,15 +38,15 @@ LOCK_FILE = ".lock"
 
 
 class NotALog(Exception):
-    """The path holds nothing that a broker would have written."""
+    """The path has no files that a broker writes."""
 
 
 class InUse(Exception):
-    """A broker runs on the directory."""
+    """A broker is using the directory."""
 
 
 class BatchFound(NamedTuple):
-    """`fault` says what is wrong with the batch; empty: it is whole, and its CRC right."""
+    """`fault` says what is wrong with the batch; empty if its CRC is valid."""
 
     position: int
     header: BatchHeader
@@ -58,8 +58,8 @@ class BatchFound(NamedTuple):
         return len(self.data)
 
 
-class Tail(NamedTuple):
-    """The rest of a segment from the point on where no batch begins."""
+class UnreadableTail(NamedTuple):
+    """The rest of a segment, from where no batch begins."""
 
     position: int
     size: int
@@ -68,16 +68,17 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """A partition's directory, and the segments of it that were asked for.
+    """A partition's directory, and the segments in it that were requested.
 
-    `settled`: no offset below it may be missing or wrong; None if all of them, because the last stop was
-    clean or nothing around the directory tells. `compacted`: a cleaner was at it, so offsets are missing.
+    `recovery_point`: no offset below it may be missing or wrong. None if that applies to all offsets, since
+    the last shutdown was clean or there is no checkpoint. `compacted`: the log was compacted, so offsets may
+    be missing.
     """
 
     directory: Path
     bases: tuple[int, ...]
     chosen: frozenset[int]
-    settled: int | None
+    recovery_point: int | None
     compacted: bool
 
     @property
@@ -93,7 +94,9 @@ class PartitionFiles:
 
 
 def find_partitions(path: Path) -> list[PartitionFiles]:
-    """Of a data directory, of a partition's, or of one segment's log file. Raises NotALog, OSError."""
+    """The partitions of a log directory, a partition's directory or a segment's log file. Raises NotALog,
+    OSError.
+    """
     if path.is_file():
         parsed = parse_segment_file(path.name)
         if parsed is None or parsed[1] != LOG:
@@ -103,19 +106,19 @@ def find_partitions(path: Path) -> list[PartitionFiles]:
         return [_partition(path, frozenset(bases))]
     below = sorted(child for child in path.iterdir() if child.is_dir() and _bases(child))
     if not below:
-        raise NotALog(f"{path} holds no segment, and no directory with one")
+        raise NotALog(f"{path} has no segment and no directory with one")
     return [_partition(child, frozenset(_bases(child))) for child in below]
 
 
-def data_directory_of(path: Path) -> Path | None:
-    """The data directory that a path is or lies in, known by its lock file; None if there is none."""
+def log_directory_of(path: Path) -> Path | None:
+    """The log directory that a path is or is in, recognised by its lock file; None if there is none."""
     candidates = (path, *path.absolute().parents[:2])
     return next((candidate for candidate in candidates if (candidate / LOCK_FILE).exists()), None)
 
 
 @contextmanager
 def locked(directory: Path | None) -> Iterator[None]:
-    """Keeps brokers away meanwhile; raises InUse. Kafka locks as `fcntl` does, tierlog as `flock`."""
+    """Lock the directory against brokers. Raises InUse. Kafka locks with `fcntl`, tierlog with `flock`."""
     if directory is None:
         yield
         return
@@ -124,14 +127,12 @@ def locked(directory: Path | None) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InUse(f"a broker runs on {directory}") from None
+            raise InUse(f"a broker is using {directory}") from None
         yield
 
 
-def read_batches(path: Path) -> Iterator[BatchFound | Tail]:
-    """Every batch of a segment, whatever its CRC; a Tail, and then nothing, where lengths end to make
-    sense.
-    """
+def read_batches(path: Path) -> Iterator[BatchFound | UnreadableTail]:
+    """Every batch of a segment, whatever its CRC. Ends with an UnreadableTail if a length is invalid."""
     with path.open("rb", buffering=READ_BYTES) as file:
         position, size = 0, os.fstat(file.fileno()).st_size
         while position < size:
@@ -139,7 +140,7 @@ def read_batches(path: Path) -> Iterator[BatchFound | Tail]:
             head = file.read(HEADER_SIZE)
             fault = _no_batch(head, left)
             if fault:
-                yield Tail(position, left, fault)
+                yield UnreadableTail(position, left, fault)
                 return
             header = read_header(head)
             data = head + file.read(header.size - HEADER_SIZE)
@@ -147,8 +148,8 @@ def read_batches(path: Path) -> Iterator[BatchFound | Tail]:
             position += header.size
 
 
-def without_zeros(index: bytes, entry_size: int) -> bytes:
-    """An index without the room that Kafka keeps ready at the end of those it is writing."""
+def without_trailing_zeros(index: bytes, entry_size: int) -> bytes:
+    """An index without the zeros that Kafka preallocates in the active segment's index files."""
     end = len(index.rstrip(b"\0"))
     return index[: -(-end // entry_size) * entry_size]
 
@@ -157,11 +158,11 @@ def _no_batch(head: bytes, left: int) -> str:
     if not any(head):
         return f"zeros where a batch should begin ({left} bytes to the end)"
     if len(head) < HEADER_SIZE:
-        return f"the file ends within a batch header ({left} bytes of it are there)"
+        return f"the file ends within a batch header ({left} bytes are left)"
     size = read_header(head).size
     if not HEADER_SIZE <= size <= LARGEST_BATCH:
-        return f"a batch of {size} bytes cannot be"
-    return f"a batch of {size} bytes of which {left} are there" if size > left else ""
+        return f"invalid batch size {size}"
+    return f"a batch of {size} bytes, of which only {left} are in the file" if size > left else ""
 
 
 def _fault(data: bytes) -> str:
@@ -179,11 +180,11 @@ def _bases(directory: Path) -> list[int]:
 
 def _partition(directory: Path, chosen: frozenset[int]) -> PartitionFiles:
     name, around = parse_partition_directory(directory.absolute().name), directory.absolute().parent
-    settled = None
+    recovery_point = None
     if name is not None and not (around / CLEAN_SHUTDOWN).exists() and (around / RECOVERY_POINTS).exists():
-        settled = _checkpoint(around / RECOVERY_POINTS).get(name, 0)
+        recovery_point = _checkpoint(around / RECOVERY_POINTS).get(name, 0)
     compacted = name in _checkpoint(around / CLEANER_OFFSETS)
-    return PartitionFiles(directory, tuple(_bases(directory)), chosen, settled, compacted)
+    return PartitionFiles(directory, tuple(_bases(directory)), chosen, recovery_point, compacted)
 
 
 def _checkpoint(path: Path) -> dict[TopicPartition, int]:

@@ -1,8 +1,9 @@
-"""Makes the index files of segments anew from their batches: for `tierlog log rebuild-index`.
+"""Index rebuild: writes the index files of segments again from their batches, for `tierlog log
+rebuild-index`.
 
-What is written is what a broker that had appended the same batches would have written; each file is replaced
-atomically, so the directory may be opened after a crash at any point. The log itself is only read. No broker
-may run on the directory meanwhile: the caller holds its lock.
+The result is what a broker that appended the same batches would write. Each file is replaced atomically, so
+the directory can be opened after a crash at any point. The log itself is only read. No broker may use the
+directory at the same time: the caller holds its lock.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +16,12 @@ from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
 from tierlog.broker.storage.names import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage.segment import CorruptLog, Segment
-from tierlog.broker.storage_tools.offline import PartitionFiles, Tail, read_batches
+from tierlog.broker.storage_tools.offline import PartitionFiles, UnreadableTail, read_batches
 from tierlog.records.indexes import AbortedTxn
 
 
 class Rebuilt(NamedTuple):
-    """One index file; `changed`: it was not as it is now."""
+    """One index file; `changed`: its content was different before."""
 
     path: Path
     changed: bool
@@ -29,8 +30,8 @@ class Rebuilt(NamedTuple):
 def rebuild_indexes(
     partition: PartitionFiles, interval_bytes: int, advance: Callable[[int], None] = lambda size: None
 ) -> Iterator[Rebuilt]:
-    """Of the chosen segments. Raises CorruptLog at damage, before anything of that segment is written, and
-    OSError.
+    """Rebuild the indexes of the chosen segments. Raises OSError, and CorruptLog at damage, before anything
+    of that segment is written.
     """
     files = OsFiles()
     first = min(partition.chosen)
@@ -43,7 +44,7 @@ def rebuild_indexes(
         _read(segment, producers, interval_bytes)
         if base not in partition.chosen:
             continue
-        segment.add_time_entry()  # as a roll does, and a clean stop for the active segment
+        segment.add_time_entry()  # as a roll does, and a clean shutdown for the active segment
         advance(segment.path().stat().st_size)
         yield from _replace(files, segment)
 
@@ -51,7 +52,7 @@ def rebuild_indexes(
 def _read(segment: Segment, producers: ProducerStateManager, interval_bytes: int) -> None:
     most = segment.base_offset + LARGEST_RELATIVE_OFFSET
     for found in read_batches(segment.path()):
-        if isinstance(found, Tail) or found.fault:
+        if isinstance(found, UnreadableTail) or found.fault:
             raise CorruptLog(f"{segment.path()}, position {found.position}: {found.fault}")
         header = found.header
         if not segment.end_offset <= header.base_offset <= header.last_offset <= most:
@@ -90,7 +91,7 @@ def _read_whole(path: Path) -> bytes | None:
 
 
 def _producers_before(partition: PartitionFiles, base: int) -> tuple[int, ProducerStateManager]:
-    """The newest snapshot at or before a segment that can be read; else all from the first segment on."""
+    """The newest readable snapshot at or before a segment; without one, start from the first segment."""
     for offset in reversed(partition.snapshots()):
         if offset in partition.bases and offset <= base:
             try:

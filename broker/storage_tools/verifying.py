@@ -1,8 +1,9 @@
-"""Whether the files of a partition are whole and agree with each other: for `tierlog log verify`.
+"""Verification: checks that the files of a partition are intact and consistent, for `tierlog log verify`.
 
-The log is the truth: each batch by its CRC, and by where its offsets go on. What stands beside it is held to
-it. Damage is what a broker would not put right by itself when it starts: of a log that was not closed clean,
-the end past the recovery point may be torn, and its indexes are made anew. Called by the command line.
+The log is authoritative: each batch is checked by its CRC and its offsets, and the other files are compared
+with it. A problem counts as damage unless a broker repairs it when it starts: the end of a log after the
+recovery point may be torn if it was not closed clean, and its indexes are rebuilt. Called by the command
+line.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,16 +32,16 @@ from tierlog.broker.storage_tools.index_checks import (
     TimeIndexCheck,
     TxnIndexCheck,
 )
-from tierlog.broker.storage_tools.offline import BatchFound, PartitionFiles, Tail, read_batches
+from tierlog.broker.storage_tools.offline import BatchFound, PartitionFiles, UnreadableTail, read_batches
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 
 MESSAGES_PER_FILE = 5
-"""An index of another segment is wrong in every entry; a few of them say as much."""
+"""Maximum number of messages per file: the index of another segment is wrong in every entry."""
 
 
 class Problem(NamedTuple):
-    """`damage`: it costs records, or sends readers astray; else a broker puts it right when it starts."""
+    """`damage`: it loses records or misleads readers; otherwise a broker repairs it when it starts."""
 
     path: Path
     message: str
@@ -48,19 +49,19 @@ class Problem(NamedTuple):
 
 
 class Totals:
-    """What was looked at."""
+    """Number of segments, batches, records and bytes checked."""
 
     def __init__(self) -> None:
         self.segments = self.batches = self.records = self.size = 0
 
 
 Advance = Callable[[int], None]
-"""Told of bytes that have been read."""
+"""Called with the number of bytes that have been read."""
 
 
 class Verification:
-    """Of one partition; `problems` goes through it once. `records`: each of them is decoded too. `compacted`:
-    offsets may be missing, and batches that snapshots were made of.
+    """Verification of one partition; `problems` runs it once. `records`: also decode all records.
+    `compacted`: offsets, and batches that snapshots were built from, may be missing.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class Verification:
         self._records = records
         self._epochs = LeaderEpochs()
         self._wrong_epoch: int = NO_EPOCH
-        self._doubted: Problem | None = None  # of the batch before, if it is of another epoch than it should
+        self._unconfirmed: Problem | None = None  # the previous batch, if it has an unexpected epoch
         self._producers: ProducersCheck | None = None
         self._snapshots: list[int] = []
         self._unreadable: list[Problem] = []
-        self._end = -1  # where the next batch goes on; -1 behind damage
-        self._if_whole: list[Problem] = []  # what compaction leaves, and damage does in other logs
+        self._end = -1  # expected offset of the next batch; -1 after damage
+        self._unless_compacted: list[Problem] = []  # problems only if the log was never compacted
         self._compacted = compacted or partition.compacted
 
     def problems(self) -> Iterator[Problem]:
@@ -95,19 +96,21 @@ class Verification:
             if base > self._end >= 0:
                 self._gap(partition.log(base), self._end, base)
             elif base < self._end:
-                yield Problem(partition.log(base), f"the segment before it ends only at {self._end}")
+                yield Problem(partition.log(base), f"the segment before it ends at {self._end}")
             self._end = base
             yield from self._segment(base, last=base == partition.bases[-1])
-        if self._doubted is not None:
-            yield self._doubted
+        if self._unconfirmed is not None:
+            yield self._unconfirmed
         if bases[-1] == partition.bases[-1]:
             yield from self._compare_snapshots(self._end)
             for offset in self._snapshots:
                 yield Problem(
-                    self._file(offset, SNAPSHOT), "it lies beyond the log", self._is_settled(offset)
+                    self._file(offset, SNAPSHOT),
+                    "it is beyond the log",
+                    self._is_durable(offset),
                 )
         if not self._compacted:
-            yield from self._if_whole
+            yield from self._unless_compacted
 
     def _open(self, base: int) -> Iterator[Problem]:
         partition = self._partition
@@ -137,9 +140,9 @@ class Verification:
         for found in read_batches(path):
             self._advance(found.size)
             if fault:
-                yield Problem(path, fault)  # more follows: it is not a torn end
+                yield Problem(path, fault)  # batches follow: it is not a torn end
                 self._end, fault = -1, ""
-            if isinstance(found, Tail) or found.fault:
+            if isinstance(found, UnreadableTail) or found.fault:
                 fault, sound = f"position {found.position}: {found.fault}", False
                 self._producers = None
                 continue
@@ -148,12 +151,12 @@ class Verification:
             for file, check in checks.items():
                 messages[file] += check.batch(found, ended)
         if fault:
-            yield Problem(path, fault, not last or self._is_settled(self._end))
+            yield Problem(path, fault, not last or self._is_durable(self._end))
         self._totals.segments += 1
         self._totals.size += path.stat().st_size
-        for file, check in checks.items() if sound else ():  # else what lies behind the damage is not known
+        for file, check in checks.items() if sound else ():  # else what follows the damage is not known
             for message in islice([*messages[file], *check.end()], MESSAGES_PER_FILE):
-                yield Problem(file, message, self._is_settled(self._end - 1))
+                yield Problem(file, message, self._is_durable(self._end - 1))
         if not sound and not last:
             self._end = -1
 
@@ -191,9 +194,9 @@ class Verification:
             yield Problem(path, f"position {found.position}: {error}")
 
     def _gap(self, path: Path, end: int, offset: int) -> None:
-        self._if_whole.append(Problem(path, f"offsets {end} to {offset - 1} are missing"))
+        self._unless_compacted.append(Problem(path, f"offsets {end} to {offset - 1} are missing"))
 
-    # -- what stands beside it --
+    # -- the other files --
 
     def _index_checks(self, base: int, *, rolled: bool) -> Iterator[tuple[Path, Check]]:
         self._unreadable = []
@@ -211,47 +214,47 @@ class Verification:
                 else:
                     yield file, TxnIndexCheck(content or b"")
             except RecordsError as error:
-                self._unreadable.append(Problem(file, str(error), self._is_settled(base)))
+                self._unreadable.append(Problem(file, str(error), self._is_durable(base)))
 
     def _epoch(self, path: Path, found: BatchFound) -> Iterator[Problem]:
-        """No CRC covers the epoch of a batch, nor that file: one batch alone is wrong itself; if two agree,
-        the file is.
+        """No CRC covers a batch's epoch or the leader epoch checkpoint. If one batch disagrees, the batch is
+        wrong; if two batches agree with each other, the file is.
         """
-        header, doubted = found.header, self._doubted
+        header, unconfirmed = found.header, self._unconfirmed
         epoch, said = header.leader_epoch, self._epochs.epoch_of(header.last_offset)
-        self._doubted = None
+        self._unconfirmed = None
         if self._epochs.allows(epoch, header.last_offset):
             self._wrong_epoch = NO_EPOCH
-        elif doubted is not None and epoch == self._wrong_epoch:
-            yield doubted._replace(
+        elif unconfirmed is not None and epoch == self._wrong_epoch:
+            yield unconfirmed._replace(
                 path=self._partition.directory / EPOCH_CHECKPOINT,
-                message=f"offset {header.base_offset} is of leader epoch {said}, by the log of {epoch}",
+                message=f"offset {header.base_offset} has leader epoch {said}, in the log {epoch}",
             )
             return
-        elif epoch != self._wrong_epoch:  # its other batches are no news
+        elif epoch != self._wrong_epoch:  # its other batches have been reported
             self._wrong_epoch = epoch
             at = f"position {found.position}: leader epoch {epoch} at offset {header.base_offset}"
-            settled = self._is_settled(header.base_offset)
-            self._doubted = Problem(path, f"{at}, by {EPOCH_CHECKPOINT} {said}", settled)
-        if doubted is not None:
-            yield doubted
+            is_damage = self._is_durable(header.base_offset)
+            self._unconfirmed = Problem(path, f"{at}, in {EPOCH_CHECKPOINT} {said}", is_damage)
+        if unconfirmed is not None:
+            yield unconfirmed
 
     def _compare_snapshots(self, before: int) -> Iterator[Problem]:
-        """Those at or below an offset that the log has reached."""
+        """Compare the snapshots at or below an offset that the log has reached."""
         while self._snapshots and self._snapshots[0] <= before:
             offset = self._snapshots.pop(0)
             path = self._file(offset, SNAPSHOT)
             try:
                 messages = list(self._producers.compare(path.read_bytes())) if self._producers else []
             except MalformedSnapshot as error:
-                yield Problem(path, str(error), self._is_settled(offset - 1))
+                yield Problem(path, str(error), self._is_durable(offset - 1))
                 continue
             for message in messages[:MESSAGES_PER_FILE]:
-                self._if_whole.append(Problem(path, message, self._is_settled(offset - 1)))
+                self._unless_compacted.append(Problem(path, message, self._is_durable(offset - 1)))
 
     def _file(self, offset: int, suffix: str) -> Path:
         return segment_file(self._partition.directory, offset, suffix)
 
-    def _is_settled(self, offset: int) -> bool:
-        """Whether no broker would make anew what holds that offset."""
-        return self._partition.settled is None or offset < self._partition.settled
+    def _is_durable(self, offset: int) -> bool:
+        """Whether the offset was durable, so that no broker would rebuild what holds it."""
+        return self._partition.recovery_point is None or offset < self._partition.recovery_point

@@ -101,14 +101,14 @@ def rebuild_index(
 
     Refuses while a broker runs on the directory, and at damage in a log.
     """
-    from tierlog.broker.storage_tools.offline import data_directory_of, locked
+    from tierlog.broker.storage_tools.offline import locked, log_directory_of
     from tierlog.broker.storage_tools.reindexing import Rebuilt, rebuild_indexes
     from tierlog.cli.output import done, print_json
 
     rebuilt: list[Rebuilt] = []
     with _refusals():
         for path in paths:
-            with locked(data_directory_of(path)):
+            with locked(log_directory_of(path)):
                 partitions = _partitions([path])
                 with _progress("rebuilt", partitions) as advance:
                     for partition in partitions:
@@ -151,10 +151,10 @@ def _partitions(paths: list[Path]) -> "list[PartitionFiles]":
 
 def _tell_if_in_use(paths: list[Path]) -> None:
     """Reading beside a broker is allowed; it may find the ends of logs half written."""
-    from tierlog.broker.storage_tools.offline import InUse, data_directory_of, locked
+    from tierlog.broker.storage_tools.offline import InUse, locked, log_directory_of
     from tierlog.cli.output import done
 
-    for directory in dict.fromkeys(map(data_directory_of, paths)):
+    for directory in dict.fromkeys(map(log_directory_of, paths)):
         try:
             with locked(directory):
                 pass

@@ -18,7 +18,7 @@ from tierlog.broker.replication.core.follower import FetchPosition
 from tierlog.broker.replication.replica import ReadResult, Replica
 from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.replication.replica_roles import ReplicaRoles
-from tierlog.broker.storage import unclean_restart as boots
+from tierlog.broker.storage import unclean_restart
 from tierlog.broker.storage.core.batch_validation import RecordChecks
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller import brokers, partition_change, reassignment, rules
@@ -106,7 +106,7 @@ def _() -> Patches:
 
 @safeguard("a copied directory is recognised", "a replica leads that lacks records")
 def _() -> Patches:
-    yield boots, "_stamp", lambda _: ""
+    yield unclean_restart, "_stamp", lambda _: ""
 
 
 # --- leases

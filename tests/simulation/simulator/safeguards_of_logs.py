@@ -21,12 +21,12 @@ def _() -> Patches:
 
 @safeguard("a damaged replica is in sync no more when it is cut", "a replica leads that lacks records")
 def _() -> Patches:
-    go_on = LogRepair._go_on
+    go_on = LogRepair._continue
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
         return repair._cut(replica) if replica.follows else await go_on(repair, replica, tries)
 
-    yield LogRepair, "_go_on", without
+    yield LogRepair, "_continue", without
 
 
 @safeguard("a log that ends below its checkpoints is damaged", "a replica leads that lacks records")
@@ -45,4 +45,4 @@ def _() -> Patches:
         return await repair._give_up(replica)
 
     yield LogRepair, "_is_elsewhere", is_elsewhere
-    yield LogRepair, "_go_on", without
+    yield LogRepair, "_continue", without

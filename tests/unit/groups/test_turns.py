@@ -68,7 +68,7 @@ LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
     "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOGS_PER_TURN),
     "flush.ms": (
         lambda node: node.log_maintenance.flush_due(node.directories.all[0]),
-        log_maintenance.GLANCED_AT_A_TURN,
+        log_maintenance.REPLICAS_PER_TURN,
     ),
 }
 

@@ -23,7 +23,7 @@ from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage_tools.dumping import Document, Wanted, dump
-from tierlog.broker.storage_tools.offline import InUse, NotALog, data_directory_of, find_partitions, locked
+from tierlog.broker.storage_tools.offline import InUse, NotALog, find_partitions, locked, log_directory_of
 from tierlog.broker.storage_tools.reindexing import rebuild_indexes
 from tierlog.broker.storage_tools.verifying import Problem, Totals, Verification
 from tierlog.config.topic import TopicConfig
@@ -183,14 +183,14 @@ def test_every_flipped_bit_of_a_log_is_found(data: Path) -> None:
         (lambda data: first(data, "*.txnindex").unlink(), "txnindex", "is missing"),
         (lambda data: aborted(data, b=1), "txnindex", "is not the"),
         (lambda data: aborted(data, d=-1), "txnindex", "was aborted there"),
-        (stale_snapshot, "snapshot", "producer 3 stands at"),
+        (stale_snapshot, "snapshot", "producer 3 has"),
         (lambda data: first(data, "*.snapshot", 1).write_bytes(b"123"), "snapshot", "too short"),
-        (lambda data: epochs(data, b"0\n2\n0 0\n1 20\n"), "checkpoint", "leader epoch 1, by the log of 0"),
+        (lambda data: epochs(data, b"0\n2\n0 0\n1 20\n"), "checkpoint", "leader epoch 1, in the log 0"),
         (lambda data: move_epoch(first(data, "*.log"), 1 << 25), "log", "leader epoch 33554432 at offset"),
         (lambda data: first(data, "*.log", 1).unlink(), "log", "are missing"),
         (lambda data: move_offset(first(data, "*.log"), 1 << 40), "log", "too far from"),
         (lambda data: move_offset(first(data, "*.log"), -2), "log", "offset 0 after 1"),
-        (lambda data: move_offset(first(data, "*.log"), 30), "log", "ends only at"),
+        (lambda data: move_offset(first(data, "*.log"), 30), "log", "before it ends at"),
         (lambda data: cut(first(data, "*.log", 1)), "log", "of which"),
         (lambda data: first(data, "*.log", 1).write_bytes(bytes(200)), "log", "zeros"),
     ],
@@ -352,7 +352,7 @@ def test_a_damaged_log_keeps_its_indexes(data: Path) -> None:
 def test_a_directory_in_use_is_locked(data: Path) -> None:
     running = LogDirectory(data, OsFiles(), random.Random(1))
     running.lock()
-    assert data_directory_of(data / "t-0") == data_directory_of(first(data, "*.log")) == data
+    assert log_directory_of(data / "t-0") == log_directory_of(first(data, "*.log")) == data
     with pytest.raises(InUse), locked(data):
         pass
     running.release()
