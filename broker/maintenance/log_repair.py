@@ -1,20 +1,20 @@
-"""What happens to a log once damage is found in it: nobody gets the damaged batches from then on, and the
-replica takes them from another one that has them, and nothing else.
+"""Log repair: stops serving damaged batches and replaces them with intact ones from another replica.
 
-The range is read from any replica that serves it whole, the leader first, and written over what the disk has
-changed (`storage/range_repair.py`). The replica keeps its role, its place in the in-sync set and all that it
-has beside the range: so several replicas that are damaged at different places mend each other. Where nobody
-serves the range nothing is changed; it is tried again, less often each time, until somebody does, retention
-drops it, or an operator decides. Reads of it are refused with CORRUPT_MESSAGE, all else is served.
+The damaged range is read from any replica that serves all of it, the leader first, and written over the
+damage (`storage/range_repair.py`). The replica keeps its role, its place in the ISR and everything else it
+has, so replicas damaged in different places repair each other. If no replica serves the range, nothing is
+changed. It is tried again, less often each time, until a replica serves it, retention deletes it, or an
+operator decides. Reads of the range fail with CORRUPT_MESSAGE; everything else is served.
 
-The last resort is to cut the log at the damage and fetch all from there again. It is for what cannot be put
-back in place: compaction left other batches on the others, or the range is not committed and stays so. Before
-it another replica, in sync, must have been seen to serve all that is committed of what is cut; and before
-that the controller must have taken this one out of the in-sync set, and out of those that are eligible: a
-follower is reported as one that has lost its log, and a leader too, with which the controller elects another.
-From before the report until the cut a follower does not fetch: its fetch offset would tell the leader that it
-has what it is about to give up, and the leader would take it in again. What it had told before, a leader
-forgets with the image that marks it, before which the controller takes no proposal of that leader.
+The last resort is to truncate the log at the damage and fetch again from there. It is for ranges that cannot
+be replaced in place, because compaction left other batches on the other replicas, or because the range is not
+committed and will not be. Before it, another in-sync replica must be seen to serve everything committed that
+will be truncated, and the controller must have removed this replica from the ISR and the eligible leader
+replicas. A follower is reported as having lost its log, and so is a leader, after which the controller elects
+another one. From before the report until the truncation a follower does not fetch: its fetch offset would
+tell the leader that it has what it is about to remove, and the leader would add it to the ISR again. The
+leader forgets earlier fetch offsets with the image that marks the replica; until then, the controller takes
+no ISR proposal of that leader.
 
 Damage below the log start is left alone: no replica serves that range, and retention deletes it.
 
@@ -39,17 +39,17 @@ from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
 
 RETRY_S = 0.5
-"""Until the image has what was told, a flush is through, or another replica serves the range; twice as long
-each time,
+"""First delay until the image has the report, a flush has completed, or another replica serves the range. It
+doubles with each attempt, up to RETRY_MAX_S.
 """
 
 RETRY_MAX_S = 8.0
-"""but not longer: whoever comes back is asked soon."""
+"""Keeps the delay short enough that a replica that comes back is soon asked."""
 
-MEND_TRIES = 3
+REPAIR_TRIES = 3
 """Before a log may be cut: what is not committed yet is so by then, and whoever was restarted is back."""
 
-TellLost = Callable[[Sequence[tuple[UUID, int]]], Awaitable[None]]
+ReportLost = Callable[[Sequence[tuple[UUID, int]]], Awaitable[None]]
 _log = structlog.get_logger("tierlog.repair")
 
 
@@ -61,39 +61,41 @@ class LogRepair:
         replicas: ReplicaManager,
         clock: Clock,
         tasks: TaskGroup,
-        tell_lost: TellLost | None,
+        report_lost: ReportLost | None,
         network: Network | None,
     ) -> None:
-        """`tell_lost` returns once the controller takes a replica of this broker for one that lost its log.
-        Both None: of a broker that is alone.
+        """`report_lost` returns once the controller counts replicas of this broker as having lost their logs.
+        It is None for a standalone broker, as is `network`.
         """
         self._broker_id = broker_id
         self._image = image
         self._replicas = replicas
         self._clock = clock
         self._tasks = tasks
-        self._tell_lost = tell_lost
+        self._report_lost = report_lost
         self._reader = None if network is None else RangeReader(broker_id, network)
         self._one_range = asyncio.Lock()
-        """One range at a time is in memory."""
+        """Only one range at a time is in memory."""
         self._repairing: dict[Replica, asyncio.Task[None]] = {}
-        self._damaged: set[Replica] = set()  # some of them are whole again, or gone
+        self._damaged: set[Replica] = set()  # some may be repaired or gone
         self.found_count = self.repaired = 0
 
     @property
     def damaged(self) -> list[Replica]:
-        """Those of which a part is not served."""
+        """Replicas with a range that is not served."""
         here = self._replicas.holds
         self._damaged = {one for one in self._damaged if damage_in_reach(one.log) and here(one)}
         return sorted(self._damaged, key=lambda replica: replica.name)
 
     def found(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
-        """From here on nobody reads it. On the event loop; the segment is one of that log, as it is now."""
+        """Record damage that was found in a segment of a replica's log; it is no longer served. Call it on
+        the event loop, while the segment is unchanged.
+        """
         log = replica.log
         self._damaged.add(replica)
         for one in damage:
             if one in log.damage:
-                continue  # two have looked
+                continue  # already known
             self.found_count += 1
             log.add_damage(segment, one)
             _log.error(
@@ -105,7 +107,7 @@ class LogRepair:
                 end_offset=one.end_offset,
                 noticed=cause,
             )
-        if damage_in_reach(log) and self._tell_lost is not None and replica not in self._repairing:
+        if damage_in_reach(log) and self._report_lost is not None and replica not in self._repairing:
             self._repairing[replica] = self._tasks.spawn(f"repair {replica.name}", self._repair(replica))
 
     async def stop(self) -> None:
@@ -122,30 +124,32 @@ class LogRepair:
                     tries = 0
                 else:
                     wait_s = RETRY_S if replica.holds_still else RETRY_S * 2**tries
-                    took_s = time_s() - began_s  # it may have read all behind the damage from another replica
+                    took_s = (
+                        time_s() - began_s
+                    )  # it may have read everything after the damage from another replica
                     await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
-                    tries = min(tries + 1, 2 * MEND_TRIES)
+                    tries = min(tries + 1, 2 * REPAIR_TRIES)
         finally:
             del self._repairing[replica]
-            self._let_move(replica)
+            self._resume_fetching(replica)
 
     async def _continue(self, replica: Replica, tries: int) -> bool:
-        """The next step, if there is one now."""
-        if await self._mend_all(replica):
+        """Do the next step. Returns False if there is none now."""
+        if await self._repair_ranges(replica):
             return True
-        return tries >= MEND_TRIES and await self._give_up(replica)
+        return tries >= REPAIR_TRIES and await self._prepare_truncation(replica)
 
     # -- in place --
 
-    async def _mend_all(self, replica: Replica) -> bool:
-        """Whether a range of it is whole again."""
-        any_mended = False
+    async def _repair_ranges(self, replica: Replica) -> bool:
+        """Repair ranges in place. Returns whether one was repaired."""
+        any_repaired = False
         for repair in range_repairs(replica.log):
-            if repair.is_current and await self._mend(replica, repair):
-                any_mended = True  # and others of that segment have to be looked at anew
-        return any_mended
+            if repair.is_current and await self._repair_range(replica, repair):
+                any_repaired = True  # which makes other repairs of that segment void
+        return any_repaired
 
-    async def _mend(self, replica: Replica, repair: RangeRepair) -> bool:
+    async def _repair_range(self, replica: Replica, repair: RangeRepair) -> bool:
         where = repair.damage
         for source in self._sources(replica):
             try:
@@ -163,12 +167,12 @@ class LogRepair:
                     why=str(why),
                 )
                 continue
-            except OSError as failure:  # the directory has noted it
+            except OSError as failure:  # the directory handles it
                 _log.error("cannot repair a log", partition=str(replica.name), error=str(failure))
                 return False
             if not written or not self._is_here(replica) or not repair.finish():
                 return False
-            self._tell_repaired(replica, where, source)
+            self._log_repaired(replica, where, source)
             replica.repaired()
             return True
         return False
@@ -189,7 +193,7 @@ class LogRepair:
         repair.write(content)
         return True
 
-    def _tell_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
+    def _log_repaired(self, replica: Replica, damage: Damage, source: BrokerImage) -> None:
         self.repaired += 1
         _log.warning(
             "repaired a log from another replica",
@@ -200,7 +204,7 @@ class LogRepair:
         )
 
     def _sources(self, replica: Replica) -> list[BrokerImage]:
-        """The replicas that can be asked, in sync or not: what one serves is committed. The leader first."""
+        """The other replicas, in sync or not, since what they serve is committed; the leader first."""
         image = self._image()
         partition = image.partition(replica.topic_id, replica.name.partition)
         if partition is None:
@@ -214,16 +218,16 @@ class LogRepair:
 
     # -- the last resort --
 
-    async def _give_up(self, replica: Replica) -> bool:
-        """The next step on the way to a cut, if there is one now."""
+    async def _prepare_truncation(self, replica: Replica) -> bool:
+        """Do the next step towards a truncation. Returns False if there is none now."""
         partition = self._image().partition(replica.topic_id, replica.name.partition)
-        if partition is None or self._tell_lost is None:
+        if partition is None or self._report_lost is None:
             return False
         held_still = replica.holds_still
         if not await self._is_elsewhere(replica, partition):
-            self._let_move(replica)  # it may be all that there is
+            self._resume_fetching(replica)  # this may be the only copy
             return False
-        partition = self._image().partition(replica.topic_id, replica.name.partition)  # it took a while
+        partition = self._image().partition(replica.topic_id, replica.name.partition)  # it may have changed
         if partition is None:
             return False
         if not held_still:
@@ -231,12 +235,12 @@ class LogRepair:
             if replica.follows:
                 self._replicas.fetch_anew(replica)
         if self._broker_id in (*partition.in_sync, *partition.eligible):
-            await self._tell_lost([(replica.topic_id, replica.name.partition)])
+            await self._report_lost([(replica.topic_id, replica.name.partition)])
             return False
-        return held_still and replica.follows and self._cut(replica)
+        return held_still and replica.follows and self._truncate(replica)
 
     async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
-        """Whether one that is in sync serves all that is committed of what a cut gives up."""
+        """Whether an in-sync replica serves everything committed that a truncation removes."""
         damage, brokers = damage_in_reach(replica.log), self._image().brokers
         if self._reader is None or not damage:
             return False
@@ -251,7 +255,7 @@ class LogRepair:
         return False
 
     def _others(self, partition: PartitionImage) -> list[int]:
-        """Those that have all that is committed, and can serve it."""
+        """The replicas that have everything committed and can serve it."""
         brokers = self._image().brokers
         marked = {self._broker_id, *partition.offline, *partition.emptied}
         return [
@@ -260,7 +264,7 @@ class LogRepair:
             if one not in marked and (broker := brokers.get(one)) is not None and broker.may_lead
         ]
 
-    def _cut(self, replica: Replica) -> bool:
+    def _truncate(self, replica: Replica) -> bool:
         log = replica.log
         damage = damage_in_reach(log)
         if not damage:
@@ -270,16 +274,16 @@ class LogRepair:
             replica.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
             return False  # a flush is under way
-        except CorruptLog as more:  # there is more of it in what would remain
+        except CorruptLog as more:  # there is more damage in the remaining part
             for segment in log.segments:
                 replica.suspect(segment.base_offset, str(more))
             return False
-        except OSError as failure:  # the directory has noted it
-            _log.error("cannot cut a damaged log", partition=str(replica.name), error=str(failure))
+        except OSError as failure:  # the directory handles it
+            _log.error("cannot truncate a damaged log", partition=str(replica.name), error=str(failure))
             return False
         self.repaired += 1
         _log.warning(
-            "cut a log at its damage; the rest is fetched again",
+            "truncated a log at its damage; the rest is fetched again",
             partition=str(replica.name),
             from_offset=start,
             to_offset=end,
@@ -287,7 +291,7 @@ class LogRepair:
         )
         return True
 
-    def _let_move(self, replica: Replica) -> None:
+    def _resume_fetching(self, replica: Replica) -> None:
         if replica.holds_still:
             replica.holds_still = False
             if replica.follows and self._replicas.holds(replica):

@@ -262,7 +262,7 @@ class PartitionLog:
         active = self._active
         if active.size == 0:
             return False
-        recovery.write_plain(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
+        recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
         following = Segment(self._files, self.directory, self.log_end_offset, now_ms)
         try:
             active.roll()
@@ -306,8 +306,7 @@ class PartitionLog:
         if clean and (not as_found or self._active.has_excess_bytes):
             self._active.add_time_entry()  # for the largest timestamp, as Kafka does
             self._active.persist()
-            path = self._snapshot_path(self.log_end_offset)
-            recovery.write_plain(self._files, path, self.producers.encode())
+            recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
             self.flusher.flush_clean(self)
         self.flusher.close()
         self._reader.forget_hints()
@@ -417,7 +416,7 @@ class PartitionLog:
         target, kept = self._segments[at], self._segments[:at]
         rest = target.prefix_until(target.boundary_before(offset), self.config.index_interval_bytes)
         try:
-            producers = recovery.producers_of([*kept, rest], now_ms)
+            producers = recovery.producer_state_of([*kept, rest], now_ms)
         finally:
             rest.close()
         try:
@@ -426,7 +425,7 @@ class PartitionLog:
         except OSError:
             self._segments[-1].rolled = False
             if self._segments[-1].end_offset > rest.end_offset:
-                producers = recovery.producers_of(self._segments, now_ms)
+                producers = recovery.producer_state_of(self._segments, now_ms)
             raise
         finally:
             self.producers = producers
@@ -444,7 +443,7 @@ class PartitionLog:
         """
         self.swaps.complete(self, now_ms)
         if producers:
-            recovery.write_plain(self._files, self._snapshot_path(offset), producers)
+            recovery.overwrite(self._files, self._snapshot_path(offset), producers)
         may_come_back = self.log_end_offset > offset and not self.is_empty
         segment = Segment(self._files, self.directory, offset, now_ms)
         dropped, self._segments, self._bases = self._segments, [segment], [offset]

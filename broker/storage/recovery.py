@@ -1,11 +1,10 @@
-"""Opening the log of a partition: what a clean stop left is loaded, what a crash left is checked and
-rebuilt.
+"""Log recovery: opens the log of a partition, and repairs it after a crash.
 
-After a crash every segment that reaches past the recovery point is read batch by batch (length, CRC,
-growing offsets) and cut at the first bad byte; later segments go, since an offset may not be missing in
-between. Leader epochs and producer state are taken from their files as of the recovery point and brought
-forward from the batches. After a clean stop only the tail of the active segment is looked at. Called by
-`PartitionLog.open`, possibly in a thread.
+After a crash every segment above the recovery point is read batch by batch (length, CRC, growing offsets) and
+truncated at the first invalid byte. Later segments are deleted, since offsets must be contiguous. Leader
+epochs and producer state are loaded from their files as of the recovery point and brought forward from the
+batches. After a clean shutdown only the end of the active segment is read. Called by `PartitionLog.open`,
+possibly in a thread.
 """
 
 import struct
@@ -44,22 +43,13 @@ from tierlog.broker.storage.names import (
 )
 from tierlog.broker.storage.segment import CorruptLog, Segment
 from tierlog.broker.storage.segment_swap import complete_swaps
-from tierlog.records.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    read_header,
-)
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tierlog.records.errors import RecordsError
-from tierlog.records.indexes import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
-    TXN_ENTRY,
-    AbortedTxn,
-)
+from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY, AbortedTxn
 from tierlog.records.record import iter_records
 
-_REFILL_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
-_REFILL_BATCHES = 512  # so many headers are a look back long enough; large batches need the larger windows
+_RESTORE_WINDOWS = tuple(size * 1024 * 1024 for size in (1, 4, 16, 64))
+_RESTORE_BATCHES = 512  # this many headers are enough; large batches need the larger windows
 _CONTROL_RECORD_BYTES = 64 * 1024
 _COMMIT = 1
 
@@ -83,14 +73,14 @@ class Loaded:
     missing_end: int = 0
 
     def unsynced(self, recovery_point: int) -> list[Segment]:
-        """Rolled segments of which some file may not be on the disk; a rebuilt one's indexes are not."""
+        """Rolled segments with a file that may not be on disk, such as rebuilt indexes."""
         return [
             s for s in self.segments[:-1] if s.end_offset > recovery_point or s.base_offset in self.rebuilt
         ]
 
 
-class _EpochsRefuted(Exception):
-    """The file of leader epochs is not that of the batches, which agree with each other."""
+class _WrongEpochFile(Exception):
+    """The leader epoch checkpoint contradicts the batches, which agree with each other."""
 
 
 def load(
@@ -106,8 +96,8 @@ def load(
     may_have_lost: bool = False,
     gaps: bool,
 ) -> Loaded:
-    """`_load`; where the file of leader epochs is found to be wrong, the batches tell them. A log that ends
-    below what its checkpoints prove is damaged, and marked so before anybody lowers them.
+    """Load a log. If the leader epoch checkpoint proves wrong, the epochs are rebuilt from the batches. A log
+    that ends below what its checkpoints prove is damaged, and marked so before the checkpoints are lowered.
     """
     for use_epochs in (True, False):
         try:
@@ -123,7 +113,7 @@ def load(
                 gaps=gaps,
                 use_epochs=use_epochs,
             )
-        except _EpochsRefuted:
+        except _WrongEpochFile:
             continue
         is_exact = clean or (loaded.truncated_bytes > 0 and not may_have_lost)
         loaded.missing_end = _missing_end(loaded, recovery_point or 0 if is_exact else 0, high_watermark)
@@ -147,21 +137,19 @@ def _load(
     gaps: bool,
     use_epochs: bool,
 ) -> Loaded:
-    """Opens or creates the segments of a directory; the last one is active.
+    """Open or create the segments of a directory; the last one is active.
 
-    `may_have_lost`: what was not synced may be gone in parts, as after a loss of power. What is cut off then
-    is no damage; below the recovery point it is, and so is one that an earlier start has found.
-
-    `gaps`: compaction may have removed records, in Kafka's logs the last ones of a segment too, so that it
-    ends before the next one begins. Above the recovery point a segment that does was not written whole: our
-    cleaner leaves the last batch in its place. If nobody knows the recovery point (None) all is checked, but
-    what is behind such a segment stays: it may be all that was ever promised.
+    `may_have_lost`: unsynced data may be gone in part. Truncating it is no damage, unless it was below the
+    recovery point or an earlier start found damage. `gaps`: compaction may have removed records, in Kafka's
+    logs also the last ones of a segment, which then ends before the next one begins. Above the recovery point
+    such a segment is incomplete, as our cleaner keeps the last batch. If the recovery point is unknown
+    (None), what follows such a segment is kept: it may be all that was ever acknowledged.
     """
     names = _remove_temporary(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = Loaded([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
-    rules = HeaderRules(  # above the recovery point the file may be older than a cut: there the batches tell
+    rules = HeaderRules(  # above the recovery point the file may be older than a truncation
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),
         epochs_end=MAX_OFFSET if clean else recovery_point or 0,
@@ -172,29 +160,30 @@ def _load(
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
-        excused = may_have_lost and not synced
-        # One that ends there may have been rolled after that flush: then its indexes never were on the disk.
+        allow_torn = may_have_lost and not synced
+        # One that ends at the recovery point may have been rolled after the flush: no indexes on disk.
         intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
         if intact:
-            if epochs is None or loaded.rebuilt:  # which forgot the epochs from there on
+            if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs from there on
                 next_header = None if end is None else _first_header(files, directory, end)
-                _note_epochs(segment, loaded.epochs, gaps, next_header)
+                _add_epochs(segment, loaded.epochs, gaps, next_header)
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
-        loaded.epochs.truncate_from_end(base)  # the file may be older than a cut: the batches tell
+        loaded.epochs.truncate_from_end(base)  # the file may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
-        cut, damaged = _rebuild(segment, interval_bytes, loaded.epochs, rules, next_header, excused=excused)
+        cut, damaged = _rebuild(
+            segment, interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
+        )
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
+        loaded.truncated_bytes += cut
         may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
             cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):
-            loaded.truncated_bytes += cut
-            _drop_later(loaded, files, directory, bases[at + 1 :], excused=excused)
+            _drop_segments_after(loaded, files, directory, bases[at + 1 :], allow_torn=allow_torn)
             break
-        loaded.truncated_bytes += cut
         if end is not None:
             segment.end_offset = end
             segment.roll()
@@ -202,17 +191,17 @@ def _load(
     if not loaded.segments:
         loaded.segments.append(_first_segment(files, directory, start_offset, now_ms))
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
-    rebuild_producers(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
+    rebuild_producer_state(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded
 
 
 def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> int:
     """The log end offset that the checkpoints prove, if the log ends below it; else 0.
 
-    The high watermark is written down only as far as it is on disk, and no in-sync replica is truncated below
-    it. The recovery point proves as much after a clean stop, which writes it last. After a crash it does not:
-    a follower truncates first and lowers it afterwards. But that leaves whole batches, so a batch that a
-    killed process left torn below the recovery point was cut by something else.
+    The high watermark checkpoint never exceeds what is on disk, and no in-sync replica is truncated below it.
+    After a clean shutdown, which writes it last, the recovery point proves as much. After a crash it does
+    not: a follower truncates its log before it lowers the recovery point. Truncation leaves complete batches,
+    however, so if a batch below the recovery point is torn, the log was truncated by something else.
     """
     proven = max(recovery_point, high_watermark)
     return proven if proven > loaded.segments[-1].end_offset else 0
@@ -220,31 +209,31 @@ def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> in
 
 def _first_segment(files: Files, directory: Path, start_offset: int, now_ms: int) -> Segment:
     first = Segment(files, directory, start_offset, now_ms)
-    if start_offset:  # which its name says; else the first append makes it
+    if start_offset:  # recorded by the file's name; otherwise the first append creates it
         first.create()
     return first
 
 
-def _drop_later(
-    loaded: Loaded, files: Files, directory: Path, bases: Sequence[int], *, excused: bool
+def _drop_segments_after(
+    loaded: Loaded, files: Files, directory: Path, bases: Sequence[int], *, allow_torn: bool
 ) -> None:
-    """The segments behind one that was cut."""
+    """Delete the segments after one that was truncated."""
     loaded.dropped = len(bases)
-    if not excused:
+    if not allow_torn:
         loaded.damaged = True
         _mark_damaged(files, directory)
     for base in reversed(bases):
         _remove(files, directory, base)
 
 
-def rebuild_producers(
+def rebuild_producer_state(
     loaded: Loaded, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
 ) -> None:
-    """Newest usable snapshot, then the batches after it; writes the snapshots that rolled segments lack.
+    """Load the newest usable snapshot, replay later batches, and write the snapshots that rolled segments
+    lack.
 
-    Rebuilt segments have lost their transaction index, so the replay begins no later than at the first; the
-    snapshots behind it may never have been synced, and are made anew. `names`: of the directory, if they are
-    known.
+    Rebuilt segments have no transaction index, so the replay begins at the first of them or earlier. Later
+    snapshots may never have been synced and are written again. `names`: files of the directory, if known.
     """
     segments = loaded.segments
     end = segments[-1].end_offset
@@ -254,29 +243,29 @@ def rebuild_producers(
     loaded.snapshot_offset = at
     start = max(at, segments[0].base_offset)
     if not loaded.producers.has_all_batches:
-        refill(loaded.producers, segments, at)
+        restore_earlier_batches(loaded.producers, segments, at)
     for segment in segments:
         if segment.end_offset < start or (segment.end_offset == start and segment.rolled):
             continue
         snapshot = segment_file(directory, segment.base_offset, SNAPSHOT)
-        is_first = at < 0 and segment is segments[0]  # nobody wrote before it, and no file need say so
+        is_first = at < 0 and segment is segments[0]  # there are no producers before it
         is_there = segment.base_offset <= latest and files.exists(snapshot)
         if segment.base_offset >= start and not (is_first or is_there):
-            write_plain(files, snapshot, loaded.producers.encode())
+            overwrite(files, snapshot, loaded.producers.encode())
         replay(loaded.producers, segment, start, now_ms, index_aborts=segment.base_offset in loaded.rebuilt)
 
 
-def producers_of(segments: list[Segment], now_ms: int) -> ProducerStateManager:
-    """As of the end of the last one; removes snapshots from behind it, which a start does not need. Raises
-    OSError or CorruptLog.
+def producer_state_of(segments: list[Segment], now_ms: int) -> ProducerStateManager:
+    """Producer state at the end of the last segment; removes later snapshots. Raises OSError or
+    CorruptLog.
     """
     loaded = Loaded(segments, LeaderEpochs(), ProducerStateManager())
-    rebuild_producers(loaded, segments[-1].files, segments[-1].directory, now_ms)
+    rebuild_producer_state(loaded, segments[-1].files, segments[-1].directory, now_ms)
     return loaded.producers
 
 
 def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
-    """Those of a log that begins anew, but one."""
+    """Delete all snapshots but one, of a log that restarts empty."""
     for name in files.list_directory(directory):
         found = parse_segment_file(name)
         if found is not None and found[1] == SNAPSHOT and found[0] != kept:
@@ -286,7 +275,7 @@ def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
 def replay(
     state: ProducerStateManager, segment: Segment, from_offset: int, now_ms: int, *, index_aborts: bool
 ) -> None:
-    """Applies the batches of a segment from an offset on."""
+    """Apply the batches of a segment from an offset on."""
     if segment.end_offset <= from_offset:
         return
     first = segment.find(from_offset)
@@ -307,10 +296,10 @@ def replay(
 
 
 def read_marker(batch: bytes | memoryview) -> EndMarker | None:
-    """What a control batch says: key is version and type, value version and coordinator epoch (KIP-98).
+    """Read a control batch: the key is version and type, the value version and coordinator epoch (KIP-98).
 
-    None if it ends no transaction, or cannot be read although its CRC is right: nobody who writes logs makes
-    such a batch.
+    Returns None if it ends no transaction, or is malformed although its CRC is valid, which no log writer
+    produces.
     """
     try:
         record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
@@ -330,24 +319,24 @@ def read_marker(batch: bytes | memoryview) -> EndMarker | None:
     return EndMarker(kind == _COMMIT, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-def refill(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:
-    """Gives producers back the four batches that Kafka's snapshot, or an older tierlog's, leaves out, from
-    the log's tail before `at`.
+def restore_earlier_batches(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:
+    """Restore the earlier batches of each producer, which snapshots of Kafka and older tierlog versions lack,
+    from the log before offset `at`.
 
-    Without them a retry that was in flight over a restart would look like a sequence gap (guarantee 10). How
-    far to look back depends on how large the batches are, so the window grows until all is found. What lies
-    further back stays unknown, so a start after an upgrade does not read whole logs.
+    Without them a retry that was in flight during a restart would look like a sequence gap (guarantee 10).
+    How far to read back depends on the batch sizes, so the window grows until all are found. The largest
+    window bounds the time of the first start after an upgrade.
     """
-    seen, state.has_all_batches = ProducerStateManager(), True  # as far as it ever will be
-    for window in _REFILL_WINDOWS if len(state) else ():
+    earlier, state.has_all_batches = ProducerStateManager(), True  # whatever is found
+    for window in _RESTORE_WINDOWS if len(state) else ():
         try:
-            seen, whole = _seen_before(segments, at, window)
+            earlier, is_enough = _read_before(segments, at, window)
         except (CorruptLog, RecordsError):
-            return  # whoever reads there is told; a start does not depend on it
-        if whole:
+            return  # reads from there report it; a start does not depend on it
+        if is_enough:
             break
     for producer in state:
-        found = seen.get(producer.producer_id)
+        found = earlier.get(producer.producer_id)
         if (
             found
             and producer.batches
@@ -357,8 +346,8 @@ def refill(state: ProducerStateManager, segments: Sequence[Segment], at: int) ->
             producer.batches.extendleft(list(found.batches)[-2 : -BATCHES_KEPT - 1 : -1])
 
 
-def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerStateManager, bool]:
-    """What the last `window` bytes before an offset say of producers, and whether to look back no further."""
+def _read_before(segments: Sequence[Segment], at: int, window: int) -> tuple[ProducerStateManager, bool]:
+    """Producer state from the last `window` bytes before an offset, and whether that is enough."""
     starts: list[tuple[Segment, int]] = []
     for segment in reversed([segment for segment in segments if segment.base_offset < at]):
         upper = segment.boundary_before(at)
@@ -369,27 +358,27 @@ def _seen_before(segments: Sequence[Segment], at: int, window: int) -> tuple[Pro
         window -= upper.position
         if window <= 0:
             break
-    seen, batches = ProducerStateManager(), 0
+    earlier, batches = ProducerStateManager(), 0
     for segment, position in reversed(starts):
         for _, header in segment.scan(position):
             batches += 1
             if header.base_offset >= at:
                 break
             if header.producer_id >= 0 and not header.is_control:
-                seen.apply(header, header.base_offset)
+                earlier.apply(header, header.base_offset)
         segment.unload()
     from_start = window > 0 or not starts
-    return seen, from_start or batches >= _REFILL_BATCHES or all(map(_has_all_batches, seen))
+    return earlier, from_start or batches >= _RESTORE_BATCHES or all(map(_has_all_batches, earlier))
 
 
 def _has_all_batches(producer: ProducerStateEntry) -> bool:
-    """Whether no batch before those known could be sent again."""
+    """Whether no batch before the known ones could be retried."""
     first = producer.batches[0]
     return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
 
 
-def write_plain(files: Files, path: Path, content: bytes) -> None:
-    """Replaces a file whose content proves itself (a CRC inside, or rebuilt from the log): no fsync."""
+def overwrite(files: Files, path: Path, content: bytes) -> None:
+    """Replace a file without fsync. Its content is verifiable by a CRC, or can be rebuilt from the log."""
     fd = files.open(path, create=True)
     try:
         files.writev_at(fd, (content,), 0)
@@ -399,7 +388,7 @@ def write_plain(files: Files, path: Path, content: bytes) -> None:
 
 
 def _remove_temporary(files: Files, directory: Path, now_ms: int) -> list[str]:
-    """Completes or removes what a crash left half done; returns the names that remain."""
+    """Complete or remove what a crash left unfinished; returns the remaining names."""
     try:
         names = files.list_directory(directory)
     except FileNotFoundError:
@@ -428,7 +417,7 @@ def _remove_temporary(files: Files, directory: Path, now_ms: int) -> list[str]:
 
 
 def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
-    """None if a crash tore the file: then the batches tell, the synced ones too."""
+    """None if a crash tore the file: then the epochs are rebuilt from all batches."""
     try:
         return LeaderEpochs.decode(files.read_whole(directory / EPOCH_CHECKPOINT))
     except MalformedEpochs:
@@ -436,16 +425,16 @@ def _load_epochs(files: Files, directory: Path) -> LeaderEpochs | None:
 
 
 def _first_header(files: Files, directory: Path, base: int) -> BatchHeader | None:
-    """Of the segment that begins at an offset, if it says that it does."""
+    """The first header of the segment with a base offset, if it has that offset."""
     log = SharedFile(files, segment_file(directory, base, LOG))
     content = files.read_at(log.fd, HEADER_SIZE, 0)
     header = read_header(content) if len(content) == HEADER_SIZE else None
     return header if header is not None and header.base_offset == base else None
 
 
-def _note_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header: BatchHeader | None) -> None:
+def _add_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header: BatchHeader | None) -> None:
     rules, last = HeaderRules(gaps=gaps, epochs=LeaderEpochs()), epochs.latest
-    with suppress(CorruptLog, RecordsError):  # whoever reads there is told; a start does not depend on it
+    with suppress(CorruptLog, RecordsError):  # reads report it; a start does not depend on it
         start, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
         for batch in consistent_prefix(segment.scan(0), start, rules, last_epoch, next_header):
             epochs.note(batch.header.leader_epoch, batch.header.base_offset)
@@ -453,8 +442,9 @@ def _note_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header
 
 
 def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool:
-    """Takes the index files as they are; False if they cannot be right and must be rebuilt, or a batch that
-    was looked at is not one of this log."""
+    """Load the index files. Returns False if they are invalid and must be rebuilt, or if a batch that was
+    read does not belong to this log.
+    """
     files = segment.files
     if segment.size == 0:
         return end is None
@@ -472,10 +462,11 @@ def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool
 
 
 def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
-    """First and last things about a segment from its first batch, the ends of its indexes, and its tail.
+    """Set a segment's fields from its first batch, the ends of its indexes, and the batches after the last
+    index entry.
 
-    Only what a torn or lost file would break is checked: a start must not read every entry of every index.
-    Raises CorruptLog.
+    Only what a torn or lost file would break is checked: a start must not read every index entry. Raises
+    CorruptLog.
     """
     first = next(segment.scan(0)).header
     if fault := rules.fault(first, segment.base_offset):
@@ -515,9 +506,9 @@ def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
 
 
 def _last_entry(entry: struct.Struct, index: bytearray) -> tuple[int, ...] | None:
-    """None if the index is empty; raises CorruptLog if it is cut."""
+    """None if the index is empty. Raises CorruptLog if it is truncated."""
     if len(index) % entry.size:
-        raise CorruptLog("an index is cut")
+        raise CorruptLog("an index is truncated")
     return entry.unpack_from(index, len(index) - entry.size) if index else None
 
 
@@ -528,10 +519,12 @@ def _rebuild(
     rules: HeaderRules,
     next_header: BatchHeader | None,
     *,
-    excused: bool,
+    allow_torn: bool,
 ) -> tuple[int, bool]:
-    """Indexes, totals and epochs from the batches; returns the bytes cut off the end, and whether they are
-    more than a write that was not finished, or one that was `excused`."""
+    """Rebuild indexes, totals and epochs from the batches. Returns the bytes truncated from the end, and
+    whether they are damage rather than an unfinished write. `allow_torn`: any truncation counts as
+    unfinished.
+    """
     segment.reset_indexes()
     good, before = 0, epochs.latest
     last_epoch = NO_EPOCH if before is None else before.epoch
@@ -543,26 +536,28 @@ def _rebuild(
         good = position + header.size
     cut = segment.size - good
     if cut:
-        _check_epochs(segment, good, rules)
-    damaged = cut > 0 and not excused and not is_torn(segment, good)
+        _check_epoch_file(segment, good, rules)
+    damaged = cut > 0 and not allow_torn and not is_torn(segment, good)
     if damaged:
         _mark_damaged(segment.files, segment.directory)
     segment.size = good
-    segment.trim()  # also where nothing is cut: room may be reserved beyond
+    segment.trim()  # always, as space may be reserved beyond
     return cut, damaged
 
 
-def _check_epochs(segment: Segment, good: int, rules: HeaderRules) -> None:
-    """Raises _EpochsRefuted if the first batch that was not taken is of an epoch that the file does not have
-    there, and the one behind it as well: a bit does not flip twice in the same way.
+def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:
+    """Raise _WrongEpochFile if the first rejected batch and the next one have the same leader epoch, which
+    the checkpoint does not have there: a bit does not flip twice in the same way.
     """
     pair = [batch.header for batch in islice(intact_batches(segment, segment.file, good), 2)]
     if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
-        raise _EpochsRefuted
+        raise _WrongEpochFile
 
 
 def _mark_damaged(files: Files, directory: Path) -> None:
-    """Before the cut: else a start that ends before it could tell leaves nothing of it to the next one."""
+    """Write the mark before the truncation: a crash after the truncation would otherwise lose the
+    information.
+    """
     files.close(files.open(directory / DAMAGED, create=True))
     files.sync_directory(directory)
 
@@ -570,9 +565,7 @@ def _mark_damaged(files: Files, directory: Path) -> None:
 def _latest_snapshot(
     files: Files, directory: Path, names: Sequence[str], at_most: int, log_end: int
 ) -> tuple[int, ProducerStateManager]:
-    """Offset and state of the newest usable snapshot; -1 and nothing if there is none. Removes unusable
-    ones.
-    """
+    """Offset and state of the newest usable snapshot, -1 and empty without one. Deletes unusable ones."""
     snapshots = sorted(
         parsed[0]
         for name in names
@@ -591,6 +584,8 @@ def _latest_snapshot(
 
 
 def _remove(files: Files, directory: Path, base: int) -> None:
-    """The log file goes last: a crash in between must not leave indexes that look like another segment's."""
+    """Delete a segment, the log last: a crash in between must not leave indexes that seem to be another
+    segment's.
+    """
     for suffix in (SNAPSHOT, *INDEXES, LOG):
         files.unlink(segment_file(directory, base, suffix), missing_ok=True)

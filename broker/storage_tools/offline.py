@@ -127,7 +127,7 @@ def locked(directory: Path | None) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InUse(f"a broker is using {directory}") from None
+            raise InUse(f"a broker runs on {directory}") from None
         yield
 
 

@@ -305,7 +305,7 @@ def _() -> Patches:
 def _() -> Patches:
     """As Kafka's, and what it leaves out lies too far back in the log."""
     yield ProducerStateManager, "_rest", lambda state: iter(())
-    yield recovery, "refill", lambda *_: None
+    yield recovery, "restore_earlier_batches", lambda *_: None
 
 
 class _WallClock:

@@ -24,7 +24,7 @@ def _() -> Patches:
     go_on = LogRepair._continue
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
-        return repair._cut(replica) if replica.follows else await go_on(repair, replica, tries)
+        return repair._truncate(replica) if replica.follows else await go_on(repair, replica, tries)
 
     yield LogRepair, "_continue", without
 
@@ -42,7 +42,7 @@ def _() -> Patches:
         return bool(repair._others(partition))
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
-        return await repair._give_up(replica)
+        return await repair._prepare_truncation(replica)
 
     yield LogRepair, "_is_elsewhere", is_elsewhere
     yield LogRepair, "_continue", without

@@ -14,7 +14,7 @@ from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.leader_epochs import EpochEnd
 from tierlog.base.network import Unreachable
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.maintenance.log_repair import MEND_TRIES, LogRepair
+from tierlog.broker.maintenance.log_repair import REPAIR_TRIES, LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.replication.core.follower import Fetched, Retry
 from tierlog.broker.replication.replica import ReadResult, Replica
@@ -123,10 +123,10 @@ class Node:
         self.replicas = ReplicaManager(
             settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
         )
-        tell_lost = self._tell_lost if in_sync else None
+        report_lost = self._report_lost if in_sync else None
         network = self.peers if in_sync else None
         self.repair = LogRepair(
-            1, lambda: self.image, self.replicas, self.clock, self.tasks, tell_lost, network
+            1, lambda: self.image, self.replicas, self.clock, self.tasks, report_lost, network
         )
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
         self.found = asyncio.Event()
@@ -135,7 +135,7 @@ class Node:
         self.repair.found(*found)
         self.found.set()
 
-    async def _tell_lost(self, keys: Any) -> None:
+    async def _report_lost(self, keys: Any) -> None:
         """What the controller does then: broker 2 leads."""
         self.reported += keys
         self.log_end_when_told = self.replica.log_end_offset
@@ -446,13 +446,13 @@ async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
     node.damage(4)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    for tries in range(2 * MEND_TRIES):
-        assert not await node.repair._go_on(node.replica, tries)
-    assert (node.peers.asked, node.told, node.replica.log_end_offset) == ([], [], BATCHES)
+    for tries in range(2 * REPAIR_TRIES):
+        assert not await node.repair._continue(node.replica, tries)
+    assert (node.peers.asked, node.reported, node.replica.log_end_offset) == ([], [], BATCHES)
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    await node.repair._go_on(node.replica, 0)
+    await node.repair._continue(node.replica, 0)
     assert [one.start_offset for one in node.replica.log.damage] == [4], "what lies above is repaired"
     await node.stop()
 
@@ -482,7 +482,7 @@ async def test_what_another_serves_is_checked_before_it_is_taken(tmp_path: Path,
     damaged = node.batches()
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    assert not await node.repair._mend_all(node.replica)
+    assert not await node.repair._repair_ranges(node.replica)
     assert node.batches() == damaged and node.read(13).error is ErrorCode.CORRUPT_MESSAGE
     await node.stop()
 
@@ -494,12 +494,12 @@ async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    for tries in range(2 * MEND_TRIES):
-        assert not await node.repair._go_on(node.replica, tries)
+    for tries in range(2 * REPAIR_TRIES):
+        assert not await node.repair._continue(node.replica, tries)
     assert node.reported == [] and node.replica.leads
     assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
     node.peers.batches["h3"][13] = lost[0]
-    assert await node.repair._go_on(node.replica, 2 * MEND_TRIES)
+    assert await node.repair._continue(node.replica, 2 * REPAIR_TRIES)
     assert node.batches() == whole and offsets_served(node) == list(range(BATCHES))
     await node.stop()
 
@@ -515,15 +515,15 @@ async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_pa
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
-    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert not await node.repair._continue(replica, REPAIR_TRIES)
     assert node.reported == [] and replica.leads, "the other lacks a batch behind the damage"
     batches[BATCHES - 1] = last
-    assert not await node.repair._go_on(replica, MEND_TRIES)
+    assert not await node.repair._continue(replica, REPAIR_TRIES)
     assert node.reported == [(TOPIC_ID, 0)] and not replica.leads
     assert node.log_end_when_told == replica.log_end_offset == BATCHES
-    assert await node.repair._go_on(replica, MEND_TRIES)
+    assert await node.repair._continue(replica, REPAIR_TRIES)
     assert (replica.log_end_offset, replica.log.damage) == (13, ())
-    node.repair._let_move(replica)
+    node.repair._resume_fetching(replica)
     position = replica.fetch_position()
     assert position is not None and position.offset == 13
     await node.stop()
@@ -551,7 +551,7 @@ async def test_repair_ends_when_the_damaged_records_are_deleted(tmp_path: Path) 
     repairing = list(node.repair._repairing.values())
     node.replica.raise_log_start(5)
     await asyncio.wait_for(asyncio.gather(*repairing), 30)
-    assert node.repair.damaged == [] and node.told == []
+    assert node.repair.damaged == [] and node.reported == []
     await node.stop()
 
 
@@ -567,7 +567,7 @@ async def test_a_batch_is_put_back_in_which_the_log_start_lies(tmp_path: Path) -
     node.damage(BATCHES)
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
-    assert node.batches() == whole and node.repair.repaired == 1 and node.told == []
+    assert node.batches() == whole and node.repair.repaired == 1 and node.reported == []
     assert node.peers.asked == [("h2", BATCHES + 2)]
     await node.stop()
 
