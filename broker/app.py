@@ -49,13 +49,13 @@ from tierlog.broker.node_base import Foundation, NodeFailed, quorum_tls
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tiering import Tiering
-from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.core.follower import StartFromTier
 from tierlog.broker.replication.dynamic_settings import RunningSettings
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.replication.tcp_network import TcpNetwork
@@ -192,7 +192,7 @@ class Broker(Foundation):
         self.moves = DirectoryMoves(
             settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
         )
-        self.isr_updater = IsrUpdater(
+        self.alter_partition_manager = AlterPartitionManager(
             settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
         self.reports = ReplicaReports(
@@ -245,8 +245,8 @@ class Broker(Foundation):
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_alone:
-            self._parts.push_async_callback(self.isr_updater.stop)
-            self.isr_updater.start()
+            self._parts.push_async_callback(self.alter_partition_manager.stop)
+            self.alter_partition_manager.start()
             self._parts.push_async_callback(self.reports.stop)
             self.reports.start()
         await self.tiering.start()
@@ -263,7 +263,7 @@ class Broker(Foundation):
                 listener=self.listener,
                 tiering=self.tiering.driver,
                 moves=self.moves,
-                isr_updater=self.isr_updater,
+                alter_partition_manager=self.alter_partition_manager,
                 cleaner=self.cleaner,
                 scrubber=self.scrubber,
                 repair=self.repair,
@@ -295,7 +295,7 @@ class Broker(Foundation):
             stats=self.stats,
             lease=None if self._is_alone else self.lifecycle,
             throttles=self.throttles,
-            isr_due=self.isr_updater.due,
+            isr_due=self.alter_partition_manager.submit,
             examiner=self.examiner,
         )
         groups = group_handlers(self.groups)
@@ -356,7 +356,7 @@ class Broker(Foundation):
         return self.lifecycle.broker_epoch
 
     def _build_fetchers(self) -> ReplicaFetchers:
-        dependencies = FollowerDependencies(
+        dependencies = FetcherDependencies(
             settings=self.settings,
             network=self.network,
             clock=self.clock,
@@ -366,7 +366,7 @@ class Broker(Foundation):
             image=lambda: self.metadata.image,
             lower_checkpoint=self._lower_checkpoint,
             throttle=self.throttles.follower,
-            from_tier=self._start_from_tier,
+            start_from_tier=self._start_from_tier,
         )
         fetchers = ReplicaFetchers(dependencies)
         self._parts.callback(fetchers.close)

@@ -216,8 +216,8 @@ def _in_sync(node: Node, serving: Serving) -> Iterator[Family]:
     yield "kafka_server_replicamanager_underreplicatedpartitions", _one(found[Condition.UNDER_REPLICATED])
     yield "kafka_server_replicamanager_underminisrpartitioncount", _one(found[Condition.BELOW_MIN])
     yield "kafka_server_replicamanager_atminisrpartitioncount", _one(at_min)
-    yield "kafka_server_replicamanager_isrshrinks_total", _one(serving.isr_updater.shrinks)
-    yield "kafka_server_replicamanager_isrexpands_total", _one(serving.isr_updater.expands)
+    yield "kafka_server_replicamanager_isrshrinks_total", _one(serving.alter_partition_manager.shrinks)
+    yield "kafka_server_replicamanager_isrexpands_total", _one(serving.alter_partition_manager.expands)
 
 
 def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:

@@ -21,7 +21,7 @@ from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tier_driver import TierDriver
-from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
@@ -85,7 +85,7 @@ class Serving:
 
     replicas: ReplicaManager
     moves: DirectoryMoves
-    isr_updater: IsrUpdater
+    alter_partition_manager: AlterPartitionManager
     listener: Listener
     tiering: TierDriver
     cleaner: LogCleaner

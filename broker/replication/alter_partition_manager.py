@@ -1,8 +1,9 @@
-"""Tells the controller of changes to in-sync sets that the partitions led here propose (KIP-497).
+"""AlterPartition manager: sends proposed changes of in-sync sets to the controller (KIP-497).
 
-Proposals of many partitions travel together, one command at a time. A fetch that shows a follower caught
-up, or behind, asks at once; a look at all partitions each half of `replica.lag.time.max.ms` finds those who
-do not fetch at all. An outcome that is not known leaves the larger set in force, and is asked for again.
+One command at a time carries the proposals of many partitions. A fetch which shows that a follower has caught
+up or has lost records submits its partition at once. Followers that do not fetch are found by a check of all
+partitions, twice per `replica.lag.time.max.ms`. While the outcome of a proposal is unknown, the larger of
+both sets counts, and the partition is submitted again. Called by the Fetch handler; owned by app.py.
 """
 
 import asyncio
@@ -23,13 +24,13 @@ from tierlog.protocol.errors import ErrorCode
 
 RETRY_S = 0.2
 COMMAND_PARTITIONS_MAX = 5_000
-LOOKED_AT_A_TURN = 200
-"""Partitions between two turns of requests."""
+CHECKED_PER_TURN = 200
+"""Partitions checked in one turn of the event loop."""
 
 _log = structlog.get_logger("tierlog.isr")
 
 
-class IsrUpdater:
+class AlterPartitionManager:
     def __init__(
         self,
         settings: NodeSettings,
@@ -40,7 +41,7 @@ class IsrUpdater:
         *,
         broker_epoch: Callable[[], int],
     ) -> None:
-        """`replicas`: iterating gives those of the moment."""
+        """`replicas`: each iteration yields the current ones."""
         self._settings = settings
         self._metadata = metadata
         self._replicas = replicas
@@ -48,7 +49,7 @@ class IsrUpdater:
         self._tasks = tasks
         self._broker_epoch = broker_epoch
         self.shrinks = self.expands = 0
-        """In-sync sets that the controller made smaller, or larger, because this broker asked for it."""
+        """In-sync sets that the controller has made smaller, or larger, on proposals of this broker."""
         self._due: dict[Replica, None] = {}
         self._something_due = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
@@ -56,7 +57,7 @@ class IsrUpdater:
     def start(self) -> None:
         self._running = [
             self._tasks.spawn("in-sync sets", self._send_all()),
-            self._tasks.spawn("lag of followers", self._look_at_all()),
+            self._tasks.spawn("lag of followers", self._check_all()),
         ]
 
     async def stop(self) -> None:
@@ -64,18 +65,18 @@ class IsrUpdater:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def due(self, replica: Replica) -> None:
-        """Its in-sync set may have to change."""
+    def submit(self, replica: Replica) -> None:
+        """Propose a new in-sync set soon, if the replica's set has to change."""
         self._due[replica] = None
         self._something_due.set()
 
-    async def _look_at_all(self) -> None:
+    async def _check_all(self) -> None:
         while True:
             await asyncio.sleep(self._settings.replica_lag_time_max_ms / 2000)
             for number, replica in enumerate(self._replicas):
                 if replica.leads and replica.followers:
-                    self.due(replica)
-                if number % LOOKED_AT_A_TURN == 0:
+                    self.submit(replica)
+                if number % CHECKED_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     async def _send_all(self) -> None:
@@ -89,17 +90,17 @@ class IsrUpdater:
     def _propose(self) -> list[tuple[Replica, IsrProposal]]:
         live = live_brokers(self._metadata.image)
         now_ms = self._clock.monotonic_ms()
-        found: list[tuple[Replica, IsrProposal]] = []
-        while self._due and len(found) < COMMAND_PARTITIONS_MAX:
+        proposals: list[tuple[Replica, IsrProposal]] = []
+        while self._due and len(proposals) < COMMAND_PARTITIONS_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
             proposal = replica.isr_proposal(now_ms, self._settings.replica_lag_time_max_ms, live)
             if proposal is not None:
-                found.append((replica, proposal))
-        return found
+                proposals.append((replica, proposal))
+        return proposals
 
     async def _send(self, proposals: list[tuple[Replica, IsrProposal]]) -> bool:
-        """False if the outcome is not known: those are due again."""
+        """Returns False if the outcome is unknown; the partitions are then due again."""
         command = AlterPartitions(
             broker_id=self._settings.node_id,
             broker_epoch=self._broker_epoch(),
@@ -113,8 +114,8 @@ class IsrUpdater:
             self._failed(proposals)
             return False
         if reply.error is not ErrorCode.NONE or len(reply.partitions) != len(proposals):
-            # The whole of it was refused, by a controller that knows of a newer life of this broker.
-            _log.warning("the controller refuses in-sync sets", error=reply.error.name, why=reply.message)
+            # The whole command was rejected: the controller knows a newer registration of this broker.
+            _log.warning("the controller rejected in-sync sets", error=reply.error.name, why=reply.message)
             self._failed(proposals)
             return False
         for (replica, proposal), size, outcome in zip(proposals, before, reply.partitions, strict=True):

@@ -1,9 +1,9 @@
-"""A connection to another broker, over which followers fetch: a request out, its response in.
+"""Broker connection: sends requests to another broker and receives its responses.
 
-Responses are received into one buffer that is used again and again, and their records stay there: a follower
-writes them from where they arrived. Hence the rule of the port: an answer's bytes are valid until the next
-one comes. Who goes on with the next request as soon as it has an answer does so within the very turn of the
-loop that received it. Used by the replica fetchers.
+Responses are received into one buffer, which is reused, and a follower appends their records from it.
+Therefore a response's bytes are valid only until the next response is received, as `Caller` says. A caller
+that passes `again` sends its next request in the turn of the event loop that received the response. Used by
+the replica fetchers.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_reques
 from tierlog.protocol.primitives import MalformedFrame
 
 BUFFER_BYTES = 64 << 10
-"""At first; it grows to the largest response."""
+"""Initial size; the buffer grows to the largest response."""
 
 KEPT_BUFFER_BYTES = 16 << 20
-"""A buffer that one response made larger is given back after it."""
+"""A buffer that a response made larger than this is freed after it."""
 
 FRAME_BYTES_MAX = 1 << 30
-"""No broker answers with more: it is no broker."""
+"""No broker sends a larger response: the peer is not a broker."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 
@@ -34,7 +34,7 @@ _SIZE = struct.Struct(">i").unpack_from
 
 
 class _Call:
-    """What waits for an answer; the last one of several, if `again` has the next request."""
+    """A call in progress: one request, or several in succession if `again` returns the next one."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class _Call:
         version: int,
         timeout_s: float,
         again: Callable[[Any], Any] | None,
-        answer: "asyncio.Future[Any]",
+        response: "asyncio.Future[Any]",
     ) -> None:
         self.api_key = api_key
         self.version = version
         self.timeout_s = timeout_s
         self.again = again
-        self.answer = answer
+        self.response = response
         self.correlation_id = 0
         self.deadline = 0.0
 
@@ -78,17 +78,17 @@ class BrokerConnection:
         again: Callable[[Any], Any] | None = None,
     ) -> Any:
         call = _Call(api_key, version, timeout_s, again, self._loop.create_future())
-        self._ask(call, request)
+        self._send(call, request)
         try:
-            return await call.answer
+            return await call.response
         except asyncio.CancelledError:
-            self._give_up("the caller went away")  # its answer would be taken for that of the next call
+            self._abort("the caller was cancelled")  # else its response would be taken for the next call's
             raise
 
     def close(self) -> None:
-        self._give_up("closed")
+        self._abort("closed")
 
-    def _ask(self, call: _Call, request: Any) -> None:
+    def _send(self, call: _Call, request: Any) -> None:
         """Raises Unreachable."""
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -103,33 +103,33 @@ class BrokerConnection:
         call.deadline = self._loop.time() + call.timeout_s
         self._calls.append(call)
         if self._timer is None or call.deadline < self._timer.when():
-            self._arm(call.deadline)
+            self._start_timer(call.deadline)
         transport.write(frame)
 
-    # --- time: a timer for each call would cost more than the call
+    # --- timeouts: one timer for all calls, as a timer for each would cost more than the call
 
-    def _arm(self, deadline: float) -> None:
+    def _start_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._look_for_overdue)
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
-    def _look_for_overdue(self) -> None:
+    def _check_deadlines(self) -> None:
         self._timer = None
         if not self._calls:
             return
-        soonest = min([call.deadline for call in self._calls])
-        if soonest > self._loop.time():
-            self._arm(soonest)
+        earliest = min([call.deadline for call in self._calls])
+        if earliest > self._loop.time():
+            self._start_timer(earliest)
         else:
-            self._give_up(f"{self._peer} did not answer in time")
+            self._abort(f"{self._peer} did not respond in time")
 
-    # --- what the transport calls, by way of `_Line`
+    # --- events of the transport, which `tcp_network` passes on
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._give_up(f"the connection to {self._peer} broke: {exc or 'closed by the other end'}")
+        self._abort(f"the connection to {self._peer} broke: {exc or 'closed by the other end'}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer[self._filled :] if self._filled else self._buffer
@@ -140,20 +140,20 @@ class BrokerConnection:
         while self._filled - at >= 4:
             size: int = _SIZE(self._buffer, at)[0]
             if not 0 <= size <= FRAME_BYTES_MAX:
-                self._give_up(f"{self._peer} sent what is no response")
+                self._abort(f"{self._peer} sent a response of invalid size {size}")
                 return
             if self._filled - at < 4 + size:
-                self._make_room(at, 4 + size)
+                self._reserve(at, 4 + size)
                 return
-            self._take(at + 4, at + 4 + size)
+            self._handle_frame(at + 4, at + 4 + size)
             at += 4 + size
         self._keep(at)
 
     # --- frames
 
-    def _take(self, start: int, end: int) -> None:
+    def _handle_frame(self, start: int, end: int) -> None:
         if not self._calls:
-            self._give_up(f"{self._peer} answered what was not asked")
+            self._abort(f"{self._peer} sent a response without a request")
             return
         call = self._calls.popleft()
         try:
@@ -163,34 +163,34 @@ class BrokerConnection:
                 api = APIS[call.api_key]
                 correlation_id, message = decode_response(api, call.version, self._buffer, start, end)
         except MalformedFrame as fault:
-            self._refuse(call, f"{self._peer}: {fault}")
-            self._give_up(f"{self._peer} sent a malformed response")
+            self._fail(call, f"{self._peer}: {fault}")
+            self._abort(f"{self._peer} sent a malformed response")
             return
-        except Exception as failure:  # a fault of ours; who called must not wait for ever
-            _log.error("a response cannot be read", peer=self._peer, exc_info=failure)
-            self._refuse(call, f"{self._peer}: a response cannot be read")
-            self._give_up(f"{self._peer} sent a response that cannot be read")
+        except Exception as failure:  # a bug of ours; the caller must not wait for ever
+            _log.error("cannot decode a response", peer=self._peer, exc_info=failure)
+            self._fail(call, f"{self._peer}: cannot decode a response")
+            self._abort(f"{self._peer} sent a response that cannot be decoded")
             return
         if correlation_id != call.correlation_id:
-            self._refuse(call, f"{self._peer} answered out of order")
-            self._give_up(f"{self._peer} answered out of order")
-        elif not call.answer.done():
-            self._answered(call, message)
+            self._fail(call, f"{self._peer} responded out of order")
+            self._abort(f"{self._peer} responded out of order")
+        elif not call.response.done():
+            self._complete(call, message)
 
-    def _answered(self, call: _Call, message: Any) -> None:
+    def _complete(self, call: _Call, message: Any) -> None:
         try:
-            following = None if call.again is None else call.again(message)
-            if following is not None:
-                self._ask(call, following)
+            next_request = None if call.again is None else call.again(message)
+            if next_request is not None:
+                self._send(call, next_request)
                 return
         except Exception as failure:
-            call.answer.set_exception(failure)
+            call.response.set_exception(failure)
         else:
-            call.answer.set_result(message)
+            call.response.set_result(message)
 
-    def _make_room(self, at: int, needed: int) -> None:
-        """For a frame that begins at `at` and is not whole yet. Its size is only what the peer says: memory
-        is taken as its bytes come, twice as much each time."""
+    def _reserve(self, at: int, needed: int) -> None:
+        """Make space for the incomplete frame at `at`. The size that the peer claims may be false, so the
+        buffer only doubles each time that it is full."""
         size = len(self._buffer)
         if at:
             self._move(at, size)
@@ -198,8 +198,8 @@ class BrokerConnection:
             self._move(at, min(needed, 2 * size))
 
     def _keep(self, at: int) -> None:
-        """Bytes from `at` on are the beginning of the next frame. What was decoded before them stays where it
-        is for those who still read it: a new buffer is taken only if they would be overwritten."""
+        """Keep the bytes from `at` on, which begin the next frame. They move to a new buffer, since the
+        caller may still read the records before them."""
         if self._filled > at:
             self._move(at, max(BUFFER_BYTES, self._filled - at))
             return
@@ -213,7 +213,7 @@ class BrokerConnection:
         moved[:rest] = self._buffer[at : self._filled]
         self._buffer, self._filled = moved, rest
 
-    def _give_up(self, why: str) -> None:
+    def _abort(self, why: str) -> None:
         if self._transport is not None:
             self._transport.abort()
         if self._timer is not None:
@@ -221,8 +221,8 @@ class BrokerConnection:
             self._timer = None
         calls, self._calls = self._calls, deque()
         for call in calls:
-            self._refuse(call, why)
+            self._fail(call, why)
 
-    def _refuse(self, call: _Call, why: str) -> None:
-        if not call.answer.done():
-            call.answer.set_exception(Unreachable(why))
+    def _fail(self, call: _Call, why: str) -> None:
+        if not call.response.done():
+            call.response.set_exception(Unreachable(why))

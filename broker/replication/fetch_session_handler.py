@@ -1,7 +1,8 @@
-"""The fetching side of an incremental fetch session (KIP-227): what the leader is told, and what it knows.
+"""Fetch session handler: the fetching side of an incremental fetch session (KIP-227).
 
-A request names only what changed since the one before. What was last asked of a partition is kept, since an
-answer may come in a later response than the request that asked. Pure; owned by a replica fetcher.
+A request names only the partitions whose fetch state changed since the previous one. The state last sent is
+kept for each partition, since its response may come later than the next response. Pure; owned by a replica
+fetcher.
 """
 
 import uuid
@@ -18,48 +19,52 @@ Key = tuple[uuid.UUID, int]
 """Topic id and partition."""
 
 
-class Asked(NamedTuple):
+class FetchState(NamedTuple):
+    """What a request says of one partition. `log_start_offset` is the follower's own."""
+
     position: FetchPosition
     log_start_offset: int
 
 
-class FetchingSession:
+class FetchSessionHandler:
     def __init__(self, partition_bytes: int) -> None:
-        self.asked: dict[Key, Asked] = {}
-        """Of every partition in the session, what the leader was last told."""
+        """`partition_bytes`: replica.fetch.max.bytes."""
+        self.session_partitions: dict[Key, FetchState] = {}
+        """The partitions in the session, with the state last sent to the leader."""
         self._partition_bytes = partition_bytes
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH
 
     def reset(self) -> None:
-        """The leader has lost the session, or the connection broke: the next request names everything, and
-        the old session too, so that the leader, if it has it still, drops it for the new one."""
+        """Start a new session: the leader has lost this one, or the connection broke. The next request names
+        all partitions, and the old session's id, so that a leader which still has that session drops it."""
         self._epoch = INITIAL_EPOCH
-        self.asked = {}
+        self.session_partitions = {}
 
-    def fill(self, request: FetchRequest, changed: Mapping[Key, Asked], gone: Collection[Key]) -> None:
-        """Puts session, changed partitions and those that left into a request."""
+    def fill(self, request: FetchRequest, changed: Mapping[Key, FetchState], gone: Collection[Key]) -> None:
+        """Set a request's session, changed partitions and forgotten partitions."""
         request.session_id, request.session_epoch = self._id, self._epoch
         topics: dict[uuid.UUID, list[FetchPartition]] = {}
-        for key, asked in changed.items():
-            if self.asked.get(key) == asked:
+        for key, state in changed.items():
+            if self.session_partitions.get(key) == state:
                 continue
-            self.asked[key] = asked
-            topics.setdefault(key[0], []).append(self._partition(key[1], asked))
+            self.session_partitions[key] = state
+            topics.setdefault(key[0], []).append(self._partition(key[1], state))
         request.topics = [
             FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()
         ]
         forgotten: dict[uuid.UUID, list[int]] = {}
         for key in gone:
-            if self.asked.pop(key, None) is not None and self.is_open:
+            if self.session_partitions.pop(key, None) is not None and self.is_open:
                 forgotten.setdefault(key[0], []).append(key[1])
         request.forgotten_topics_data = [
             ForgottenTopic(topic_id=topic_id, partitions=partitions)
             for topic_id, partitions in forgotten.items()
         ]
 
-    def answered(self, session_id: int) -> None:
-        """A response without an error came; a leader without room for a session answers with none."""
+    def handle_response(self, session_id: int) -> None:
+        """Take a response without an error. A leader without space for another session returns no session
+        id."""
         self._id = session_id
         if session_id == NO_SESSION:
             self.reset()
@@ -70,13 +75,13 @@ class FetchingSession:
     def is_open(self) -> bool:
         return self._epoch != INITIAL_EPOCH
 
-    def _partition(self, number: int, asked: Asked) -> FetchPartition:
-        position = asked.position
+    def _partition(self, number: int, state: FetchState) -> FetchPartition:
+        position = state.position
         return FetchPartition(
             partition=number,
             current_leader_epoch=position.leader_epoch,
             fetch_offset=position.offset,
             last_fetched_epoch=position.last_fetched_epoch,
-            log_start_offset=asked.log_start_offset,
+            log_start_offset=state.log_start_offset,
             partition_max_bytes=self._partition_bytes,
         )

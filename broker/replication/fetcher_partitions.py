@@ -1,9 +1,10 @@
-"""The partitions that one replica fetcher follows: what to ask for next, and what an answer means to each.
+"""Fetcher partitions: builds the fetch requests of one replica fetcher, and processes each partition's
+response.
 
-What has moved is due; the next request names what of it the leader does not know yet (fetch sessions). An
-answer is carried out by the replica itself, which appends the records from where they were received. A
-partition that cannot go on now rests for `replica.fetch.backoff.ms`, out of the session, and holds up no
-other. Nothing waits in here: the fetcher does. Owned by it.
+A partition is due when its fetch state may have changed. A request names the due partitions whose state the
+leader does not know yet (fetch sessions). The replica processes its own response, and appends the records
+from the receive buffer. A partition which cannot continue leaves the session for `replica.fetch.backoff.ms`,
+and delays no other partition. Nothing here awaits; the replica fetcher does, which owns this.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from tierlog.base.network import Network
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.core.follower import Append, Fetched, Retry, StartFromTier, Step
-from tierlog.broker.replication.fetch_session_handler import Asked, FetchingSession, Key
+from tierlog.broker.replication.fetch_session_handler import FetchSessionHandler, FetchState, Key
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -33,12 +34,12 @@ _log = structlog.get_logger("tierlog.fetchers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerDependencies:
-    """What all fetchers of a broker share. `broker_epoch`: that of the current registration.
+class FetcherDependencies:
+    """What all fetchers of a broker share. `broker_epoch` is that of the current registration.
 
-    `lower_checkpoint` is asked for a replica that owes one; it is not fetched for until that is written.
-    `from_tier` brings a replica to where the leader's local log begins, what lies before it being remote; it
-    answers whether that was possible.
+    `lower_checkpoint` writes the checkpoint of a replica that needs one (`Replica.owes_checkpoint`); fetching
+    waits for it. `start_from_tier` starts a replica at the leader's local log start, when the offsets below
+    are remote; it returns whether that succeeded.
     """
 
     settings: NodeSettings
@@ -50,68 +51,66 @@ class FollowerDependencies:
     image: Callable[[], ClusterImage]
     lower_checkpoint: Callable[[Replica], None] | None = None
     throttle: Throttle = field(default_factory=Throttle)
-    from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
+    start_from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
 
 
-class Partition:
-    """One of them."""
-
+class FetcherPartition:
     def __init__(self, key: Key, replica: Replica) -> None:
         self.key = key
         self.replica = replica
         self.listener: Callable[[Replica], None] | None = None
-        self.rests: asyncio.TimerHandle | None = None
-        self.moves_in = False  # from the tier, which takes its time
+        self.backoff: asyncio.TimerHandle | None = None
+        self.is_starting_from_tier = False
 
 
-class Answer(NamedTuple):
-    partition: Partition
-    asked: Asked
+class PartitionResponse(NamedTuple):
+    partition: FetcherPartition
+    requested: FetchState
     data: PartitionData
 
 
-class Followed:
-    def __init__(self, source: int, dependencies: FollowerDependencies, wake: Callable[[], None]) -> None:
-        """`source`: the leader. `wake`: something is due, or the last partition is gone."""
+class FetcherPartitions:
+    def __init__(self, source: int, dependencies: FetcherDependencies, wake: Callable[[], None]) -> None:
+        """`source`: the leader's broker id. `wake`: called when a partition is due or was removed."""
         self.flushing: set[Key] = set()
-        """Those that wait for their disk; they become due when they can go on."""
+        """Partitions which wait for a flush or a checkpoint; they become due when it ends."""
         self._source = source
         self._deps = dependencies
         self._settings = dependencies.settings
         self._wake = wake
-        self._partitions: dict[Key, Partition] = {}
-        self._due: dict[Key, None] = {}  # whose position has to be looked at
-        self._gone: dict[Key, None] = {}
-        self._session = FetchingSession(self._settings.replica_fetch_max_bytes)
+        self._partitions: dict[Key, FetcherPartition] = {}
+        self._due: dict[Key, None] = {}
+        self._forgotten: dict[Key, None] = {}  # in the session; the next request removes them
+        self._session = FetchSessionHandler(self._settings.replica_fetch_max_bytes)
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     @property
     def has_work(self) -> bool:
-        """Not so while all rest: the session stays as it is until one of them goes on."""
-        return bool(self._due) or self._session_goes_on
+        """False while all partitions back off: the session stays as it is until one of them continues."""
+        return bool(self._due) or self._session_has_partitions
 
     @property
-    def _session_goes_on(self) -> bool:
-        return len(self._session.asked) > len(self._gone)
+    def _session_has_partitions(self) -> bool:
+        return len(self._session.session_partitions) > len(self._forgotten)
 
     def add(self, key: Key, replica: Replica) -> bool:
-        """False if it was followed before; then it rests no more."""
+        """Returns False if the replica was added before; that ends its backoff."""
         known = self._partitions.get(key)
         if known is not None and known.replica is replica:
-            self._end_rest(known)
+            self._end_backoff(known)
             return False
-        partition = Partition(key, replica)
+        partition = FetcherPartition(key, replica)
 
-        def moved(_: Replica) -> None:
+        def on_replica_changed(_: Replica) -> None:
             if key in self.flushing:
                 self._make_due(key)
 
-        partition.listener = moved
-        replica.listeners.append(moved)
+        partition.listener = on_replica_changed
+        replica.listeners.append(on_replica_changed)
         self._partitions[key] = partition
-        self._gone.pop(key, None)
+        self._forgotten.pop(key, None)
         self._make_due(key)
         return True
 
@@ -122,8 +121,8 @@ class Followed:
         listeners, listener = partition.replica.listeners, partition.listener
         if listener is not None and listener in listeners:
             listeners.remove(listener)
-        if partition.rests is not None:
-            partition.rests.cancel()
+        if partition.backoff is not None:
+            partition.backoff.cancel()
         self._due.pop(key, None)
         self.flushing.discard(key)
         self._leave_session(key)
@@ -133,22 +132,24 @@ class Followed:
         for key in list(self._partitions):
             self.remove(key)
 
-    def start_over(self) -> None:
-        """The leader knows nothing any more: the next request names everything."""
+    def reset_session(self) -> None:
+        """Start a new session, whose first request names all partitions."""
         self._session.reset()
-        self._gone.clear()
+        self._forgotten.clear()
         self._due = dict.fromkeys(self._partitions)
 
-    # --- what to ask for
+    # --- requests
 
-    def next_request(self, *, patient: bool = True) -> FetchRequest | None:
-        """None if there is nothing to ask for; or, if it is `patient`, while a partition waits for its disk:
-        its offset may be claimed only once it is durable, and better to wait for that than to have the leader
-        hold a request that does not name it.
+    def next_request(self, *, wait_for_flush: bool = True) -> FetchRequest | None:
+        """None if there is nothing to fetch, or, with `wait_for_flush`, while a partition waits for its
+        flush.
+
+        A fetch offset promises that everything below is durable. A short wait for the flush is better than a
+        request without the partition, which the leader may hold for replica.fetch.wait.max.ms.
         """
-        changed = self._look()
-        if (patient and self.flushing) or not (changed or self._session_goes_on):
-            for key in changed:  # it may have moved by then, or be gone
+        changed = self._due_states()
+        if (wait_for_flush and self.flushing) or not (changed or self._session_has_partitions):
+            for key in changed:
                 self._due[key] = None
             return None
         settings = self._settings
@@ -158,171 +159,173 @@ class Followed:
             min_bytes=settings.replica_fetch_min_bytes,
             max_bytes=settings.replica_fetch_response_max_bytes,
         )
-        gone, self._gone = self._gone, {}
-        self._session.fill(request, changed, [key for key in gone if key not in changed])
+        forgotten, self._forgotten = self._forgotten, {}
+        self._session.fill(request, changed, [key for key in forgotten if key not in changed])
         return request
 
-    def _look(self) -> dict[Key, Asked]:
-        """Where those stand that may have moved."""
-        changed: dict[Key, Asked] = {}
+    def _due_states(self) -> dict[Key, FetchState]:
+        """The fetch states of the due partitions which can fetch now."""
+        changed: dict[Key, FetchState] = {}
         due, self._due = self._due, {}
         throttled = self._deps.throttle.is_set
         for key in due:
             partition = self._partitions.get(key)
-            if partition is None or partition.rests is not None or partition.moves_in:
+            if partition is None or partition.backoff is not None or partition.is_starting_from_tier:
                 continue
             self.flushing.discard(key)
-            if throttled and (rest_ms := self._throttled_ms(partition)):
+            if throttled and (throttle_ms := self._throttle_ms(partition)):
                 self._leave_session(key)
-                self._rest_for(partition, rest_ms)
+                self._delay(partition, throttle_ms)
                 continue
             try:
-                self._look_at(partition, changed)
+                self._add_state(partition, changed)
             except Exception as failure:
-                self._failed(partition, failure)
+                self._handle_failure(partition, failure)
         return changed
 
-    def _look_at(self, partition: Partition, changed: dict[Key, Asked]) -> None:
+    def _add_state(self, partition: FetcherPartition, changed: dict[Key, FetchState]) -> None:
         replica, lower = partition.replica, self._deps.lower_checkpoint
-        owes = lower is not None and replica.owes_checkpoint
-        position = None if owes else replica.fetch_position()
+        needs_checkpoint = lower is not None and replica.owes_checkpoint
+        position = None if needs_checkpoint else replica.fetch_position()
         if position is not None:
-            changed[partition.key] = Asked(position, replica.log_start_offset)
+            changed[partition.key] = FetchState(position, replica.log_start_offset)
             return
         self._leave_session(partition.key)
-        if lower is not None and owes:
+        if lower is not None and needs_checkpoint:
             lower(replica)
         if replica.failed is None:
             self.flushing.add(partition.key)
 
-    # --- what came
+    # --- responses
 
-    def answered(self, response: FetchResponse) -> list[Answer]:
-        """A response without an error: what there is to `take` of it."""
-        asked = self._session.asked
-        self._session.answered(response.session_id)
+    def handle_response(self, response: FetchResponse) -> list[PartitionResponse]:
+        """Take a response without an error; returns what to pass to `process`, in order."""
+        requested = self._session.session_partitions
+        self._session.handle_response(response.session_id)
         if not self._session.is_open:
             self._due.update(dict.fromkeys(self._partitions))
-        answers: list[Answer] = []
+        responses: list[PartitionResponse] = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
                 partition = self._partitions.get(key)
                 if partition is None:
-                    self._leave_session(key)  # or the leader answers at once for it, again and again
-                elif key in asked:
-                    answers.append(Answer(partition, asked[key], data))
-        return answers
+                    self._leave_session(key)  # else the leader responds for it at once, again and again
+                elif key in requested:
+                    responses.append(PartitionResponse(partition, requested[key], data))
+        return responses
 
-    def take(self, answer: Answer, now_ms: int) -> None:
-        """What one partition's log or answer has that cannot be is not the others' trouble."""
-        partition = answer.partition
+    def process(self, response: PartitionResponse, now_ms: int) -> None:
+        """Process one partition's response. A failure delays this partition only."""
+        partition = response.partition
         if self._partitions.get(partition.key) is not partition:
-            return  # it went while others were taken
+            return  # removed while others were processed
         try:
-            self._take(partition, answer.asked, answer.data, now_ms)
+            self._process(partition, response.requested, response.data, now_ms)
         except Exception as failure:
-            self._failed(partition, failure)
+            self._handle_failure(partition, failure)
 
-    def _take(self, partition: Partition, asked: Asked, answer: PartitionData, now_ms: int) -> None:
-        diverging = answer.diverging_epoch
+    def _process(
+        self, partition: FetcherPartition, requested: FetchState, data: PartitionData, now_ms: int
+    ) -> None:
+        diverging = data.diverging_epoch
         agrees = diverging.epoch < 0 and diverging.end_offset < 0
         fetched = Fetched(
-            ErrorCode(answer.error_code) if answer.error_code else ErrorCode.NONE,
-            answer.high_watermark,
-            answer.log_start_offset,
+            ErrorCode(data.error_code) if data.error_code else ErrorCode.NONE,
+            data.high_watermark,
+            data.log_start_offset,
             UNKNOWN_END if agrees else EpochEnd(diverging.epoch, diverging.end_offset),
         )
-        content = answer.records
+        content = data.records
         records = memoryview(content) if isinstance(content, Buffered) else _NO_RECORDS
         if records and self._deps.throttle.is_set and self._is_throttled(partition):
             self._deps.throttle.took(len(records))
-        step = partition.replica.take_fetched(asked.position, fetched, records, now_ms)
+        step = partition.replica.take_fetched(requested.position, fetched, records, now_ms)
         if isinstance(step, Append):
             self._make_due(partition.key)
         elif isinstance(step, Retry):
-            self._rest(partition, step)
+            self._back_off(partition, step)
         elif isinstance(step, StartFromTier):
             self._start_from_tier(partition, step)
         else:
-            _note(partition.replica, step)
+            _log_truncation(partition.replica, step)
             self._make_due(partition.key)
 
-    # --- what cannot go on now
+    # --- delays
 
-    def _failed(self, partition: Partition, failure: Exception) -> None:
-        _log.error("a follower failed", partition=str(partition.replica.name), exc_info=failure)
-        self._rest(partition, Retry(ErrorCode.UNKNOWN_SERVER_ERROR))
+    def _handle_failure(self, partition: FetcherPartition, failure: Exception) -> None:
+        _log.error("fetching a partition failed", partition=str(partition.replica.name), exc_info=failure)
+        self._back_off(partition, Retry(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _rest(self, partition: Partition, step: Retry) -> None:
-        if step.error not in _ORDINARY:
+    def _back_off(self, partition: FetcherPartition, step: Retry) -> None:
+        if step.error not in _EXPECTED_ERRORS:
             _log.warning(
-                "a follower cannot fetch for now",
+                "cannot fetch a partition now",
                 partition=str(partition.replica.name),
                 leader=self._source,
                 error=step.error.name,
             )
         self._leave_session(partition.key)
-        self._rest_for(partition, self._settings.replica_fetch_backoff_ms)
+        self._delay(partition, self._settings.replica_fetch_backoff_ms)
 
-    def _rest_for(self, partition: Partition, rest_ms: int) -> None:
-        if partition.rests is None:
+    def _delay(self, partition: FetcherPartition, delay_ms: int) -> None:
+        if partition.backoff is None:
             loop = asyncio.get_running_loop()
-            partition.rests = loop.call_later(rest_ms / 1000, self._end_rest, partition)
+            partition.backoff = loop.call_later(delay_ms / 1000, self._end_backoff, partition)
 
-    def _throttled_ms(self, partition: Partition) -> int:
-        """How long it must not fetch, because it would catch up too fast."""
+    def _throttle_ms(self, partition: FetcherPartition) -> int:
+        """How long a throttled replica must not fetch."""
         throttle = self._deps.throttle
         if not self._is_throttled(partition) or throttle.room(self._deps.clock.monotonic_ms()):
             return 0
         return throttle.rest_ms()
 
-    def _is_throttled(self, partition: Partition) -> bool:
+    def _is_throttled(self, partition: FetcherPartition) -> bool:
         topic_id, number = partition.key
         topic = self._deps.image().topics.get(topic_id)
         if topic is None or not self._deps.throttle.names(partition.replica.name):
             return False
         return self._settings.node_id not in topic.partitions[number].in_sync
 
-    def _end_rest(self, partition: Partition) -> None:
-        if partition.rests is not None:
-            partition.rests.cancel()
-            partition.rests = None
+    def _end_backoff(self, partition: FetcherPartition) -> None:
+        if partition.backoff is not None:
+            partition.backoff.cancel()
+            partition.backoff = None
         if self._partitions.get(partition.key) is partition:
             self._make_due(partition.key)
 
-    def _start_from_tier(self, partition: Partition, step: StartFromTier) -> None:
-        start = self._deps.from_tier
+    def _start_from_tier(self, partition: FetcherPartition, step: StartFromTier) -> None:
+        start = self._deps.start_from_tier
         if start is None:
-            self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+            self._back_off(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
             return
         self._leave_session(partition.key)
-        partition.moves_in = True
+        partition.is_starting_from_tier = True
 
-        def ended(moving: "asyncio.Future[bool]") -> None:
-            partition.moves_in = False
+        def on_done(started: "asyncio.Future[bool]") -> None:
+            partition.is_starting_from_tier = False
             if self._partitions.get(partition.key) is not partition:
                 return
-            if not moving.cancelled() and moving.exception() is None and moving.result():
-                self._end_rest(partition)
+            if not started.cancelled() and started.exception() is None and started.result():
+                self._end_backoff(partition)
             else:
-                self._rest(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+                self._back_off(partition, Retry(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
 
-        name = f"start of {partition.replica.name}"
-        self._deps.tasks.spawn(name, start(partition.replica, step)).add_done_callback(ended)
+        name = f"start {partition.replica.name} from tier"
+        self._deps.tasks.spawn(name, start(partition.replica, step)).add_done_callback(on_done)
 
-    # --- small things
+    # --- helpers
 
     def _make_due(self, key: Key) -> None:
         self._due[key] = None
         self._wake()
 
     def _leave_session(self, key: Key) -> None:
-        if key in self._session.asked:
-            self._gone[key] = None
+        if key in self._session.session_partitions:
+            self._forgotten[key] = None
 
 
-_ORDINARY = frozenset(
+_EXPECTED_ERRORS = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -332,8 +335,8 @@ _ORDINARY = frozenset(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
     }
 )
-"""One of both brokers has not seen the newest image yet."""
+"""Not logged: one of the two brokers has not seen the newest image yet."""
 
 
-def _note(replica: Replica, step: Step) -> None:
-    _log.info("a follower's log goes back to its leader's", partition=str(replica.name), step=str(step))
+def _log_truncation(replica: Replica, step: Step) -> None:
+    _log.info("a follower aligns its log with its leader's", partition=str(replica.name), step=str(step))

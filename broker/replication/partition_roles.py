@@ -1,7 +1,7 @@
-"""Makes each replica here lead, follow or stand by, as the image says; and tells leaders which brokers live.
+"""Partition roles: makes each local replica a leader or a follower, as the image says.
 
-The controller alone elects. Called by the replica manager for every partition that is new or changed, and for
-each image in which brokers came or went.
+Also gives the leaders the set of live brokers. Only the controller elects leaders. Called by the replica
+manager, for each new or changed partition and for each image in which the brokers changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,18 +14,18 @@ from tierlog.metadata.image import ClusterImage, PartitionImage
 
 class PartitionRoles:
     def __init__(self, node_id: int, clock: Clock, fetchers: ReplicaFetchers | None = None) -> None:
-        """`fetchers`: None for a broker that is alone for good."""
+        """`fetchers`: None for a standalone broker."""
         self._node_id = node_id
         self._clock = clock
         self._fetchers = fetchers
         self._live: Mapping[int, int] = {}
 
-    def take(self, replica: Replica, partition: PartitionImage) -> None:
-        """The partition's state is this now."""
+    def apply(self, replica: Replica, partition: PartitionImage) -> None:
+        """Give the replica the role that the image has for it."""
         fetchers = self._fetchers
         if partition.leader == self._node_id:
             if fetchers is not None:
-                fetchers.forget(replica)
+                fetchers.remove(replica)
             now_ms = self._clock.monotonic_ms()
             replica.become_leader(
                 partition.leader_epoch,
@@ -43,10 +43,10 @@ class PartitionRoles:
         if fetchers is not None:
             fetchers.follow(replica)
 
-    def forget(self, replica: Replica) -> None:
-        """It is no longer here."""
+    def remove(self, replica: Replica) -> None:
+        """Stop fetching the replica."""
         if self._fetchers is not None:
-            self._fetchers.forget(replica)
+            self._fetchers.remove(replica)
 
     def brokers_changed(self, image: ClusterImage, replicas: Iterable[Replica]) -> None:
         self._live = live_brokers(image)
@@ -58,7 +58,7 @@ class PartitionRoles:
 
 
 def live_brokers(image: ClusterImage) -> Mapping[int, int]:
-    """Broker id to epoch of those that may be in sync."""
+    """The brokers which may be in sync: broker id to broker epoch."""
     return {
         broker.broker_id: broker.broker_epoch
         for broker in (image.brokers[broker_id] for broker_id in sorted(image.brokers))

@@ -1,10 +1,9 @@
-"""Followers fetch from leaders over the ordinary Fetch API: `num.replica.fetchers` fetchers for each broker
-that leads something here, each with a connection, one request of it under way at a time, and its share of the
-partitions (`followed`).
+"""Replica fetchers: copy partitions from their leaders over the ordinary Fetch API.
 
-The next request leaves as soon as an answer has been carried out, in the same turn of the loop. A leader that
-cannot be reached is tried again after a while that grows; the connection stays while anything is followed.
-Owned by the replica manager.
+Each leader has `num.replica.fetchers` fetchers. Each fetcher has one connection, at most one request in
+flight, and its share of the partitions (`fetcher_partitions`). The next request is sent as soon as a response
+has been processed, in the same turn of the event loop. A leader that cannot be reached is retried with
+exponential backoff. The connection stays open while the fetcher has partitions. Owned by the replica manager.
 """
 
 import asyncio
@@ -14,7 +13,11 @@ import structlog
 
 from tierlog.base.network import Caller, Unreachable
 from tierlog.broker.replication.fetch_session_handler import Key
-from tierlog.broker.replication.fetcher_partitions import Answer, Followed, FollowerDependencies
+from tierlog.broker.replication.fetcher_partitions import (
+    FetcherDependencies,
+    FetcherPartitions,
+    PartitionResponse,
+)
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.protocol import replica_fetch
@@ -22,110 +25,111 @@ from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse
 
-__all__ = ["FollowerDependencies", "ReplicaFetcher", "ReplicaFetchers"]
+__all__ = ["FetcherDependencies", "ReplicaFetcher", "ReplicaFetchers"]
 
-ANSWER_TIMEOUT_S = 10.0
-"""Beyond replica.fetch.wait.max.ms: then the leader, or the way to it, is given up and tried anew."""
+RESPONSE_TIMEOUT_S = 10.0
+"""In addition to replica.fetch.wait.max.ms. After that, the fetcher reconnects."""
 
 BACKOFF_MAX_S = 2.0
 
-FLUSH_PATIENCE_S = 0.05
-"""How long a request is held back for an fsync of some of its partitions; for a hanging disk, no longer."""
+FLUSH_WAIT_MAX_S = 0.05
+"""How long a request waits for the flush of some of its partitions: a disk that hangs delays the others no
+more."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker, by the broker that they fetch from and their number."""
+    """The fetchers of a broker. A fetcher's key is the leader's broker id and the fetcher's number."""
 
-    def __init__(self, dependencies: FollowerDependencies) -> None:
+    def __init__(self, dependencies: FetcherDependencies) -> None:
         self._deps = dependencies
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._sources: dict[Key, tuple[int, int]] = {}
-        self._followed: dict[Key, Replica] = {}
+        self._partitions: dict[Key, Replica] = {}
         self._count = dependencies.settings.num_replica_fetchers
 
     def configure(self, settings: NodeSettings) -> None:
-        """num.replica.fetchers may have changed: each partition goes to the fetcher that has it from now on.
-        An answer that is under way for one that moves is not used."""
+        """Apply num.replica.fetchers: assign the partitions to fetchers again. A response in flight for a
+        partition that changes its fetcher is ignored."""
         if settings.num_replica_fetchers == self._count:
             return
         self._count = settings.num_replica_fetchers
-        for replica in list(self._followed.values()):
+        for replica in list(self._partitions.values()):
             self.follow(replica)
         for source in [source for source in self._fetchers if source[1] >= self._count]:
             self._fetchers.pop(source).close()
 
     def follow(self, replica: Replica) -> None:
-        """Fetches for the replica from the leader that it follows; or not any more, if it follows nobody."""
+        """Fetch the replica from its current leader; stop fetching if it has none."""
         key = (replica.topic_id, replica.name.partition)
-        source = replica.leader, _share(key, self._count)
+        source = replica.leader, _fetcher_number(key, self._count)
         before = self._sources.get(key)
         if before is not None and before != source:
             self._fetchers[before].remove(key)
-            del self._sources[key], self._followed[key]
+            del self._sources[key], self._partitions[key]
         if replica.leader < 0:
             return
         fetcher = self._fetchers.get(source)
         if fetcher is None:
             fetcher = self._fetchers[source] = ReplicaFetcher(replica.leader, self._deps)
-        self._sources[key], self._followed[key] = source, replica
+        self._sources[key], self._partitions[key] = source, replica
         fetcher.add(key, replica)
 
-    def forget(self, replica: Replica) -> None:
+    def remove(self, replica: Replica) -> None:
         key = (replica.topic_id, replica.name.partition)
         source = self._sources.pop(key, None)
         if source is not None:
             self._fetchers[source].remove(key)
-            del self._followed[key]
+            del self._partitions[key]
 
     def brokers_changed(self) -> None:
-        """Addresses may have: who waits to try a leader again tries now."""
+        """End all backoffs: a leader's address may have changed."""
         for fetcher in self._fetchers.values():
-            fetcher.try_again()
+            fetcher.end_backoff()
 
     def close(self) -> None:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
         self._sources.clear()
-        self._followed.clear()
+        self._partitions.clear()
 
 
 class ReplicaFetcher:
-    """Fetches partitions that one other broker leads."""
+    """Fetches partitions from one leader."""
 
-    def __init__(self, source: int, dependencies: FollowerDependencies) -> None:
+    def __init__(self, source: int, dependencies: FetcherDependencies) -> None:
         self.source = source
         self._deps = dependencies
         self._settings = dependencies.settings
         self._something_due = asyncio.Event()
-        self._try_now = asyncio.Event()
-        self._followed = Followed(source, dependencies, self._something_due.set)
+        self._backoff_ended = asyncio.Event()
+        self._partitions = FetcherPartitions(source, dependencies, self._something_due.set)
         self._caller: Caller | None = None
         self._failures = 0
-        self._refusal = ErrorCode.NONE
-        self._to_take: list[Answer] = []
+        self._session_error = ErrorCode.NONE
+        self._unprocessed: list[PartitionResponse] = []
         self._interruptible = False
         self._interrupted = False
         self._task = dependencies.tasks.spawn(f"fetch from broker {source}", self._run())
 
     def __len__(self) -> int:
-        return len(self._followed)
+        return len(self._partitions)
 
     def add(self, key: Key, replica: Replica) -> None:
-        if self._followed.add(key, replica):
+        if self._partitions.add(key, replica):
             self._interrupt()
 
     def remove(self, key: Key) -> None:
-        self._followed.remove(key)
+        self._partitions.remove(key)
 
-    def try_again(self) -> None:
-        self._try_now.set()
+    def end_backoff(self) -> None:
+        self._backoff_ended.set()
 
     def close(self) -> None:
         self._task.cancel()
-        self._followed.clear()
+        self._partitions.clear()
         self._disconnect()
 
     # --- the loop
@@ -134,24 +138,24 @@ class ReplicaFetcher:
         while True:
             await self._something_due.wait()
             self._something_due.clear()
-            while self._followed and self._followed.has_work:
+            while self._partitions and self._partitions.has_work:
                 try:
                     caller = await self._connected()
                     await self._fetch(caller)
                 except Unreachable as failure:
                     interrupted, self._interrupted = self._interrupted, False
                     if not interrupted:
-                        await self._wait_for(failure)
-                except Exception as failure:  # replication from this leader must not end with it
-                    _log.error("a fetcher failed and begins anew", leader=self.source, exc_info=failure)
-                    await self._wait_for(Unreachable(str(failure)))
-            if not self._followed:
+                        await self._back_off(failure)
+                except Exception as failure:  # must not end replication from this leader
+                    _log.error("a fetcher failed and reconnects", leader=self.source, exc_info=failure)
+                    await self._back_off(Unreachable(str(failure)))
+            if not self._partitions:
                 self._disconnect()
 
     async def _connected(self) -> Caller:
         if self._caller is not None and self._caller.is_open:
             return self._caller
-        self._followed.start_over()
+        self._partitions.reset_session()
         broker = self._deps.image().brokers.get(self.source)
         if broker is None:
             raise Unreachable(f"broker {self.source} is not registered")
@@ -161,90 +165,93 @@ class ReplicaFetcher:
         return self._caller
 
     async def _fetch(self, caller: Caller) -> None:
-        """One request after the other, as long as nothing has to be waited for but answers."""
-        request = self._followed.next_request()
-        if request is None and self._followed.flushing:
+        """Send requests until something other than a response must be waited for."""
+        request = self._partitions.next_request()
+        if request is None and self._partitions.flushing:
             self._something_due.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(FLUSH_PATIENCE_S):
+                async with asyncio.timeout(FLUSH_WAIT_MAX_S):
                     await self._something_due.wait()
-            request = self._followed.next_request(patient=False)
+            request = self._partitions.next_request(wait_for_flush=False)
         if request is None:
             return
-        timeout_s = self._settings.replica_fetch_wait_max_ms / 1000 + ANSWER_TIMEOUT_S
+        timeout_s = self._settings.replica_fetch_wait_max_ms / 1000 + RESPONSE_TIMEOUT_S
         self._interruptible = True
         try:
-            await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s, self._go_on)
+            await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s, self._handle_response)
         finally:
             self._interruptible = False
-        refusal, self._refusal = self._refusal, ErrorCode.NONE
-        if refusal is not ErrorCode.NONE:
-            self._session_failed(refusal)
+        error, self._session_error = self._session_error, ErrorCode.NONE
+        if error is not ErrorCode.NONE:
+            self._reset_session(error)
             await asyncio.sleep(self._settings.replica_fetch_backoff_ms / 1000)
-        answers, self._to_take = self._to_take, []
+        responses, self._unprocessed = self._unprocessed, []
         now_ms = self._deps.clock.now_ms()
-        for answer in answers:
-            self._followed.take(answer, now_ms)
-            if answer.partition.replica.log.is_empty:
+        for response in responses:
+            self._partitions.process(response, now_ms)
+            if response.partition.replica.log.is_empty:
                 await asyncio.sleep(0)
 
-    def _go_on(self, response: FetchResponse) -> FetchRequest | None:
-        """Carries an answer out; what to ask next, or None if `_fetch` has to see to something first."""
+    def _handle_response(self, response: FetchResponse) -> FetchRequest | None:
+        """Process a response. Returns the next request, or None if `_fetch` has something to do first."""
         self._failures = 0
         if response.error_code != ErrorCode.NONE:
-            self._refusal = ErrorCode(response.error_code)
+            self._session_error = ErrorCode(response.error_code)
             return None
-        answers = self._followed.answered(response)
-        for answer in answers:
-            if answer.partition.replica.log.is_empty:  # it may begin anew: a turn of the loop for each
-                self._to_take = answers
+        responses = self._partitions.handle_response(response)
+        for of_partition in responses:
+            if (
+                of_partition.partition.replica.log.is_empty
+            ):  # it may start at another offset, which takes long
+                self._unprocessed = responses
                 return None
         now_ms = self._deps.clock.now_ms()
-        for answer in answers:
-            self._followed.take(answer, now_ms)
-        return self._followed.next_request()
+        for of_partition in responses:
+            self._partitions.process(of_partition, now_ms)
+        return self._partitions.next_request()
 
-    # --- what cannot go on now
+    # --- failures
 
-    def _session_failed(self, error: ErrorCode) -> None:
+    def _reset_session(self, error: ErrorCode) -> None:
         if error not in _SESSION_LOST:
-            _log.warning("a leader refuses to be followed", leader=self.source, error=error.name)
-        self._followed.start_over()
+            _log.warning("a leader rejected a fetch request", leader=self.source, error=error.name)
+        self._partitions.reset_session()
 
-    async def _wait_for(self, failure: Unreachable) -> None:
-        """Until the leader may be tried again: longer each time, or until its address may be another."""
+    async def _back_off(self, failure: Unreachable) -> None:
+        """Wait before the next connection, longer each time, or until `end_backoff`."""
         if self._failures == 0:
-            _log.info("a leader cannot be reached", leader=self.source, why=str(failure))
+            _log.info("cannot reach a leader", leader=self.source, why=str(failure))
         self._disconnect()
         backoff_s = self._settings.replica_fetch_backoff_ms / 1000
         wait_s = min(backoff_s * 2**self._failures, BACKOFF_MAX_S) * self._deps.rng.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 16)
-        self._try_now.clear()
+        self._backoff_ended.clear()
         try:
             async with asyncio.timeout(wait_s):
-                await self._try_now.wait()
+                await self._backoff_ended.wait()
         except TimeoutError:
             return
 
     def _interrupt(self) -> None:
-        """The leader may hold the request that is under way for replica.fetch.wait.max.ms: who is new (after
-        a failover, above all) must not wait for that, and so the connection is given up for another.
+        """Reconnect, since the leader may hold the request in flight for replica.fetch.wait.max.ms. A
+        partition that was just added, in particular after a failover, must not wait so long.
         """
         if self._interruptible and not self._interrupted and self._caller is not None:
             self._interrupted = True
-            asyncio.get_running_loop().call_soon(self._caller.close)  # all of one image together
+            # At the end of this turn, so that all partitions of an image are added with one reconnection.
+            asyncio.get_running_loop().call_soon(self._caller.close)
 
     def _disconnect(self) -> None:
         if self._caller is not None:
             self._caller.close()
             self._caller = None
-        self._followed.start_over()
+        self._partitions.reset_session()
 
 
 _SESSION_LOST = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
-def _share(key: Key, count: int) -> int:
-    """Which of so many fetchers has the partition: those of one topic are spread evenly."""
+def _fetcher_number(key: Key, count: int) -> int:
+    """Spreads the partitions of a topic evenly over `count` fetchers."""
     topic_id, partition = key
     return (topic_id.int + partition) % count

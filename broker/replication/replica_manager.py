@@ -263,7 +263,7 @@ class ReplicaManager:
     def fetch_anew(self, replica: Replica) -> None:
         """Of a follower: what was asked for its log holds no more."""
         if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
-            self._roles.forget(replica)
+            self._roles.remove(replica)
             self._lead(topic, replica.name)
 
     def fail(self, replica: Replica, why: OSError) -> None:
@@ -474,7 +474,7 @@ class ReplicaManager:
                 self._postponed.postpone(replica, failure)
                 return
         self._postponed.settled(replica)
-        self._roles.take(replica, partition)
+        self._roles.apply(replica, partition)
 
     def _lead_again(self, name: TopicPartition) -> None:
         if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
@@ -500,7 +500,7 @@ class ReplicaManager:
 
     def _drop(self, replica: Replica) -> None:
         self.former_traffic += replica.traffic
-        self._roles.forget(replica)
+        self._roles.remove(replica)
         self._postponed.settled(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)

@@ -1,4 +1,4 @@
-"""The network port over TCP."""
+"""TCP network: connects the fetchers to other brokers. Implements `base.network`."""
 
 import asyncio
 
@@ -14,16 +14,16 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, line = await loop.create_connection(
-                    lambda: _Line(BrokerConnection(peer, client_id, loop)), host, port
+                _, adapter = await loop.create_connection(
+                    lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)), host, port
                 )
         except (OSError, TimeoutError) as failure:
-            raise Unreachable(f"{peer}: {failure or 'no answer'}") from failure
-        return line.connection
+            raise Unreachable(f"{peer}: {failure or 'no response'}") from failure
+        return adapter.connection
 
 
-class _Line(asyncio.BufferedProtocol):
-    """What the loop calls: a class that may be compiled inherits from none of asyncio's."""
+class _ProtocolAdapter(asyncio.BufferedProtocol):
+    """Passes the event loop's calls on. A class that may be compiled cannot inherit from asyncio's."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection

@@ -11,7 +11,7 @@ class Unreachable(ConnectionError):
 
 
 class Caller(Protocol):
-    """A connection to one broker. Answers come in the order of the calls."""
+    """A connection to one broker. Responses arrive in the order of the calls."""
 
     @property
     def is_open(self) -> bool: ...
@@ -24,11 +24,11 @@ class Caller(Protocol):
         timeout_s: float,
         again: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """The decoded response. Bytes in it (records) are valid until the next one is received.
+        """Send a request and return the decoded response. Its records are valid until the next response.
 
-        `again` takes each response as it comes, and may return the next request, which has the same time and
-        leaves at once; the response with which it returned none is that of the call, which raises what it
-        raises. Raises Unreachable, also when nothing came in time; the connection is of no use then.
+        `again` is called with each response. If it returns another request, that is sent at once, with the
+        same timeout; otherwise the call returns the response. An exception of `again` is raised to the
+        caller. Raises Unreachable, also after a timeout; the connection is unusable then.
         """
 
     def close(self) -> None: ...

@@ -38,12 +38,12 @@ from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.remote.tiering import Tiering
-from tierlog.broker.replication.alter_partition_manager import IsrUpdater
+from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.core.follower import StartFromTier
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_reports import ReplicaReports
 from tierlog.broker.storage.log_dir import LogDirectory
@@ -300,7 +300,7 @@ class SimBroker:
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         network = SimDialler(self._network, self.name, self._brokers, rng)
         fetchers = ReplicaFetchers(
-            FollowerDependencies(
+            FetcherDependencies(
                 settings=settings,
                 network=network,
                 clock=self.clock,
@@ -309,7 +309,7 @@ class SimBroker:
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
                 lower_checkpoint=lower_checkpoint,
-                from_tier=start_from_tier,
+                start_from_tier=start_from_tier,
             )
         )
         replicas = ReplicaManager(
@@ -326,7 +326,9 @@ class SimBroker:
         reports = ReplicaReports(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
         scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports, network)
         tiering = self._build_tiering(node, replicas, network, rng, found_damage)
-        updater = IsrUpdater(settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch)
+        alter_partition_manager = AlterPartitionManager(
+            settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch
+        )
         dependencies = Dependencies(
             settings=settings,
             metadata=metadata,
@@ -338,10 +340,12 @@ class SimBroker:
             tasks=tasks,
             remote=None if tiering is None else tiering.remote,
             lease=WatchedLease(self, lifecycle, self._observer),
-            isr_due=updater.due,
+            isr_due=alter_partition_manager.submit,
         )
         maintenance = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
-        await self._serve_with(dependencies, lifecycle, updater, maintenance, tiering, reports, scrubber)
+        await self._serve_with(
+            dependencies, lifecycle, alter_partition_manager, maintenance, tiering, reports, scrubber
+        )
 
     async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
         command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self.broker_epoch)
@@ -413,7 +417,7 @@ class SimBroker:
         self,
         deps: Dependencies,
         lifecycle: BrokerLifecycle,
-        updater: IsrUpdater,
+        alter_partition_manager: AlterPartitionManager,
         maintenance: LogMaintenance,
         tiering: Tiering | None,
         reports: ReplicaReports,
@@ -452,7 +456,7 @@ class SimBroker:
         groups.start()
         maintenance.start()
         scrubber.start()
-        updater.start()
+        alter_partition_manager.start()
         reports.start()
         if tiering is not None:
             await tiering.start()

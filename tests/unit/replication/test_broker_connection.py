@@ -1,4 +1,4 @@
-"""The connection to another broker, against a server on loopback that answers as it is told."""
+"""Broker connection, against a server on loopback whose responses the test defines."""
 
 import asyncio
 import struct
@@ -54,11 +54,11 @@ async def connected(respond: Respond) -> AsyncIterator[BrokerConnection]:
 
 
 async def records_of(connection: BrokerConnection, timeout_s: float = 10) -> bytes:
-    answer = await connection.call(FETCH_KEY, VERSION, FetchRequest(), timeout_s)
-    return bytes(answer.responses[0].partitions[0].records)
+    response = await connection.call(FETCH_KEY, VERSION, FetchRequest(), timeout_s)
+    return bytes(response.responses[0].partitions[0].records)
 
 
-async def test_answers_of_every_size_arrive_whole():
+async def test_responses_of_every_size_arrive_complete():
     sizes = iter((1, 100, 70_000, 3 << 20, KEPT_BUFFER_BYTES + 1, 5))
 
     def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def test_answers_of_every_size_arrive_whole():
             assert await records_of(connection) == bytes([size % 251]) * size
 
 
-async def test_answers_come_in_the_order_of_the_calls_even_in_one_piece():
+async def test_responses_received_together_go_to_their_calls_in_order():
     waiting: list[int] = []
 
     def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -80,12 +80,12 @@ async def test_answers_come_in_the_order_of_the_calls_even_in_one_piece():
             writer.write(b"".join(frames))
 
     async with connected(respond) as connection:
-        found = await asyncio.gather(*(records_of(connection) for _ in range(3)))
-    assert [len(records) for records in found] == [40_000, 80_000, 120_000]
+        received = await asyncio.gather(*(records_of(connection) for _ in range(3)))
+    assert [len(records) for records in received] == [40_000, 80_000, 120_000]
 
 
-async def test_who_goes_on_asks_again_before_the_answer_is_anyone_elses():
-    """All of it one call: what `again` returns is sent, and its last answer is that of the call."""
+async def test_call_sends_the_requests_that_again_returns():
+    """The call returns the last response."""
     served: list[int] = []
     taken: list[bytes] = []
 
@@ -93,30 +93,30 @@ async def test_who_goes_on_asks_again_before_the_answer_is_anyone_elses():
         served.append(correlation_id)
         writer.write(response(correlation_id, bytes([len(served)]) * 70_000))
 
-    def again(answer: FetchResponse) -> FetchRequest | None:
-        taken.append(bytes(answer.responses[0].partitions[0].records))
+    def again(response: FetchResponse) -> FetchRequest | None:
+        taken.append(bytes(response.responses[0].partitions[0].records))
         return FetchRequest() if len(taken) < 3 else None
 
     async with connected(respond) as connection:
         last = await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
         assert last.responses[0].partitions[0].records == taken[2]
-        assert await records_of(connection) == b"\4" * 70_000  # the connection goes on
+        assert await records_of(connection) == b"\4" * 70_000  # the connection is still usable
     assert taken == [bytes([n]) * 70_000 for n in (1, 2, 3)]
     assert served == [1, 2, 3, 4]
 
 
-async def test_what_is_asked_again_has_the_same_time():
+async def test_requests_that_again_returns_have_the_same_timeout():
     def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
         if correlation_id == 1:
             writer.write(response(correlation_id, b""))
 
     async with connected(respond) as connection:
-        with pytest.raises(Unreachable, match="did not answer"):
+        with pytest.raises(Unreachable, match="did not respond"):
             await connection.call(FETCH_KEY, VERSION, FetchRequest(), 0.1, lambda _: FetchRequest())
 
 
-async def test_a_call_raises_what_its_taker_raises():
-    def again(answer: FetchResponse) -> None:
+async def test_call_raises_what_again_raises():
+    def again(response: FetchResponse) -> None:
         raise ValueError("not that")
 
     async with connected(lambda one, writer: writer.write(response(one, b""))) as connection:
@@ -124,10 +124,10 @@ async def test_a_call_raises_what_its_taker_raises():
             await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
 
 
-async def test_who_closes_the_connection_while_taking_an_answer_asks_nothing_more():
+async def test_nothing_is_sent_after_again_closes_the_connection():
     async with connected(lambda one, writer: writer.write(response(one, b""))) as connection:
 
-        def again(answer: FetchResponse) -> FetchRequest:
+        def again(response: FetchResponse) -> FetchRequest:
             connection.close()
             return FetchRequest()
 
@@ -135,7 +135,7 @@ async def test_who_closes_the_connection_while_taking_an_answer_asks_nothing_mor
             await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
 
 
-async def test_a_connection_that_breaks_fails_what_waits():
+async def test_broken_connection_fails_pending_calls():
     async with connected(lambda _, writer: writer.close()) as connection:
         with pytest.raises(Unreachable, match="broke"):
             await records_of(connection)
@@ -144,29 +144,29 @@ async def test_a_connection_that_breaks_fails_what_waits():
             await records_of(connection)
 
 
-async def test_who_never_answers_is_given_up():
+async def test_missing_response_closes_the_connection_after_the_timeout():
     async with connected(lambda correlation_id, writer: None) as connection:
-        with pytest.raises(Unreachable, match="did not answer"):
+        with pytest.raises(Unreachable, match="did not respond"):
             await records_of(connection, timeout_s=0.1)
         assert not connection.is_open
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("response", "why"),
     [
-        (b"\xff\xff\xff\xff", "no response"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no response"),
+        (b"\xff\xff\xff\xff", "invalid size"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "invalid size"),
         (struct.pack(">ii", 4, 1), "malformed|shorter"),
     ],
 )
-async def test_what_is_no_response_ends_the_connection(answer: bytes, why: str):
-    async with connected(lambda _, writer: writer.write(answer)) as connection:
+async def test_invalid_response_closes_the_connection(response: bytes, why: str):
+    async with connected(lambda _, writer: writer.write(response)) as connection:
         with pytest.raises(Unreachable, match=why):
             await records_of(connection)
         assert not connection.is_open
 
 
-async def test_an_answer_to_another_request_is_refused():
+async def test_response_with_another_correlation_id_fails_the_call():
     def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id + 1, b""))
 
@@ -175,7 +175,7 @@ async def test_an_answer_to_another_request_is_refused():
             await records_of(connection)
 
 
-async def test_nobody_there_is_unreachable():
+async def test_closed_port_is_unreachable():
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     server.close()
@@ -184,8 +184,8 @@ async def test_nobody_there_is_unreachable():
         await TcpNetwork().connect("127.0.0.1", port, "test")
 
 
-async def test_an_answer_that_ends_within_a_topic_fails_its_call():
-    """Where nothing else lies behind it in the buffer."""
+async def test_response_that_ends_within_a_topic_fails_its_call():
+    """And nothing follows it in the buffer."""
     frame = struct.pack(">iiBihiB", BUFFER_BYTES - 4, 1, 0, 0, 0, 7, 3)  # of two topics
     frame += bytes(16) + b"\2" + struct.pack(">ihqqqBi", 0, 0, 0, 0, 0, 0, -1)
     records = BUFFER_BYTES - len(frame) - 3 - 2 - 8  # their size before them, no tags after them, half an id
@@ -198,18 +198,18 @@ async def test_an_answer_that_ends_within_a_topic_fails_its_call():
         assert not connection.is_open
 
 
-async def test_a_response_that_cannot_be_read_by_a_fault_of_ours_fails_its_call():
+async def test_bug_in_the_decoder_fails_the_call():
     def respond(correlation_id: int, writer: asyncio.StreamWriter) -> None:
-        connection._calls[0].api_key = -1  # known to nobody
+        connection._calls[0].api_key = -1  # unknown
         writer.write(response(correlation_id, b""))
 
     async with connected(respond) as connection:
-        with pytest.raises(Unreachable, match="cannot be read"):
+        with pytest.raises(Unreachable, match="cannot decode"):
             await records_of(connection)
         assert not connection.is_open
 
 
-async def test_memory_for_an_answer_is_taken_as_it_comes_and_not_as_it_is_promised():
+async def test_receive_buffer_grows_with_received_bytes_and_not_with_the_claimed_size():
     connection = BrokerConnection("peer", "test", asyncio.get_running_loop())
     frame = struct.pack(">i", 10 * BUFFER_BYTES) + bytes(10 * BUFFER_BYTES - 1)
     held, sizes = b"", []

@@ -1,4 +1,4 @@
-"""Fetchers of followers, over a network whose answers the test gives."""
+"""Replica fetchers, over a network whose responses the test gives."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_fetcher import FollowerDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.config.node import NodeSettings, settings_from
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata import records as r
@@ -39,41 +39,41 @@ IN_SYNC = {1, 3}
 
 
 class Connection:
-    """To the leader: requests wait in `asked` until the test answers them."""
+    """To the leader: requests wait in `requests` until the test responds."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self.asked: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
+        self.requests: list[tuple[FetchRequest, asyncio.Future[FetchResponse]]] = []
 
     async def call(
         self, api_key: int, version: int, request: Any, timeout_s: float, again: Callable[[Any], Any]
     ) -> Any:
         while True:
-            answer: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
-            self.asked.append((request, answer))
-            response = await answer
+            future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+            self.requests.append((request, future))
+            response = await future
             request = again(response)
             if request is None:
                 return response
 
     def close(self) -> None:
         self.is_open = False
-        for _, answer in self.asked:
-            if not answer.done():
-                answer.set_exception(Unreachable("closed"))
+        for _, future in self.requests:
+            if not future.done():
+                future.set_exception(Unreachable("closed"))
 
     async def request(self) -> FetchRequest:
-        """The one that waits for an answer."""
-        await until(lambda: bool(self.asked) and not self.asked[-1][1].done())
-        return self.asked[-1][0]
+        """The request that waits for a response."""
+        await until(lambda: bool(self.requests) and not self.requests[-1][1].done())
+        return self.requests[-1][0]
 
-    def answer(self, *partitions: PartitionData) -> None:
+    def respond(self, *partitions: PartitionData) -> None:
         topics = [FetchableTopicResponse(topic_id=TOPIC, partitions=list(partitions))] if partitions else []
-        self.asked[-1][1].set_result(FetchResponse(session_id=SESSION, responses=topics))
+        self.requests[-1][1].set_result(FetchResponse(session_id=SESSION, responses=topics))
 
 
 class Leader:
-    """The network, in which there is but one other broker."""
+    """A network with one other broker, the leader."""
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []
@@ -114,7 +114,7 @@ class Follower:
         made = r.CreateTopic(topic_id=TOPIC, name="t")
         image = evolve_all(ClusterImage(cluster_id="c"), [registered, made, *partitions])
         self.fetchers = ReplicaFetchers(
-            FollowerDependencies(
+            FetcherDependencies(
                 settings=settings_from({"node.id": str(HERE), "replica.fetch.backoff.ms": "1", **settings}),
                 network=self.leader,
                 clock=SystemClock(),
@@ -174,12 +174,12 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     assert failures == []
 
 
-def asked_for(request: FetchRequest) -> set[int]:
+def partitions_of(request: FetchRequest) -> set[int]:
     return {partition.partition for topic in request.topics for partition in topic.partitions}
 
 
-def refusal(partition: int, error: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> PartitionData:
-    return PartitionData(partition_index=partition, error_code=error, high_watermark=-1)
+def error(partition: int, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> PartitionData:
+    return PartitionData(partition_index=partition, error_code=code, high_watermark=-1)
 
 
 def records(partition: int, offset: int) -> PartitionData:
@@ -192,121 +192,124 @@ def now(fetchers: int) -> NodeSettings:
     return settings_from({"node.id": str(HERE), "num.replica.fetchers": str(fetchers)})
 
 
-async def test_the_number_of_fetchers_changes_while_they_fetch(make: Make) -> None:
+async def test_num_replica_fetchers_can_change_while_fetching(make: Make) -> None:
     follower = make()
     replicas = [follower.follow(number) for number in range(4)]
     only = await follower.connection()
-    assert asked_for(await only.request()) == {0, 1, 2, 3}
+    assert partitions_of(await only.request()) == {0, 1, 2, 3}
     follower.fetchers.configure(now(2))
     moved = await follower.connection(1)
-    taken = asked_for(await moved.request())
+    taken = partitions_of(await moved.request())
     assert len(taken) == 2
     stays = min({0, 1, 2, 3} - taken)
-    only.answer(records(min(taken), 0), records(stays, 0))  # the first is another fetcher's by now
+    only.respond(records(min(taken), 0), records(stays, 0))  # the first has another fetcher now
     await until(lambda: replicas[stays].log_end_offset == 1)
     assert replicas[min(taken)].log_end_offset == 0
-    moved.answer(records(min(taken), 0))
+    moved.respond(records(min(taken), 0))
     await until(lambda: replicas[min(taken)].log_end_offset == 1)
 
     follower.fetchers.configure(now(1))
     await until(lambda: not moved.is_open or not only.is_open)
     await until(lambda: follower.leader.connections[-1].is_open)
 
-    def is_whole() -> bool:
-        """Every partition is in the session of the fetcher that is left."""
-        named = {number for asked, _ in only.asked for number in asked_for(asked)}
-        last = follower.leader.connections[-1].asked
-        return named == {0, 1, 2, 3} or bool(last and asked_for(last[-1][0]) == {0, 1, 2, 3})
+    def is_complete() -> bool:
+        """The remaining fetcher has every partition in its session."""
+        named = {number for request, _ in only.requests for number in partitions_of(request)}
+        last = follower.leader.connections[-1].requests
+        return named == {0, 1, 2, 3} or bool(last and partitions_of(last[-1][0]) == {0, 1, 2, 3})
 
-    await until(is_whole)
+    await until(is_complete)
 
 
-async def test_while_all_partitions_rest_connection_and_session_stay(make: Make) -> None:
+async def test_connection_and_session_stay_while_all_partitions_back_off(make: Make) -> None:
     follower = make()
     replica = follower.follow(0)
     leader = await follower.connection()
     first = await leader.request()
-    assert (first.session_id, first.session_epoch, asked_for(first)) == (0, 0, {0})
+    assert (first.session_id, first.session_epoch, partitions_of(first)) == (0, 0, {0})
     for epoch in (1, 2, 3):
-        leader.answer(refusal(0))
-        request = await leader.request()  # not before the rest is over, and then over the same connection
+        leader.respond(error(0))
+        request = await leader.request()  # after the backoff, over the same connection
         assert (request.session_id, request.session_epoch) == (SESSION, epoch)
-        assert (asked_for(request), request.forgotten_topics_data) == (set(), [])  # the leader knows it all
-    leader.answer(records(0, 0))
-    assert asked_for(await leader.request()) == {0}
+        assert (partitions_of(request), request.forgotten_topics_data) == (
+            set(),
+            [],
+        )  # the leader knows it all
+    leader.respond(records(0, 0))
+    assert partitions_of(await leader.request()) == {0}
     assert replica.log_end_offset == 1
     assert len(follower.leader.connections) == 1
 
 
-async def test_one_that_rests_leaves_the_session_of_the_others_and_comes_back(make: Make) -> None:
+async def test_partition_leaves_the_session_during_its_backoff(make: Make) -> None:
     follower = make(**{"replica.fetch.backoff.ms": "100"})
     follower.follow(0)
     leader = await follower.connection()
     await leader.request()
-    follower.follow(1)  # gives the request that is under way up, as nobody knows how long it is held
+    follower.follow(1)  # aborts the request in flight, which the leader may hold
     leader = await follower.connection(1)
-    assert asked_for(await leader.request()) == {0, 1}
-    leader.answer(refusal(0), records(1, 0))
+    assert partitions_of(await leader.request()) == {0, 1}
+    leader.respond(error(0), records(1, 0))
     request = await leader.request()
-    assert asked_for(request) == {1}
+    assert partitions_of(request) == {1}
     assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
-    while 0 not in asked_for(request):
-        leader.answer()
+    while 0 not in partitions_of(request):
+        leader.respond()
         request = await leader.request()
     assert len(follower.leader.connections) == 2
 
 
-async def test_nothing_is_fetched_as_long_as_the_checkpoint_calls_durable_what_was_cut(make: Make) -> None:
+async def test_fetching_waits_until_the_checkpoint_is_lowered_after_a_truncation(make: Make) -> None:
     follower = make()
     follower.follow(0)
     leader = await follower.connection()
     await leader.request()
     replica = follower.follow(1, recovery_point=5)  # of a log that lost its end
     leader = await follower.connection(1)
-    assert asked_for(await leader.request()) == {0}
+    assert partitions_of(await leader.request()) == {0}
     assert follower.lowered == [replica]
-    leader.answer(records(0, 0))
-    assert asked_for(await leader.request()) == {0}
+    leader.respond(records(0, 0))
+    assert partitions_of(await leader.request()) == {0}
     replica.checkpointed(cuts=replica.log.flusher.truncations)
-    leader.answer()
+    leader.respond()
     request = await leader.request()
-    while asked_for(request) != {1}:
-        leader.answer()
+    while partitions_of(request) != {1}:
+        leader.respond()
         request = await leader.request()
 
 
-async def test_what_goes_while_others_wait_for_their_disk_is_not_asked_for(make: Make) -> None:
+async def test_what_goes_while_others_wait_for_their_disk_is_not_partitions_of(make: Make) -> None:
     follower = make()
     going = follower.follow(0)
     follower.follow(2)
     loop = asyncio.get_running_loop()
-    # once the fetcher has looked where all stand, and waits
-    follower.when_lowered = lambda: loop.call_soon(follower.fetchers.forget, going)
+    # while the fetcher waits for the flush
+    follower.when_lowered = lambda: loop.call_soon(follower.fetchers.remove, going)
     follower.follow(1, recovery_point=5)
     leader = await follower.connection()
-    assert asked_for(await leader.request()) == {2}
+    assert partitions_of(await leader.request()) == {2}
 
 
-async def test_a_fetcher_that_follows_nothing_any_more_closes_its_connection(make: Make) -> None:
+async def test_fetcher_without_partitions_closes_its_connection(make: Make) -> None:
     follower = make()
     replica = follower.follow(0)
     leader = await follower.connection()
     await leader.request()
-    leader.answer(refusal(0))
-    await until(leader.asked[-1][1].done)
-    follower.fetchers.forget(replica)
+    leader.respond(error(0))
+    await until(leader.requests[-1][1].done)
+    follower.fetchers.remove(replica)
     await until(lambda: not leader.is_open)
 
 
-async def test_the_partitions_of_a_topic_are_shared_among_the_fetchers(make: Make) -> None:
+async def test_partitions_of_a_topic_are_spread_over_the_fetchers(make: Make) -> None:
     follower = make(**{"num.replica.fetchers": "2"})
     for partition in range(4):
         follower.follow(partition)
     connections = [await follower.connection(number) for number in (0, 1)]
-    assert [asked_for(await one.request()) for one in connections] == [{0, 2}, {1, 3}]
+    assert [partitions_of(await one.request()) for one in connections] == [{0, 2}, {1, 3}]
 
 
-async def test_a_broken_connection_is_replaced_and_everything_asked_for_anew(make: Make) -> None:
+async def test_first_request_after_a_reconnect_names_all_partitions(make: Make) -> None:
     follower = make()
     follower.follow(0)
     leader = await follower.connection()
@@ -314,74 +317,74 @@ async def test_a_broken_connection_is_replaced_and_everything_asked_for_anew(mak
     leader.close()
     leader = await follower.connection(1)
     request = await leader.request()
-    assert (request.session_id, request.session_epoch, asked_for(request)) == (0, 0, {0})
+    assert (request.session_id, request.session_epoch, partitions_of(request)) == (0, 0, {0})
 
 
-async def test_a_throttled_partition_waits_and_those_in_sync_or_not_named_do_not(make: Make) -> None:
+async def test_throttle_delays_only_named_partitions_that_are_not_in_sync(make: Make) -> None:
     follower = make()
     follower.throttle.configure(0, {"t": frozenset({0, 1})})
     throttled = follower.follow(0)
     others = [follower.follow(number) for number in (1, 2)]
     leader = await follower.connection()
     request = await leader.request()
-    assert asked_for(request) == {1, 2}
-    leader.answer(records(1, 0), records(2, 0))
-    assert asked_for(await leader.request()) == {1, 2}
+    assert partitions_of(request) == {1, 2}
+    leader.respond(records(1, 0), records(2, 0))
+    assert partitions_of(await leader.request()) == {1, 2}
     assert [replica.log_end_offset for replica in (throttled, *others)] == [0, 1, 1]
 
 
-async def test_what_a_throttled_partition_fetched_delays_its_next_fetch(make: Make) -> None:
+async def test_fetched_bytes_of_a_throttled_partition_delay_its_next_fetch(make: Make) -> None:
     follower = make()
     follower.throttle.configure(10, {"t": None})  # a batch is some 70 bytes
     follower.follow(0)
     leader = await follower.connection()
-    assert asked_for(await leader.request()) == {0}
+    assert partitions_of(await leader.request()) == {0}
     follower.follow(1)
     leader = await follower.connection(1)
-    assert asked_for(await leader.request()) == {0, 1}
-    leader.answer(records(0, 0), records(1, 0))
+    assert partitions_of(await leader.request()) == {0, 1}
+    leader.respond(records(0, 0), records(1, 0))
     request = await leader.request()
-    assert asked_for(request) == {1}
+    assert partitions_of(request) == {1}
     assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]
 
 
-def elsewhere(partition: int, log_start_offset: int) -> PartitionData:
+def out_of_range(partition: int, log_start_offset: int) -> PartitionData:
     error = ErrorCode.OFFSET_OUT_OF_RANGE
     return PartitionData(
         partition_index=partition, error_code=error, high_watermark=-1, log_start_offset=log_start_offset
     )
 
 
-async def test_those_that_begin_anew_do_so_a_turn_each(make: Make) -> None:
+async def test_partitions_that_start_at_another_offset_take_one_turn_each(make: Make) -> None:
     follower = make()
     replicas = [follower.follow(number) for number in range(4)]
     leader = await follower.connection()
-    assert asked_for(await leader.request()) == {0, 1, 2, 3}
-    leader.answer(*[elsewhere(number, 7) for number in range(4)])
-    begun = {0}
-    while max(begun) < 4:
+    assert partitions_of(await leader.request()) == {0, 1, 2, 3}
+    leader.respond(*[out_of_range(number, 7) for number in range(4)])
+    started = {0}
+    while max(started) < 4:
         await asyncio.sleep(0)
-        begun.add(sum(replica.log_end_offset == 7 for replica in replicas))
-    assert begun == {0, 1, 2, 3, 4}
-    assert asked_for(await leader.request()) == {0, 1, 2, 3}
+        started.add(sum(replica.log_end_offset == 7 for replica in replicas))
+    assert started == {0, 1, 2, 3, 4}
+    assert partitions_of(await leader.request()) == {0, 1, 2, 3}
 
 
-async def test_a_log_that_cannot_say_where_it_stands_holds_up_no_other(make: Make) -> None:
+async def test_failing_log_does_not_delay_other_partitions(make: Make) -> None:
     follower = make()
     broken, other = follower.follow(0), follower.follow(1)
     leader = await follower.connection()
     await leader.request()
-    leader.answer(records(0, 0), records(1, 0))
+    leader.respond(records(0, 0), records(1, 0))
     await leader.request()
     broken.log._bases.clear()
-    leader.answer(records(0, 1), records(1, 1))
-    for offset in range(2, 20):  # its rest is over meanwhile
+    leader.respond(records(0, 1), records(1, 1))
+    for offset in range(2, 20):  # long enough for its backoff to end
         await leader.request()
-        leader.answer(records(1, offset))
+        leader.respond(records(1, offset))
     await leader.request()
     assert other.log_end_offset == 20
     assert len(follower.leader.connections) == 1
     broken.log._bases.append(0)
-    leader.answer()
-    while 0 not in asked_for(await leader.request()):
-        leader.answer()
+    leader.respond()
+    while 0 not in partitions_of(await leader.request()):
+        leader.respond()
