@@ -45,8 +45,8 @@ class MovableClock(SystemClock):
         return super().monotonic_ms() + self.ahead_ms
 
 
-class ToldPeers(NoPeers):
-    """Says which brokers have died when it is told to."""
+class ScriptedPeers(NoPeers):
+    """The test reports deaths and connections through its callbacks."""
 
     doubtful: frozenset[int] = frozenset()
 
@@ -70,7 +70,7 @@ class AdminCluster:
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         files, clock, rng = OsFiles(), MovableClock(), random.Random(1)
-        self.clock, self.peers = clock, ToldPeers()
+        self.clock, self.peers = clock, ScriptedPeers()
         self.node = MetadataNode(
             1,
             {},

@@ -1,4 +1,4 @@
-"""What a metadata node sees of the other members, over the simulated network."""
+"""The peers of a metadata node over the simulated network."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,14 +34,14 @@ def address(node_id: int) -> str:
 
 
 class HasMetadata(Protocol):
-    """A node as others reach it; its metadata node is another after a restart."""
+    """A node as others reach it. Each restart gives it a new metadata node."""
 
     @property
     def metadata(self) -> MetadataNode | None: ...
 
 
 class SimPeers:
-    """`nodes`: where the metadata node of each node's live process is found; None while there is none."""
+    """`nodes`: by node id; `metadata` is None while the node has no live process."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class SimPeers:
         witness: QuorumWitness,
         name: str = "",
     ) -> None:
-        """`name`: its host, if that is another than the one that `nodes` are reached by."""
+        """`name`: host of this node, if it is not `address(node_id)`."""
         self._network = network
         self._node_id, self._name = node_id, name or address(node_id)
         self._nodes = nodes
         self._witness = witness
         self._on_death: Callable[[int], None] = lambda peer: None
         self._on_messages: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
-        self._held: dict[int, list[AnyMessage]] = {}  # for who gets a response now
+        self._held: dict[int, list[AnyMessage]] = {}  # messages for peers whose request is being answered
 
     def start(
         self,
@@ -80,18 +80,18 @@ class SimPeers:
         return
 
     def saw_death(self, peer: int) -> None:
-        """The host refuses connections, or a firewall before it: so it is told, if there is a way."""
+        """The host, or a firewall before it, refuses connections. Report it if the network connects."""
         if self._network.connects(self._name, address(peer)):
             self._on_death(peer)
 
     def send(self, message: AnyMessage) -> None:
-        """As bytes: what a message holds is not shared by the ends."""
+        """Encodes the message, so that both ends share no objects."""
         body = encode_messages((message,))
         self._witness.leaves(message)
         if message.to in self._held:
             self._held[message.to].append(message)
             return
-        asker = self._nodes[self._node_id].metadata
+        requester = self._nodes[self._node_id].metadata
         network = self._network
 
         def deliver() -> None:
@@ -100,25 +100,25 @@ class SimPeers:
                 return
             if network.responses is not None and network.responses.drawn():
                 task = asyncio.get_running_loop().create_task(respond(node))
-                task.add_done_callback(lambda task: task.cancelled() or task.result())  # a failure is told
+                task.add_done_callback(lambda task: task.cancelled() or task.result())  # raises a failure
             else:
-                take_in(node)
+                receive(node)
 
-        def take_in(node: MetadataNode) -> None:
+        def receive(node: MetadataNode) -> None:
             self._witness.arrives(message)
             node.receive(decode_messages(body))
 
         async def respond(node: MetadataNode) -> None:
-            take_in(node)
-            if answers := await node.replies_for(self._node_id):
-                back = lambda: self._hear(asker, encode_messages(answers))  # noqa: E731
+            receive(node)
+            if replies := await node.replies_for(self._node_id):
+                back = lambda: self._on_response(requester, encode_messages(replies))  # noqa: E731
                 network.post(address(message.to), address(self._node_id), back)
 
         network.post(address(self._node_id), address(message.to), deliver)
 
-    def _hear(self, asker: MetadataNode | None, body: bytes) -> None:
-        """The connection ends with who asked: the next process of this node hears nothing of it."""
-        if asker is None or self._nodes[self._node_id].metadata is not asker:
+    def _on_response(self, requester: MetadataNode | None, body: bytes) -> None:
+        """The connection ends with the process that sent the request, so its successor gets no response."""
+        if requester is None or self._nodes[self._node_id].metadata is not requester:
             return
         messages = decode_messages(body)
         for message in messages:
@@ -128,7 +128,7 @@ class SimPeers:
         self._on_messages(messages)
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
-        """What the node says to it in its next turn, as in the real transport."""
+        """Yields to the node's loop once, as the real transport does."""
         self._held.setdefault(peer, [])
         await asyncio.sleep(0)
         return tuple(self._held.pop(peer, ()))
@@ -192,7 +192,7 @@ class SimPeers:
             raise MetadataUnavailable(str(failure), applied_unknown=True) from None
 
     def _echo(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
-        """Of what epochs fence, a copy comes much later, now and then: a proxy on the way tried again."""
+        """Now and then a copy of a request that epochs fence arrives much later, as after a proxy's retry."""
         if self._network.echoes():
             asyncio.get_running_loop().create_task(self._ask_again(node_id, serve))
 
