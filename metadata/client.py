@@ -1,4 +1,5 @@
-"""What the rest of a node sees of the metadata: the committed image, its changes, a way to ask for one."""
+"""Metadata client: the committed image for the rest of the node, its changes, and the submission of
+commands."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,7 +27,7 @@ AcknowledgedCommand = (
 
 
 class MetadataSource(Protocol):
-    """A member of the quorum (MetadataNode), or a node that only follows it (MetadataObserver)."""
+    """A member of the quorum (MetadataNode), or an observer of it (MetadataObserver)."""
 
     @property
     def image(self) -> ClusterImage: ...
@@ -49,57 +50,60 @@ class MetadataClient:
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Those whose process seems dead: the image will show them fenced, or the suspicion ends with the
-        session."""
+        """Brokers whose process seems dead. Either the image will show them fenced, or the suspicion ends
+        with their session."""
         return self._node.dead_brokers
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Calls subscriber(old, new) after each change, on the loop; returns what ends it."""
+        """Call subscriber(old, new) on the event loop after each change. Returns a function that
+        unsubscribes."""
         return self._node.subscribe(subscriber)
 
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout_s: float = 30.0
     ) -> ClusterImage:
-        """The first image from now on that satisfies the predicate; raises MetadataUnavailable."""
+        """The first image that satisfies the predicate. Raises MetadataUnavailable after the timeout."""
         if predicate(self.image):
             return self.image
         found: asyncio.Future[ClusterImage] = asyncio.get_running_loop().create_future()
 
-        def look(_: ClusterImage, new: ClusterImage) -> None:
+        def check(_: ClusterImage, new: ClusterImage) -> None:
             if found.done():
                 return
             try:
                 if predicate(new):
                     found.set_result(new)
-            except Exception as failure:  # the caller's own: it learns of it
+            except Exception as failure:  # raised by the caller's predicate
                 found.set_exception(failure)
 
-        unsubscribe = self._node.subscribe(look)
+        unsubscribe = self._node.subscribe(check)
         try:
             async with asyncio.timeout(timeout_s):
                 return await found
         except TimeoutError:
-            message = f"the metadata did not become as awaited in {timeout_s} s"
+            message = f"the metadata did not reach the awaited state within {timeout_s} s"
             raise MetadataUnavailable(message, applied_unknown=True) from None
         finally:
             unsubscribe()
 
     async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
-        """Tells the leader that this broker lives. Its lease ends `lease_ms` after this was called.
+        """Send a heartbeat to the leader. The broker's lease ends `lease_ms` after this call.
 
-        One that does not answer within half of the time is asked again, or whoever leads by then. Raises
-        MetadataUnavailable if none answered in time: the lease goes on as it was."""
+        The heartbeat is repeated after half of the time, to a new leader if there is one. Raises
+        MetadataUnavailable after the timeout; the previous lease still holds.
+        """
         return await self._node.heartbeat(heartbeat, timeout_s)
 
     async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
-        """The metadata quorum as its leader sees it. Raises MetadataUnavailable."""
+        """The status of the metadata quorum, from its leader. Raises MetadataUnavailable."""
         return await self._node.quorum(timeout_s)
 
     async def current(self, timeout_s: float = 30.0) -> ClusterImage:
         """An image with everything that was committed before the call. Raises MetadataUnavailable.
 
-        A command that changes nothing is such a question: the leader confirms that it leads, and its answer
-        waits until the image here is as far as it was judged by."""
+        It submits a command that changes nothing: the leader confirms its leadership, and `submit` returns
+        once this node's image has reached the leader's.
+        """
         await self._node.submit(c.Reassign(changes=()), timeout_s)
         return self.image
 
@@ -130,8 +134,9 @@ class MetadataClient:
     @overload
     async def submit(self, command: AcknowledgedCommand, timeout_s: float = 30.0) -> c.Acknowledged: ...
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply:
-        """Has the leader judge and commit the command, and waits until this node's image shows it too.
+        """Have the leader decide and commit the command, and wait until this node's image includes the
+        result.
 
-        Raises MetadataUnavailable if no quorum answers; errors of the command itself are in the reply.
+        Raises MetadataUnavailable if no quorum responds. Errors of the command itself are in the reply.
         """
         return await self._node.submit(command, timeout_s)

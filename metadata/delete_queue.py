@@ -1,8 +1,8 @@
-"""The delete queue of the image: what the manifest dropped, by id and by the time at which it was queued.
+"""Delete queue of the image: objects that left a manifest, by id and by the time when they were queued.
 
-Immutable, as all of the image. A deleted topic may queue hundreds of thousands of lines at once, and the
-controller takes a few hundred at a time; so the oldest lines are found without a look at the others. Their
-order follows from the lines alone. Called by evolve, the controller and the broker that deletes.
+Immutable, like the whole image. A deleted topic may queue hundreds of thousands of deletions at once, and the
+controller takes a few hundred at a time, so the oldest are found without scanning the others. Their order
+depends only on the deletions. Called by evolve, the controller and the remote storage cleaner.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -13,18 +13,18 @@ import msgspec
 from immutables import Map
 
 SPAN_MS = 60_000
-"""Lines are grouped by spans of this length, then by millisecond. To find the oldest one takes a look at each
-span, 10,000 if a week's deletions wait, and at each millisecond of the first that has lines."""
+"""Deletions are grouped by spans of this length, then by millisecond. Finding the oldest one reads the key of
+each span (10,000 for a week of deletions) and of each millisecond in the first span."""
 
 _Ids = Map[UUID, None]
 _Spans = Map[int, Map[int, _Ids]]
 
 
 class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A line of the durable delete queue: what the manifest dropped, to be deleted after the grace.
+    """A deletion in the durable queue: an object that left a manifest, to be deleted after the grace.
 
-    A page that a manifest named is deleted after the segments that it names; one that was only begun goes
-    alone. Keys are derived in tiering.format.
+    A page that was in a manifest is deleted after the segments that it names. An unfinished page is deleted
+    alone. Object keys are derived in tiering.format.
     """
 
     uuid: UUID
@@ -33,50 +33,50 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     partition: int
     base_offset: int
     last_offset: int
-    leader_epoch: int  # of the attempt; -1 for a page that a manifest named
-    queued_ms: int  # in the quorum's time; the grace begins here
+    leader_epoch: int  # of the attempt; -1 for a page that was in a manifest
+    queued_ms: int  # in the quorum's time; start of the grace
 
     @property
     def is_unfinished_page(self) -> bool:
-        """Put, or about to be, but in no manifest: the segments that it names are not given up."""
+        """Announced, and perhaps put, but in no manifest: the segments that it names are still in use."""
         return self.is_page and self.leader_epoch >= 0
 
 
 class DeleteQueue(Mapping[UUID, QueuedDelete]):
-    """Lines by id, and in the order of their times."""
+    """Queued deletions by id, and in the order of their times."""
 
-    __slots__ = ("_lines", "_spans")
+    __slots__ = ("_deletes", "_spans")
 
-    def __init__(self, lines: Iterable[QueuedDelete] = ()) -> None:
-        self._lines: Map[UUID, QueuedDelete] = Map()
+    def __init__(self, deletes: Iterable[QueuedDelete] = ()) -> None:
+        self._deletes: Map[UUID, QueuedDelete] = Map()
         self._spans: _Spans = Map()
-        if added := {line.uuid: line for line in lines}:
-            self._lines, self._spans = Map(added), _with(self._spans, added.values())
+        if added := {delete.uuid: delete for delete in deletes}:
+            self._deletes, self._spans = Map(added), _with(self._spans, added.values())
 
-    def with_deletes(self, lines: Iterable[QueuedDelete]) -> "DeleteQueue":
-        """A line of an id that is queued replaces that one."""
-        added = {line.uuid: line for line in lines}
+    def with_deletes(self, deletes: Iterable[QueuedDelete]) -> "DeleteQueue":
+        """A deletion with the id of a queued one replaces it."""
+        added = {delete.uuid: delete for delete in deletes}
         if not added:
             return self
         queue = self.without(added)
-        return _made(queue._lines.update(added), _with(queue._spans, added.values()))
+        return _build(queue._deletes.update(added), _with(queue._spans, added.values()))
 
     def without(self, ids: Iterable[UUID]) -> "DeleteQueue":
-        gone = {uuid: self._lines[uuid] for uuid in ids if uuid in self._lines}
-        if not gone:
+        removed = {uuid: self._deletes[uuid] for uuid in ids if uuid in self._deletes}
+        if not removed:
             return self
-        lines = self._lines.mutate()
-        for uuid in gone:
-            del lines[uuid]
-        return _made(lines.finish(), _without(self._spans, gone.values()))
+        deletes = self._deletes.mutate()
+        for uuid in removed:
+            del deletes[uuid]
+        return _build(deletes.finish(), _without(self._spans, removed.values()))
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest line was queued; None if there is none."""
+        """When the oldest deletion was queued; None if there is none."""
         return min(self._spans[min(self._spans)]) if self._spans else None
 
     def oldest(self, queued_by_ms: int, limit: int, exclude: Container[UUID] = ()) -> tuple[UUID, ...]:
-        """The oldest lines queued by `queued_by_ms`, at most `limit`, without those in `exclude`."""
+        """The oldest deletions queued by `queued_by_ms`, at most `limit`, without those in `exclude`."""
         return tuple(islice((uuid for uuid in self._until(queued_by_ms) if uuid not in exclude), limit))
 
     def _until(self, queued_by_ms: int) -> Iterator[UUID]:
@@ -88,53 +88,53 @@ class DeleteQueue(Mapping[UUID, QueuedDelete]):
                 yield from span[queued_ms]
 
     def __getitem__(self, uuid: UUID) -> QueuedDelete:
-        return self._lines[uuid]
+        return self._deletes[uuid]
 
     def __iter__(self) -> Iterator[UUID]:
-        return iter(self._lines)
+        return iter(self._deletes)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._deletes)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DeleteQueue) and self._lines == other._lines
+        return isinstance(other, DeleteQueue) and self._deletes == other._deletes
 
     def __repr__(self) -> str:
-        return f"DeleteQueue({list(self._lines.values())})"
+        return f"DeleteQueue({list(self._deletes.values())})"
 
     def __hash__(self) -> int:
-        return hash(self._lines)
+        return hash(self._deletes)
 
 
-def _made(lines: Map[UUID, QueuedDelete], spans: _Spans) -> DeleteQueue:
+def _build(deletes: Map[UUID, QueuedDelete], spans: _Spans) -> DeleteQueue:
     queue = DeleteQueue()
-    queue._lines, queue._spans = lines, spans
+    queue._deletes, queue._spans = deletes, spans
     return queue
 
 
-def _with(spans: _Spans, lines: Iterable[QueuedDelete]) -> _Spans:
-    for queued_ms, ids in _by_time(lines).items():
+def _with(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
+    for queued_ms, ids in _by_time(deletes).items():
         number = queued_ms // SPAN_MS
         span = spans.get(number, Map())
-        there: _Ids = span.get(queued_ms, Map())
-        spans = spans.set(number, span.set(queued_ms, there.update(dict.fromkeys(ids))))
+        ids_at: _Ids = span.get(queued_ms, Map())
+        spans = spans.set(number, span.set(queued_ms, ids_at.update(dict.fromkeys(ids))))
     return spans
 
 
-def _without(spans: _Spans, lines: Iterable[QueuedDelete]) -> _Spans:
-    for queued_ms, ids in _by_time(lines).items():
+def _without(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
+    for queued_ms, ids in _by_time(deletes).items():
         number = queued_ms // SPAN_MS
-        there = spans[number][queued_ms].mutate()
+        ids_at = spans[number][queued_ms].mutate()
         for uuid in ids:
-            del there[uuid]
-        left = there.finish()
+            del ids_at[uuid]
+        left = ids_at.finish()
         span = spans[number].set(queued_ms, left) if left else spans[number].delete(queued_ms)
         spans = spans.set(number, span) if span else spans.delete(number)
     return spans
 
 
-def _by_time(lines: Iterable[QueuedDelete]) -> dict[int, list[UUID]]:
+def _by_time(deletes: Iterable[QueuedDelete]) -> dict[int, list[UUID]]:
     times: dict[int, list[UUID]] = {}
-    for line in lines:
-        times.setdefault(line.queued_ms, []).append(line.uuid)
+    for delete in deletes:
+        times.setdefault(delete.queued_ms, []).append(delete.uuid)
     return times

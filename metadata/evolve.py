@@ -1,8 +1,9 @@
-"""`evolve(image, record) -> image`: what each record means. The only way an image changes.
+"""`evolve` applies a record to an image and returns the new image.
 
-Called for committed records by every node, and for proposed ones by the leader on its draft. A record that
-does not fit the image cannot have come out of `decide`: that is an InvariantViolation, and the node stops.
-What leaves a manifest always enters the delete queue in the same step, so no object is ever forgotten.
+Called by every node for committed records, and by the leader for proposed ones on its draft image. A record
+that does not fit the image cannot be the result of `decide`: it raises InvariantViolation, and the node
+stops. An object that leaves a manifest enters the delete queue in the same step, so no object is ever
+orphaned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +27,14 @@ from tierlog.metadata.image import (
 
 
 def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord]) -> ClusterImage:
-    """The image after one log entry."""
-    require(index == image.index + 1, f"entry {index} applied to the image of {image.index}")
+    """Apply the records of one log entry."""
+    require(index == image.index + 1, f"entry {index} applied to the image as of {image.index}")
     return replace(evolve_all(image, records), index=index)
 
 
 def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterImage:
-    """Partitions' records that follow each other change the image together: one by one, each would copy its
-    topic's partitions, and a lost broker changes thousands."""
+    """Apply records in order. Successive partition records are applied together: one by one, each would copy
+    all partitions of its topic, and a lost broker changes thousands."""
     for are_partitions, run in groupby(records, lambda record: isinstance(record, r.PartitionRecord)):
         if are_partitions:
             changes: dict[UUID, list[r.PartitionRecord]] = {}
@@ -50,7 +51,7 @@ def evolve_all(image: ClusterImage, records: Iterable[r.AnyRecord]) -> ClusterIm
 def evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
     image = _evolve(image, record)
     at_ms = record.at_ms if isinstance(record, r.TIMESTAMPED_RECORDS) else 0
-    time_ms = max(image.time_ms, at_ms) if image.delete_queue else 0  # nothing else goes by it
+    time_ms = max(image.time_ms, at_ms) if image.delete_queue else 0  # only the delete queue uses it
     return image if time_ms == image.time_ms else replace(image, time_ms=time_ms)
 
 
@@ -99,8 +100,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
 
 
 def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterImage:
-    """A broker begins fenced (KIP-631); a FenceBroker record lets it serve. Told again of the same process,
-    it goes on stopping if it was."""
+    """A broker starts fenced (KIP-631); a FenceBroker record unfences it. A repeated registration of the same
+    process does not end its controlled shutdown."""
     known = image.brokers.get(record.broker_id)
     broker = BrokerImage(
         broker_id=record.broker_id,
@@ -127,7 +128,7 @@ def _fence_broker(image: ClusterImage, record: r.FenceBroker) -> ClusterImage:
     if broker is None or broker.broker_epoch != record.broker_epoch:
         return image  # about an earlier registration
     served_epoch = broker.served_epoch
-    if not record.fenced:  # a process of an older tierlog, or without a secret, leaves no epoch behind
+    if not record.fenced:  # an older tierlog, or a broker without a secret, records no epoch
         served_epoch = broker.broker_epoch if broker.keeps_epochs else -1
     broker = replace(broker, fenced=record.fenced, served_epoch=served_epoch)
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
@@ -175,7 +176,7 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
 
 
 def _partitions(image: ClusterImage, changes: Mapping[UUID, Iterable[r.PartitionRecord]]) -> ClusterImage:
-    """The hot path of a lost broker: no message is made up before something is wrong."""
+    """Hot path of a lost broker, so messages are formatted only on a failure."""
     topics = image.topics.mutate()
     for topic_id, records in changes.items():
         topic = topics.get(topic_id)
@@ -211,7 +212,7 @@ def _put(topic: TopicImage, partitions: list[PartitionImage], record: r.Partitio
         raise InvariantViolation(f"{topic.name}: partition {number} leaves a gap")
     before = partitions[number]
     if record.leader_epoch < before.leader_epoch or record.partition_epoch < before.partition_epoch:
-        raise InvariantViolation(f"{topic.name}-{number}: an epoch went back")
+        raise InvariantViolation(f"{topic.name}-{number}: an epoch decreased")
     partitions[number] = partition
 
 
@@ -283,7 +284,7 @@ def _copy_abandoned(image: ClusterImage, record: r.CopyAbandoned) -> ClusterImag
 def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterImage:
     key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
     remote = image.remote.get(key, RemotePartition())
-    require(start >= remote.log_start_offset, f"{key}: log start went back to {start}")
+    require(start >= remote.log_start_offset, f"{key}: the log start decreased to {start}")
     gone_pages = [page for page in remote.pages if page.last_offset < start]
     gone_entries = [entry for entry in remote.entries if entry.last_offset < start]
     dropped = [_queued_page(key, page, record.at_ms) for page in gone_pages]
@@ -304,7 +305,8 @@ def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImag
 
 def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
     require(
-        all(uuid in image.delete_queue for uuid in record.uuids), "what is deleted is not in the delete queue"
+        all(uuid in image.delete_queue for uuid in record.uuids),
+        "a deletion that starts is not in the delete queue",
     )
     return replace(image, deleting=image.deleting.union(record.uuids))
 

@@ -1,9 +1,9 @@
-"""The immutable cluster image: what all committed records add up to. Only `evolve` changes it.
+"""Cluster image: the immutable state that all committed records add up to. Only `evolve` creates new images.
 
-Maps are persistent (library `immutables`), so holding an image costs nothing and readers need no lock.
-Brokers only ever see images made of committed records. The parts are arrays in a snapshot (image_codec):
-new fields go to the end and have defaults. They hold values only, never each other in a circle, so the
-garbage collector need not look at them (gc=False): with 100,000 partitions it would be most of the work.
+Maps are persistent (library `immutables`), so holding an old image is cheap and readers need no lock. Brokers
+see only images of committed records. The parts are arrays in a snapshot (image_codec): new fields go to the
+end and have defaults. The structs never form reference cycles, so the garbage collector ignores them
+(gc=False): with 100,000 partitions it would otherwise take most of the CPU time.
 """
 
 from uuid import UUID
@@ -25,42 +25,44 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
     admin_url: str
     rack: str | None
     fenced: bool
-    stopping: bool = False  # asked to stop: it leads nothing new and joins no in-sync set
+    stopping: bool = False  # controlled shutdown: it gains no leadership and joins no in-sync set
     directories: tuple[UUID, ...] = ()
-    min_in_sync: int = 1  # its own default of min.insync.replicas
-    unclean_election: bool = False  # its own default of unclean.leader.election.enable
-    formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
-    served_epoch: int = -1  # the last one in which it was unfenced; -1: none that its directories know
-    keeps_epochs: bool = False  # the registered process notes its broker epoch in its directories
+    min_in_sync: int = 1  # min.insync.replicas of its configuration file
+    unclean_election: bool = False  # unclean.leader.election.enable of its configuration file
+    formats: tuple[int, int] = (1, 1)  # lowest and highest format version that it supports
+    served_epoch: int = (
+        -1
+    )  # the last broker epoch in which it was unfenced; -1: none that its directories record
+    keeps_epochs: bool = False  # the process records its broker epoch in its directories
 
     @property
     def may_lead(self) -> bool:
-        """Whether an election may choose it, and whether it may join an in-sync set."""
+        """Whether the broker is active: it may be elected and join in-sync sets."""
         return not self.fenced and not self.stopping
 
     @property
     def zone(self) -> str:
-        """Of its rack, which is `zone` or `zone/host`; empty if it has none."""
+        """Zone of the rack, which is `zone` or `zone/host`; empty without a rack."""
         return zone_of(self.rack or "")
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """`in_sync` is never empty: its last member stays, dead or alive. `eligible` (KIP-966) left it while it
-    was below min.insync.replicas, so they hold all that is committed too.
+    """`in_sync` is never empty: its last member stays even if it is down. The `eligible` leader replicas
+    (KIP-966) left it while it was below min.insync.replicas, so they have all committed records too.
     """
 
     replicas: tuple[int, ...]  # the preferred leader first
     in_sync: tuple[int, ...]
-    leader: int  # -1: nobody
+    leader: int  # -1: none
     leader_epoch: int
     partition_epoch: int
     eligible: tuple[int, ...] = ()
-    last_leader: int = -1  # who led, while nobody leads
-    adding: tuple[int, ...] = ()  # a reassignment under way (KIP-455): these join,
-    removing: tuple[int, ...] = ()  # and these leave once all others are in sync
-    offline: tuple[int, ...] = ()  # their disk failed (KIP-858); until their broker registers anew
-    emptied: tuple[int, ...] = ()  # they began with an empty log, and have not been in sync since
-    full: tuple[int, ...] = ()  # their disk has no room: they take no records for now
+    last_leader: int = -1  # the previous leader, while there is none
+    adding: tuple[int, ...] = ()  # during a reassignment (KIP-455): these are added,
+    removing: tuple[int, ...] = ()  # and these are removed once all others are in sync
+    offline: tuple[int, ...] = ()  # their disk has failed (KIP-858), until their broker registers again
+    emptied: tuple[int, ...] = ()  # they restarted with an empty log and have not been in sync since
+    full: tuple[int, ...] = ()  # their disk is full: they accept no records
 
     @property
     def is_reassigned(self) -> bool:
@@ -82,26 +84,24 @@ class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
 
 
 class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """What is remote of one partition: pages (oldest), entries (newest, at most 512), copies under way."""
+    """Remote log of one partition: pages (oldest), entries (newest, at most 512), and unfinished copies."""
 
     log_start_offset: int = 0
     pages: tuple[PageRef, ...] = ()
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
-    copied_end_offset: int | None = (
-        None  # one past the newest offset ever finished, kept after its entry is gone
-    )
+    copied_end_offset: int | None = None  # end of the newest finished copy, kept after its entry is gone
 
     @property
     def first_offset(self) -> int | None:
-        """First offset held remotely; may lie a part of a segment below the log start. None if nothing."""
+        """First remote offset, which may be inside a segment below the log start. None without any."""
         if self.pages:
             return self.pages[0].base_offset
         return self.entries[0].base_offset if self.entries else None
 
     @property
     def end_offset(self) -> int | None:
-        """One past the last offset held remotely; the next copy must start here. None if nothing yet."""
+        """End of the last remote segment, where the next copy must start. None without any."""
         if self.entries:
             return self.entries[-1].last_offset + 1
         return self.pages[-1].last_offset + 1 if self.pages else None
@@ -120,11 +120,11 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     delete_queue: DeleteQueue = DeleteQueue()
     format_version: int = 1
     deleting: frozenset[UUID] = frozenset()
-    """Lines of the delete queue whose objects may be gone already: no manifest may name them again."""
+    """Queued deletions whose objects may already be gone: no manifest may name them again."""
     time_ms: int = 0
-    """The quorum's time as of the newest record that has one, while something is queued; else 0. It moves on
-    with the monotonic clock of whichever controller leads, and stands still between two leaders; only its
-    origin is a wall clock's."""
+    """The quorum's time in the newest record that has one, while deletions are queued; otherwise 0. It
+    advances with the monotonic clock of the active controller and stops while there is none. Only its origin
+    is a wall clock's."""
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -155,15 +155,17 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changed_topics(old: ClusterImage, new: ClusterImage) -> tuple[list[TopicImage], list[TopicImage]]:
-    """Topics that went, and those that came or changed (as the new image has them). Every commit asks, and
-    there may be 10,000 topics, so it compares identities: looking an id up takes ten times as long.
+    """Topics that were deleted, and topics that were created or changed (as in the new image).
+
+    Called after every commit with up to 10,000 topics, so it compares identities: a lookup by id takes ten
+    times as long.
     """
     if old.topics is new.topics:
         return [], []
     before, now = set(map(id, old.topics.values())), set(map(id, new.topics.values()))
     other = [topic for topic in old.topics.values() if id(topic) not in now]
-    gone = [topic for topic in other if topic.topic_id not in new.topics]
-    return gone, [topic for topic in new.topics.values() if id(topic) not in before]
+    deleted = [topic for topic in other if topic.topic_id not in new.topics]
+    return deleted, [topic for topic in new.topics.values() if id(topic) not in before]
 
 
 _NOTHING_REMOTE = RemotePartition()

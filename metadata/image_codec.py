@@ -1,10 +1,8 @@
-"""A snapshot of an image as bytes, and back: msgpack arrays; equal images give equal bytes.
+"""Encodes a cluster image as the bytes of a snapshot, and back. Equal images give equal bytes.
 
-An image is written in the oldest version that can hold it: a node that is put back to an older tierlog reads
-it, unless that would make it forget something.
-
-Format in docs/formats/metadata.md; tests/golden keeps one file per version for ever. Checksums are the
-storage's and the transport's duty, not this module's.
+An image is written in the oldest version that can represent it, so that a downgraded node reads it unless it
+would lose information. The format (msgpack arrays) is in docs/formats/metadata.md; tests/golden keeps a file
+of every version. Storage and transport add the checksums.
 """
 
 import uuid
@@ -25,7 +23,7 @@ _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
 
 
 class UnknownSnapshotVersion(ValueError):
-    """A newer tierlog wrote this snapshot; this one must not guess at it."""
+    """A newer tierlog wrote this snapshot; this one cannot read it."""
 
 
 class _RemoteLine(msgspec.Struct, frozen=True, array_like=True):
@@ -103,8 +101,8 @@ def encode_image(image: ClusterImage) -> bytes:
 
 
 def _oldest_version(image: ClusterImage) -> int:
-    """Nodes that know an older version skip what parts of the image gained since; they must not, where it
-    says something."""
+    """An older version ignores the fields that were added later, so it is used only if they have their
+    defaults."""
     if image.deleting or image.time_ms:
         return 7
     if any(scope in _SINCE_6 for scope, _ in image.configs):
@@ -123,7 +121,7 @@ def _oldest_version(image: ClusterImage) -> int:
 
 
 def _partition_order(key: TopicIdPartition) -> tuple[int, int]:
-    """As by id and number; comparing numbers takes a tenth of comparing UUIDs."""
+    """By topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
     return key.topic_id.int, key.partition
 
 
@@ -132,7 +130,7 @@ def _quota_order(entity: QuotaEntity) -> list[tuple[str, bool, str]]:
 
 
 def decode_image(data: bytes | memoryview) -> ClusterImage:
-    """Raises UnknownSnapshotVersion, or msgspec.DecodeError on bytes that are not a snapshot."""
+    """Raises UnknownSnapshotVersion, or msgspec.DecodeError for an invalid snapshot."""
     snapshot = _decoder.decode(data)
     if snapshot.version > VERSION:
         raise UnknownSnapshotVersion(

@@ -1,9 +1,8 @@
-"""Member addresses: which URLs a member of the quorum may have, and what their names may resolve to.
+"""Member addresses: the URLs that a quorum member may have, and the addresses that they may resolve to.
 
-Every node sends requests to the members' URLs. Whoever may add a voter must not be able to point them at
-link-local addresses, where clouds serve credentials. Names are checked when a voter is added, and again
-whenever a connection is opened, as they may resolve to something else by then. Called by the admin API and
-by the transport.
+Every node sends requests to the members' URLs. A user who may add a voter must not be able to direct them at
+link-local addresses, where clouds serve credentials. Host names are checked when a voter is added, and again
+for each connection, because they may resolve differently by then. Called by the admin API and the transport.
 """
 
 import asyncio
@@ -16,19 +15,19 @@ from aiohttp import ThreadedResolver
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 RESOLVE_TIMEOUT_S = 5.0
-"""A name that takes longer to resolve is not checked before its voter is added, only when it is used."""
+"""A name that takes longer to resolve is checked only when it is used, not before its voter is added."""
 
 
 class InvalidMemberUrl(Exception):
-    """Says why the URL cannot be a member's."""
+    """The URL cannot be a member's; the message says why."""
 
 
 class ForbiddenAddress(OSError):
-    """The name resolves to addresses only that no member can have."""
+    """The name resolves only to addresses that no member can have."""
 
 
 class MemberResolver(AbstractResolver):
-    """Resolves names to addresses that a member can have; made within an event loop."""
+    """Resolves names to addresses that a member can have. Create it within an event loop."""
 
     def __init__(self, resolver: AbstractResolver | None = None) -> None:
         self._resolver = resolver or ThreadedResolver()
@@ -47,7 +46,8 @@ class MemberResolver(AbstractResolver):
 
 
 async def check_resolved(url: str, resolver: AbstractResolver | None = None) -> None:
-    """Raises InvalidMemberUrl if the name resolves to what no member can have; it need not resolve yet."""
+    """Raise InvalidMemberUrl if the name resolves to an address that no member can have. It need not resolve
+    yet."""
     parts = urlsplit(url)
     try:
         async with asyncio.timeout(RESOLVE_TIMEOUT_S):
@@ -59,11 +59,11 @@ async def check_resolved(url: str, resolver: AbstractResolver | None = None) -> 
 
 
 def check_url(url: str, members: Iterable[str]) -> None:
-    """Raises InvalidMemberUrl for what cannot be a member's URL.
+    """Raise InvalidMemberUrl for a URL that cannot be a member's.
 
-    Whether a member answers there is known only once it votes. Refused are link-local addresses, loopback
-    unless the whole quorum is on this machine, and spellings of addresses that only resolvers understand
-    (`0x7f.1`).
+    Refuses link-local addresses, loopback unless the whole quorum is on this machine, and spellings of
+    addresses that only resolvers understand (`0x7f.1`). Whether a member responds there is known only once it
+    votes.
     """
     try:
         parts = urlsplit(url)
@@ -73,11 +73,11 @@ def check_url(url: str, members: Iterable[str]) -> None:
     host = parts.hostname or ""
     if not is_address or url.rstrip("/") != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
         raise InvalidMemberUrl(f"{url!r} is not of the form http://host:port")
-    if not _may_be_member(host, [urlsplit(member).hostname or "" for member in members]):
+    if not _is_allowed_host(host, [urlsplit(member).hostname or "" for member in members]):
         raise InvalidMemberUrl(f"{host!r} cannot be a voter's: give its address in your network")
 
 
-def _may_be_member(host: str, members: Sequence[str]) -> bool:
+def _is_allowed_host(host: str, members: Sequence[str]) -> bool:
     try:
         address = ip_address(host)
     except ValueError:  # a name

@@ -1,9 +1,9 @@
-"""Every record of the metadata log, each with a number that never changes.
+"""Records of the metadata log, each with a number that never changes.
 
-A record is a frozen msgspec struct, tagged with its number; on disk and on the wire it is a msgpack array.
-New fields go to the end and have defaults, so that every older log stays readable. Nothing here reads a clock
-or draws a random number: the proposer writes both into the record. `at_ms` and `expires_ms` are in the
-quorum's time (`ClusterImage.time_ms`).
+A record is a frozen msgspec struct with its number as the tag; on disk and on the wire it is a msgpack array.
+New fields go to the end and have defaults, so that older logs stay readable. Replay reads no clock and draws
+no random number: the proposer writes both into the record. `at_ms` and `expires_ms` are in the quorum's time
+(`ClusterImage.time_ms`).
 """
 
 import uuid
@@ -46,17 +46,17 @@ class ConfigScope(StrEnum):
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Whom a quota is for: (entity type, name) pairs in the order of `QUOTA_ENTITY_TYPES`, one at most of each;
-the name None stands for all who have no quota under their own (KIP-546)."""
+"""Entity of a quota (KIP-546): (type, name) pairs in the order of `QUOTA_ENTITY_TYPES`, at most one per type.
+The name None is the default, for all names without a quota of their own."""
 
 CLIENT_ID, USER, IP = "client-id", "user", "ip"
 QUOTA_ENTITY_TYPES = (CLIENT_ID, USER, IP)
 QUOTA_NAME_MAX = 255
-"""Characters. On the wire a name may have 32,767 bytes, which every node would keep for each."""
+"""Maximum length in characters. The protocol allows 32,767 bytes, which every node would keep in memory."""
 
 
 class QuotaKey(StrEnum):
-    """What can be bounded, as clients name it."""
+    """Names of quotas in the protocol."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -66,7 +66,7 @@ class QuotaKey(StrEnum):
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A manifest entry: one rolled segment in the object store. Offsets are inclusive here, as in its key."""
+    """Manifest entry: one rolled segment in the object store. Offsets are inclusive, as in its key."""
 
     uuid: uuid.UUID
     base_offset: int
@@ -81,7 +81,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     has_aborts: bool
     log_crc32c: int
     index_crc32c: int
-    leader_epoch: int  # of the leader that uploaded it; part of the key
+    leader_epoch: int  # of the leader that uploaded the segment; part of the key
 
     @property
     def end_offset(self) -> int:
@@ -89,7 +89,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
 
 
 class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A manifest page in the bucket that holds older entries; offsets inclusive."""
+    """Reference to a manifest page in the bucket, which contains older entries. Offsets are inclusive."""
 
     uuid: uuid.UUID
     base_offset: int
@@ -101,11 +101,11 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type", gc=False):
-    """Base of all records; the first element of the array is the record's number."""
+    """Base of all records. The first element of the array is the record's number."""
 
 
 class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.NO_OP)):
-    """What a new leader commits first (Raft section 8)."""
+    """The first entry of a new leader (Raft section 8)."""
 
 
 class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REGISTER_BROKER)):
@@ -117,10 +117,10 @@ class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int
     admin_url: str
     rack: str | None = None
     directories: tuple[uuid.UUID, ...] = ()
-    min_in_sync: int = 1  # its own default of min.insync.replicas
-    unclean_election: bool = False  # its own default of unclean.leader.election.enable
-    formats: tuple[int, int] = (1, 1)  # the least and the greatest that it understands
-    keeps_epochs: bool = False  # it notes broker epochs in its directories (KIP-966)
+    min_in_sync: int = 1  # min.insync.replicas of its configuration file
+    unclean_election: bool = False  # unclean.leader.election.enable of its configuration file
+    formats: tuple[int, int] = (1, 1)  # lowest and highest format version that it supports
+    keeps_epochs: bool = False  # it records broker epochs in its directories (KIP-966)
 
 
 class UnregisterBroker(
@@ -136,7 +136,7 @@ class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
 
 
 class BrokerStopping(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.BROKER_STOPPING)):
-    """It asked to stop (KIP-631): it gets no leadership and joins no in-sync set until it registers anew."""
+    """Controlled shutdown (KIP-631): no leadership and no in-sync set until the broker registers again."""
 
     broker_id: int
     broker_epoch: int
@@ -153,7 +153,7 @@ class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
 
 
 class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PARTITION)):
-    """The whole state of one partition; replaces what was there."""
+    """The complete state of one partition, which replaces the previous one. Fields as in PartitionImage."""
 
     topic_id: uuid.UUID
     partition: int
@@ -172,7 +172,7 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):
-    """Sets one setting, or removes it (value None). `name`: a topic, a broker's id, or "" (cluster)."""
+    """Sets one setting, or removes it (value None). `name`: a topic, a broker id, or "" (cluster)."""
 
     scope: ConfigScope
     name: str
@@ -189,14 +189,14 @@ class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
 
 
 class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PRODUCER_IDS)):
-    """Ids below `next_id` are handed out; `broker_id` got the block that ends there."""
+    """Ids below `next_id` are allocated; the block that ends there went to `broker_id`."""
 
     broker_id: int
     next_id: int
 
 
 class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_STARTED)):
-    """Committed before the first PUT, so that no object can be an orphan. Offsets inclusive."""
+    """Committed before the first PUT, so that no object can be an orphan. Offsets are inclusive."""
 
     topic_id: uuid.UUID
     partition: int
@@ -214,7 +214,7 @@ class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
 
 
 class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_ABANDONED)):
-    """The copy will not finish: its objects go to the delete queue."""
+    """The copy will not finish. Its objects go to the delete queue."""
 
     topic_id: uuid.UUID
     partition: int
@@ -223,7 +223,7 @@ class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(
 
 
 class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.LOG_START_MOVED)):
-    """Retention or DeleteRecords: entries wholly below the offset leave the manifest for the queue."""
+    """Retention or DeleteRecords: entries completely below the offset move to the delete queue."""
 
     topic_id: uuid.UUID
     partition: int
@@ -232,13 +232,13 @@ class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(
 
 
 class RemoteDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETED)):
-    """The objects of these delete-queue lines are gone from the object store; the lines leave the queue."""
+    """The objects of these queued deletions are gone from the object store; they leave the queue."""
 
     uuids: tuple[uuid.UUID, ...]
 
 
 class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.ENTRIES_SPILLED)):
-    """The oldest entries now live in a page in the bucket; the quorum keeps only the page's reference."""
+    """The oldest entries are now in a page in the bucket; the quorum keeps only a reference to it."""
 
     topic_id: uuid.UUID
     partition: int
@@ -246,8 +246,8 @@ class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int
 
 
 class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.SPILL_STARTED)):
-    """Committed before a page is put: until EntriesSpilled names it, the page stands in the delete queue,
-    from `expires_ms` on, so that it cannot be an orphan. Offsets inclusive."""
+    """Committed before a page is put, so that it cannot be an orphan: the page is in the delete queue, with
+    `expires_ms` as its time, until EntriesSpilled names it. Offsets are inclusive."""
 
     topic_id: uuid.UUID
     partition: int
@@ -261,15 +261,15 @@ class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
 class RemoteDeletesStarted(
     Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETES_STARTED)
 ):
-    """The objects of these delete-queue lines may be deleted from now on, so no manifest may name them again.
-    Without lines the record only moves the quorum's time on."""
+    """The objects of these queued deletions may be deleted from now on, so no manifest may name them again.
+    Without ids, the record only advances the quorum's time."""
 
     uuids: tuple[uuid.UUID, ...]
     at_ms: int
 
 
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FORMAT_VERSION)):
-    """From here on records and snapshots may use what this version of the formats has (KIP-584)."""
+    """Later records and snapshots may use the features of this format version (KIP-584)."""
 
     version: int
 
@@ -298,7 +298,7 @@ AnyRecord = (
 )
 
 TIMESTAMPED_RECORDS = (DeleteTopic, CopyStarted, CopyAbandoned, LogStartMoved, RemoteDeletesStarted)
-"""The records that say what the quorum's time was."""
+"""Records with the quorum's time in `at_ms`."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[AnyRecord, ...])
@@ -310,5 +310,5 @@ def encode_records(records: tuple[AnyRecord, ...]) -> bytes:
 
 
 def decode_records(payload: bytes | memoryview) -> tuple[AnyRecord, ...]:
-    """Raises msgspec.ValidationError or DecodeError on a payload that is not ours."""
+    """Raises msgspec.ValidationError or DecodeError for an invalid payload."""
     return _decoder.decode(payload)

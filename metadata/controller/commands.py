@@ -1,9 +1,9 @@
-"""Every command that changes metadata, and its reply: values that travel over HTTP to the leader.
+"""Commands that change metadata, and their replies. Nodes send them to the leader over HTTP.
 
-They are msgpack maps with a tag, so that nodes of neighbouring versions understand each other: new fields
-have defaults. Errors are values: a Kafka error code and a message for people. Who sends what: handlers
-(topics, configs, producer ids), the broker's own lifecycle (registration), the tiering manager (copies, log
-start, deletes).
+They are msgpack maps with a tag. New fields have defaults, so that nodes of neighbouring versions understand
+each other. Errors are values: a Kafka error code and a message for people. Sent by the handlers (topics,
+settings, producer ids), the broker lifecycle (registration) and the tiering manager (copies, log start,
+deletes).
 """
 
 from enum import IntEnum
@@ -14,7 +14,7 @@ import msgspec
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 
-USE_DEFAULT = -1  # partitions or replication factor: as the cluster's settings say (KIP-464)
+USE_DEFAULT = -1  # partitions or replication factor of the cluster's settings (KIP-464)
 PRODUCER_ID_BLOCK = 1000
 
 
@@ -27,7 +27,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="reply"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one item: NONE, or why not."""
+    """Outcome of one item: NONE, or an error."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -37,7 +37,7 @@ OK = Outcome()
 
 
 class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
-    """The reply of commands about one thing that return nothing more."""
+    """Reply of commands about a single item, without further results."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -47,13 +47,13 @@ class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
 
 
 class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
-    """A broker process started (KIP-631). The same incarnation again is a retry and keeps its epoch.
+    """A broker process started (KIP-631). The same incarnation again is a retry and keeps its broker epoch.
 
-    `may_have_lost`: what it had not synced may be gone, so it may miss what was acknowledged. `min_in_sync`,
-    `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its file, which count if it
-    is the first broker of a new cluster.
-    `previous_epoch`: under which all of its directories were used last (KIP-966), -1 if one does not know;
-    None: it keeps no epochs, as the only broker of a quorum of one, or a broker of an older version.
+    `may_have_lost`: unsynced data may be lost, so the broker may lack acknowledged records. `min_in_sync`,
+    `unclean_election`: min.insync.replicas and unclean.leader.election.enable of its configuration file,
+    which apply if it is the first broker of a new cluster. `previous_epoch`: the broker epoch under which all
+    of its directories were last used (KIP-966), -1 if a directory does not record one. None: the broker
+    records no epochs, because it is the only broker of a quorum of one, or of an older version.
     """
 
     broker_id: int
@@ -72,7 +72,7 @@ class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
 
 
 class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
-    """`message`: of an error; without one, why its replicas are taken for incomplete."""
+    """`message` without an error: why the broker's replicas are considered incomplete."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -84,15 +84,16 @@ class UnregisterBroker(Command, frozen=True, kw_only=True, tag=True):
 
 
 class StopBroker(Command, frozen=True, kw_only=True, tag=True):
-    """Controlled shutdown: leadership moves to other in-sync replicas. Asked again until it leads nothing
-    that another could take over."""
+    """Controlled shutdown: leadership moves to other in-sync replicas. Repeated until the broker leads no
+    partition that another broker could lead."""
 
     broker_id: int
     broker_epoch: int
 
 
 class BrokerStopping(Reply, frozen=True, kw_only=True, tag=True):
-    """`leads`: partitions that it still leads although another live broker has a replica."""
+    """`leads`: number of partitions that the broker still leads although another active broker has a
+    replica."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -100,7 +101,7 @@ class BrokerStopping(Reply, frozen=True, kw_only=True, tag=True):
 
 
 class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
-    """Takes a broker out of service, or lets it in; leaders move accordingly."""
+    """Fence or unfence a broker, with the elections that follow."""
 
     broker_id: int
     broker_epoch: int
@@ -108,9 +109,9 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
 
 
 class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
-    """Of the broker's own replicas, (topic id, partition): the disk of `failed` has failed, so that others
-    must lead (KIP-858); `emptied` were nowhere to be found when it started, and begin anew. `full` have no
-    room for records, `has_room` have it again.
+    """State of the broker's replicas, as (topic id, partition): the disk of `failed` ones has failed
+    (KIP-858), `emptied` ones had no log at the start and begin with an empty one, `full` ones have no disk
+    space, and `has_room` ones have it again.
     """
 
     broker_id: int
@@ -122,17 +123,17 @@ class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
 
 
 class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
-    """The version of the formats that the quorum writes (KIP-584); every registered broker must know it."""
+    """Set the format version that the quorum writes (KIP-584). Every registered broker must support it."""
 
     version: int
     validate_only: bool = False
 
 
-# --- heartbeats: never logged; the leader keeps what it hears in memory
+# --- heartbeats: never logged; the leader keeps sessions in memory
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """`image_index`: of the image that the broker works by. `want_fence`: do not let me in yet."""
+    """`image_index`: index of the broker's image. `want_fence`: do not unfence the broker yet."""
 
     broker_id: int
     broker_epoch: int
@@ -142,7 +143,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker may serve until `lease_ms` after it sent the heartbeat; 0: not at all."""
+    """The lease ends `lease_ms` after the broker sent the heartbeat; 0: no lease."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -155,7 +156,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InSync(msgspec.Struct, frozen=True, gc=False):
-    """A member of an in-sync set, with the epoch that the leader knows it by (KIP-903); -1: unknown."""
+    """A member of an in-sync set, with its broker epoch as the leader knows it (KIP-903); -1: unknown."""
 
     broker_id: int
     broker_epoch: int = -1
@@ -170,7 +171,7 @@ class IsrChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AlterPartitions(Command, frozen=True, kw_only=True, tag=True):
-    """The in-sync sets that a leader wants (AlterPartition, KIP-497)."""
+    """Change of in-sync sets, requested by their leader (AlterPartition, KIP-497)."""
 
     broker_id: int
     broker_epoch: int
@@ -178,7 +179,7 @@ class AlterPartitions(Command, frozen=True, kw_only=True, tag=True):
 
 
 class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Of one partition, with its state after the command as far as the partition is known."""
+    """Outcome of one partition, with its state after the command unless the partition is unknown."""
 
     topic_id: UUID
     partition: int
@@ -191,7 +192,7 @@ class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionsAltered(Reply, frozen=True, kw_only=True, tag=True):
-    """One outcome per change, in order; none if `error` refuses the whole."""
+    """One outcome per change, in order; none if `error` refuses the whole command."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -206,7 +207,7 @@ class ElectionKind(IntEnum):
 
 
 class ElectLeaders(Command, frozen=True, kw_only=True, tag=True):
-    """`partitions`: (topic name, number); None: all that need it."""
+    """`partitions`: (topic name, number); None: all that need an election."""
 
     partitions: tuple[tuple[str, int], ...] | None
     kind: ElectionKind = ElectionKind.PREFERRED
@@ -220,17 +221,17 @@ class NamedOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
-    """One outcome per partition asked for, in order; of all partitions, only those that were elected for or
-    could not be."""
+    """One outcome per requested partition, in order. If all were requested, only those that needed an
+    election."""
 
     partitions: tuple[NamedOutcome, ...]
 
 
 class Reassign(Command, frozen=True, kw_only=True, tag=True):
-    """(topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
+    """`changes`: (topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
-    `may_change_factor`: a partition may get more or fewer replicas than it has (KIP-860). `throttle`: bytes
-    per second for those that begin (KIP-73), set in the same decision: what is refused changes no rate.
+    `may_change_factor`: whether the replication factor may change (KIP-860). `throttle`: replication rate in
+    bytes per second (KIP-73) for the reassignments that begin, set in the same decision.
     """
 
     changes: tuple[tuple[str, int, tuple[int, ...] | None], ...]
@@ -239,7 +240,8 @@ class Reassign(Command, frozen=True, kw_only=True, tag=True):
 
 
 class Reassigned(Reply, frozen=True, kw_only=True, tag=True):
-    """One outcome per change, in order. NONE: it is under way, or done where nothing has to be copied."""
+    """One outcome per change, in order. NONE: the reassignment began, or completed because nothing must be
+    copied."""
 
     partitions: tuple[NamedOutcome, ...]
 
@@ -248,7 +250,8 @@ class Reassigned(Reply, frozen=True, kw_only=True, tag=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`assignments`: (partition, replicas with the preferred leader first), or empty for placement by us."""
+    """`assignments`: (partition, replicas with the preferred leader first); empty: the controller places
+    them."""
 
     name: str
     partitions: int = USE_DEFAULT
@@ -274,7 +277,7 @@ class TopicOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TopicsChanged(Reply, frozen=True, kw_only=True, tag=True):
-    """One outcome per topic asked for, in the order of the command."""
+    """One outcome per topic, in the order of the command."""
 
     topics: tuple[TopicOutcome, ...]
 
@@ -291,7 +294,8 @@ class DeleteTopics(Command, frozen=True, kw_only=True, tag=True):
 
 
 class MorePartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` is the new total; `assignments` the replicas of each added partition, or empty."""
+    """`count`: the new total. `assignments`: replicas of each added partition; empty: the controller places
+    them."""
 
     name: str
     count: int
@@ -322,7 +326,7 @@ class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: a topic's name, a broker's id as text, or "" for the cluster."""
+    """`name`: name of a topic, group or subscription, id of a broker, or "" for the cluster."""
 
     scope: ConfigScope
     name: str
@@ -351,7 +355,7 @@ class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaAlteration(msgspec.Struct, frozen=True, kw_only=True):
-    """`entity`: (type, name) pairs as they came, in any order; of a type named twice the last counts."""
+    """`entity`: (type, name) pairs in any order. If a type is named twice, the last pair applies."""
 
     entity: tuple[tuple[str, str | None], ...]
     changes: tuple[QuotaChange, ...]
@@ -394,11 +398,12 @@ class ProducerIdsAllocated(Reply, frozen=True, kw_only=True, tag=True):
     count: int = 0
 
 
-# --- remote segments (KIP-405; the rules are DESIGN 6). Offsets inclusive, as in the keys.
+# --- remote log segments (KIP-405). Offsets are inclusive, as in the object keys.
 
 
 class StartCopy(Command, frozen=True, kw_only=True, tag=True):
-    """Asked before the first PUT. Replaces unfinished copies of older epochs and of the same offsets."""
+    """Sent before the first PUT. Replaces unfinished copies of older leader epochs and of the same
+    offsets."""
 
     topic_id: UUID
     partition: int
@@ -410,7 +415,7 @@ class StartCopy(Command, frozen=True, kw_only=True, tag=True):
 
 
 class FinishCopy(Command, frozen=True, kw_only=True, tag=True):
-    """Asked once the objects are in the store and verified; `segment.leader_epoch` must be current."""
+    """Sent once the objects are in the store and verified. `segment.leader_epoch` must be current."""
 
     topic_id: UUID
     partition: int
@@ -426,7 +431,8 @@ class AbandonCopy(Command, frozen=True, kw_only=True, tag=True):
 
 
 class MoveLogStart(Command, frozen=True, kw_only=True, tag=True):
-    """Retention or DeleteRecords. An offset below the log start changes nothing and is no error."""
+    """Raise the log start offset, for retention or DeleteRecords. A lower offset changes nothing and is no
+    error."""
 
     topic_id: UUID
     partition: int
@@ -441,21 +447,21 @@ class LogStartReply(Reply, frozen=True, kw_only=True, tag=True):
 
 
 class StartRemoteDeletes(Command, frozen=True, kw_only=True, tag=True):
-    """Marks the lines of the delete queue that have been in it for `grace_ms`, the oldest first and a bounded
-    number: from then on their objects may be deleted, and not before. Where none has, the quorum's time alone
-    moves on, so that little of it is lost when another controller takes over."""
+    """Mark deletions that have been queued for `grace_ms`, oldest first and a limited number. Only then may
+    the objects be deleted. Without any, only the quorum's time advances, so that a new controller loses
+    little of it."""
 
     grace_ms: int
 
 
 class ConfirmRemoteDeleted(Command, frozen=True, kw_only=True, tag=True):
-    """The objects of these lines of the delete queue are gone from the store. Unknown lines are no error."""
+    """The objects of these queued deletions are gone from the store. Unknown ids are no error."""
 
     uuids: tuple[UUID, ...]
 
 
 class StartSpill(Command, frozen=True, kw_only=True, tag=True):
-    """Asked before a page with the oldest entries is put."""
+    """Sent before a page with the oldest entries is put."""
 
     topic_id: UUID
     partition: int
@@ -466,8 +472,8 @@ class StartSpill(Command, frozen=True, kw_only=True, tag=True):
 
 
 class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
-    """The page with the oldest entries is in the store; the quorum may forget them. StartSpill must have
-    announced it, and its deletion must not have begun."""
+    """The page with the oldest entries is in the store, so the quorum may drop them. StartSpill must have
+    announced the page, and its deletion must not have begun."""
 
     topic_id: UUID
     partition: int

@@ -1,13 +1,15 @@
-"""Which brokers the leader has heard of lately. Soft state: kept in memory, lost with the leadership.
+"""Broker sessions and leases. Soft state of the active controller: in memory, lost with its leadership.
 
-A broker's lease ends `lease_ms` after it sent a heartbeat, and it is fenced `session_ms` after the leader
-received that one, which is later: so it has stopped serving before another leads (both on monotonic clocks;
-`lease_ms` is shorter, as clocks run at different speeds). A new leader has heard of nobody: it gives everyone
-a whole session from the moment it took over. A broker whose process has certainly ended has no session left.
+A broker's lease ends `lease_ms` after it sent a heartbeat. The controller fences the broker `session_ms`
+after it received that heartbeat, which is later: the broker has stopped serving before another becomes the
+leader. Both use monotonic clocks; `lease_ms` is shorter because clocks run at different speeds. A new
+controller gives every broker a full session from its own election. A broker whose process has ended has no
+session.
 
-The leading node calls `heartbeat` for each heartbeat and `fence_expired` with each tick, and submits what
-they return. Before it replies it confirms that it is still the leader (ReadIndex), as a deposed leader must
-grant no lease. Whom `fence_expired` has named gets none until the image shows it fenced.
+The active controller calls `heartbeat` for each heartbeat and `fence_expired` with each tick, and submits the
+commands that they return. It confirms that it is still the leader (ReadIndex) before it replies, because a
+deposed leader must grant no lease. A broker that `fence_expired` returned gets no lease until it is fenced in
+the image.
 """
 
 from dataclasses import dataclass
@@ -28,24 +30,24 @@ CLOCK_DRIFT = 10  # a lease is a tenth shorter than the session
 
 @dataclass(slots=True)
 class _Session:
-    """Of one process of a broker."""
+    """Session of one process of a broker."""
 
     broker_epoch: int
     until_ms: int
-    min_image_index: int  # index of the log entry that its image must hold before it is let in
-    serves: bool = False  # as the image showed it last
-    heard: bool = True  # it registered, or sent a heartbeat, since this node leads
-    expired: bool = False  # `fence_expired` named it; until it is fenced nothing saves it
-    wants_stop: bool = False  # it asked to stop
-    ended: bool = False  # its process has; a heartbeat that comes later is an old one
+    min_image_index: int  # the broker's image must be this recent before it is unfenced
+    unfenced: bool = False  # in the latest image
+    heard: bool = True  # the broker registered or sent a heartbeat since this node became the leader
+    expired: bool = False  # `fence_expired` returned it; no heartbeat renews the session
+    wants_stop: bool = False  # the broker requested a controlled shutdown
+    ended: bool = False  # the process has ended; later heartbeats are old ones
 
     def is_valid(self, now_ms: int) -> bool:
         return not self.ended and now_ms < self.until_ms
 
 
 class HeartbeatDecision(NamedTuple):
-    """What to answer a heartbeat, and what it asks for: submitted first, and then answered with
-    `reply()` on the image that shows it."""
+    """The reply to a heartbeat, or a command to submit first. Then the reply is `reply()` on the new
+    image."""
 
     reply: HeartbeatReply
     command: FenceBroker | StopBroker | None
@@ -60,52 +62,54 @@ class BrokerSessions:
         self._sessions: dict[int, _Session] = {}
 
     def on_leadership_gained(self, image: ClusterImage, now_ms: int) -> None:
-        """This node leads from now on. Since when a broker is fenced it cannot know."""
+        """This node became the leader. It cannot know since when a broker is fenced."""
         self._sessions = {}
         for broker in image.brokers.values():
             session = self._session(image, broker, now_ms)
             session.min_image_index, session.heard = image.index, False
 
     def on_process_ended(self, broker_id: int, broker_epoch: int) -> None:
-        """Its process has certainly ended (a notice of its sentinel), so it is overdue at once. News of an
-        earlier process of the broker changes nothing."""
+        """The broker's process has ended (a notice of its sentinel), so its session ends at once. A notice of
+        an earlier process changes nothing."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch < broker_epoch:
             self._sessions[broker_id] = session = _Session(broker_epoch, 0, min_image_index=broker_epoch)
         session.ended |= session.broker_epoch == broker_epoch
 
     def extend_all(self, for_ms: int) -> None:
-        """This node did not run for so long (its tick came late): heartbeats of that time wait unread, so it
-        counts against nobody."""
+        """This node was paused for `for_ms` (its tick was late). Heartbeats of that time are still unread, so
+        extend all sessions."""
         for session in self._sessions.values():
             session.until_ms += for_ms
 
     def fence_expired(self, image: ClusterImage, now_ms: int) -> tuple[FenceBroker, ...]:
-        """Those to fence. One that registered since is given a session: it has not had the time."""
-        found = []
+        """Commands to fence brokers whose session has expired. Brokers that registered since get a
+        session."""
+        commands = []
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             session = self._session(image, broker, now_ms)
-            if session.serves and not session.is_valid(now_ms):
+            if session.unfenced and not session.is_valid(now_ms):
                 session.expired = True
-                found.append(_fence(broker, fenced=True))
+                commands.append(_fence(broker, fenced=True))
         for broker_id in self._sessions.keys() - set(image.brokers):
             del self._sessions[broker_id]
-        return tuple(found)
+        return tuple(commands)
 
     def in_session(self, image: ClusterImage, now_ms: int) -> frozenset[int]:
-        """Brokers in whose place no other process is registered: their session is_valid, fenced or not, as in
-        Kafka. A broker that asked to stop keeps no place, so a restart need not wait for the session of its
-        last process. Nor does a fenced one of which this leader has not heard yet: it serves nobody, and
-        mostly is the one that starts again."""
+        """Brokers with a valid session, fenced or not: no other process may register their id, as in Kafka.
+
+        Not a broker that requested a controlled shutdown, so that its restart need not wait. Not a fenced
+        broker that has not contacted this leader either: most likely it is the one that restarts.
+        """
         return frozenset(one.broker_id for one in image.brokers.values() if self._is_valid(one, now_ms))
 
     def next_deadline_ms(self) -> int | None:
-        """When `fence_expired` may have something to say, as far as it is known; None: nobody serves."""
-        return min((one.until_ms for one in self._sessions.values() if one.serves), default=None)
+        """When the next session may expire; None if all brokers are fenced."""
+        return min((one.until_ms for one in self._sessions.values() if one.unfenced), default=None)
 
     def heartbeat(self, image: ClusterImage, heartbeat: Heartbeat, now_ms: int) -> HeartbeatDecision:
-        """Notes it, and judges what the broker asks for."""
+        """Renew the session, and decide what the broker requests."""
         broker = _sender(image, heartbeat)
         if broker is None:
             return HeartbeatDecision(self.reply(image, heartbeat), None)
@@ -113,12 +117,12 @@ class BrokerSessions:
         session.heard, session.wants_stop = True, session.wants_stop or heartbeat.want_stop
         if not session.expired:
             session.until_ms = now_ms + self.session_ms
-        command = self.unfence_command(image, heartbeat) or _taken_out(image, broker, heartbeat)
+        command = self.unfence_command(image, heartbeat) or _stop_command(image, broker, heartbeat)
         return HeartbeatDecision(self._reply(image, broker, heartbeat, session), command)
 
     def unfence_command(self, image: ClusterImage, heartbeat: Heartbeat) -> FenceBroker | None:
-        """Lets a broker in that wants to serve and works by an image of after it was fenced, or registered:
-        by an older one it would lead what it leads no more."""
+        """Unfence a broker that requests it and has an image that is newer than its fencing or registration:
+        with an older image it would act as leader of partitions that it lost."""
         broker = _sender(image, heartbeat)
         if broker is None or not broker.fenced or broker.stopping:
             return None
@@ -131,7 +135,7 @@ class BrokerSessions:
         return _fence(broker, fenced=False)
 
     def reply(self, image: ClusterImage, heartbeat: Heartbeat) -> HeartbeatReply:
-        """By the image as it is; called again when what the heartbeat asked for is committed."""
+        """The reply according to `image`; called again once the command of the heartbeat is committed."""
         broker = image.brokers.get(heartbeat.broker_id)
         if broker is None:
             message = f"broker {heartbeat.broker_id} is not registered"
@@ -152,21 +156,21 @@ class BrokerSessions:
         )
 
     def _session(self, image: ClusterImage, broker: BrokerImage, now_ms: int) -> _Session:
-        """A new one for a new process, and what the image says of it."""
+        """The broker's session, updated from the image; a new one for a new process."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.broker_epoch < broker.broker_epoch:
             until_ms = now_ms + self.session_ms
             session = _Session(broker.broker_epoch, until_ms, min_image_index=broker.broker_epoch)
             self._sessions[broker.broker_id] = session
         if broker.fenced:
-            if session.serves:
+            if session.unfenced:
                 session.min_image_index = image.index
             session.expired = False
-        session.serves = not broker.fenced
+        session.unfenced = not broker.fenced
         return session
 
     def _is_valid(self, broker: BrokerImage, now_ms: int) -> bool:
-        """A process without a session has registered since the last `fence_expired`, and gets a whole one."""
+        """A process without a session registered after the last `fence_expired`, which will give it one."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.broker_epoch < broker.broker_epoch:
             return True
@@ -176,7 +180,7 @@ class BrokerSessions:
 
 
 def _sender(image: ClusterImage, heartbeat: Heartbeat) -> BrokerImage | None:
-    """None if it is not the broker's current process."""
+    """The sender, or None if it is not the broker's current process."""
     broker = image.brokers.get(heartbeat.broker_id)
     return broker if broker is not None and broker.broker_epoch == heartbeat.broker_epoch else None
 
@@ -185,13 +189,14 @@ def _fence(broker: BrokerImage, *, fenced: bool) -> FenceBroker:
     return FenceBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=fenced)
 
 
-def _taken_out(
+def _stop_command(
     image: ClusterImage, broker: BrokerImage, heartbeat: Heartbeat
 ) -> FenceBroker | StopBroker | None:
-    """It asks to stop; one that may is fenced at once, so that nobody waits for its session.
+    """The command for a broker that requests a controlled shutdown. If it may stop, it is fenced at once, so
+    that other brokers need not wait for its session.
 
-    That it wants to stay fenced it says only before it is let in: of a broker that serves, such a heartbeat
-    is late, and to fence it would let another lead while its lease runs.
+    `want_fence` of an unfenced broker is ignored: such a heartbeat is late, and fencing the broker would
+    allow another leader during its lease.
     """
     if broker.fenced or not heartbeat.want_stop:
         return None
@@ -201,5 +206,5 @@ def _taken_out(
 
 
 def _may_stop(image: ClusterImage, broker: BrokerImage) -> bool:
-    """A fenced one leads nothing; another has said that it stops, and nobody could take over from it."""
+    """Whether the broker is fenced, or is shutting down and no other broker can take over a leadership."""
     return broker.fenced or (broker.stopping and count_transferable_leaderships(image, broker.broker_id) == 0)

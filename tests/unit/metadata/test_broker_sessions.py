@@ -34,13 +34,13 @@ def fenced(commands: tuple[c.FenceBroker, ...]) -> list[int]:
     return [command.broker_id for command in commands]
 
 
-def test_a_new_leader_gives_everyone_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+def test_new_leader_gives_every_broker_a_full_session(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 10_000)
     assert sessions.fence_expired(pair.image, 12_999) == ()
     assert fenced(sessions.fence_expired(pair.image, 13_000)) == [1, 2]
 
 
-def test_a_heartbeat_begins_a_session_anew(pair: World, sessions: BrokerSessions) -> None:
+def test_heartbeat_renews_the_session(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     heard = sessions.heartbeat(pair.image, beat(pair, 2), 2000)
     assert (heard.reply.error, heard.reply.fenced, heard.command) == (E.NONE, False, None)
@@ -49,14 +49,14 @@ def test_a_heartbeat_begins_a_session_anew(pair: World, sessions: BrokerSessions
     assert fenced(sessions.fence_expired(pair.image, 5000)) == [1, 2]  # until the image shows it
 
 
-def test_a_lease_ends_before_the_session_of_the_same_heartbeat(pair: World, sessions: BrokerSessions) -> None:
+def test_lease_ends_before_the_session_of_the_same_heartbeat(pair: World, sessions: BrokerSessions) -> None:
     sent, received = 1990, 2000
     lease_ms = sessions.heartbeat(pair.image, beat(pair, 1), received).reply.lease_ms
     assert lease_ms > 0
     assert sessions.fence_expired(pair.image, sent + lease_ms) == ()
 
 
-def test_who_is_to_be_fenced_gets_no_lease_any_more(pair: World, sessions: BrokerSessions) -> None:
+def test_broker_to_be_fenced_gets_no_lease(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     assert fenced(sessions.fence_expired(pair.image, 3000)) == [1, 2]
     late = sessions.heartbeat(pair.image, beat(pair, 1), 3001)
@@ -70,15 +70,13 @@ def test_who_is_to_be_fenced_gets_no_lease_any_more(pair: World, sessions: Broke
     assert fenced(sessions.fence_expired(pair.image, 3004)) == [2]
 
 
-def test_a_process_that_has_ended_is_overdue_at_once(pair: World, sessions: BrokerSessions) -> None:
+def test_session_of_a_process_that_ended_expires_at_once(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     sessions.on_process_ended(1, pair.image.brokers[1].broker_epoch)
     assert fenced(sessions.fence_expired(pair.image, 5)) == [1]
 
 
-def test_nothing_revives_the_session_of_a_process_that_has_ended(
-    pair: World, sessions: BrokerSessions
-) -> None:
+def test_session_of_a_process_that_ended_is_never_renewed(pair: World, sessions: BrokerSessions) -> None:
     """A heartbeat that was long under way, or a leader that did not run for a while."""
     sessions.on_leadership_gained(pair.image, 0)
     late = beat(pair, 1)
@@ -92,7 +90,7 @@ def test_nothing_revives_the_session_of_a_process_that_has_ended(
     assert sessions.in_session(pair.image, 2000) == {2}
 
 
-def test_news_of_an_earlier_process_changes_nothing(pair: World, sessions: BrokerSessions) -> None:
+def test_notice_of_an_earlier_process_is_ignored(pair: World, sessions: BrokerSessions) -> None:
     old = beat(pair, 1)
     pair.register(1, incarnation=11)
     sessions.on_leadership_gained(pair.image, 0)
@@ -104,7 +102,7 @@ def test_news_of_an_earlier_process_changes_nothing(pair: World, sessions: Broke
     assert sessions.heartbeat(pair.image, stranger, 0).reply.error == E.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_broker_that_registers_later_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+def test_broker_that_registers_later_has_a_full_session(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     pair.brokers(3)
     assert 3 not in fenced(sessions.fence_expired(pair.image, 3000))
@@ -112,7 +110,9 @@ def test_a_broker_that_registers_later_has_a_whole_session(pair: World, sessions
     assert 3 in fenced(sessions.fence_expired(pair.image, 6000))
 
 
-def test_a_broker_is_let_in_once_it_has_seen_its_registration(world: World, sessions: BrokerSessions) -> None:
+def test_broker_is_unfenced_once_its_image_has_its_registration(
+    world: World, sessions: BrokerSessions
+) -> None:
     world.register(1, start_fenced=True)
     behind = beat(world, 1, image_index=world.image.index - 1)
     assert sessions.heartbeat(world.image, behind, 0).command is None
@@ -124,7 +124,7 @@ def test_a_broker_is_let_in_once_it_has_seen_its_registration(world: World, sess
     assert not sessions.reply(world.image, beat(world, 1)).fenced
 
 
-def test_a_fenced_broker_is_let_in_once_it_has_seen_that_it_was_fenced(
+def test_fenced_broker_is_unfenced_once_its_image_shows_the_fencing(
     pair: World, sessions: BrokerSessions
 ) -> None:
     sessions.on_leadership_gained(pair.image, 0)
@@ -137,7 +137,7 @@ def test_a_fenced_broker_is_let_in_once_it_has_seen_that_it_was_fenced(
     assert sessions.heartbeat(pair.image, beat(pair, 1, image_index=before + 1), 3002).command is not None
 
 
-def test_a_new_leader_lets_a_fenced_broker_in_once_it_has_seen_all_that_it_knows(
+def test_new_leader_unfences_a_broker_once_its_image_is_as_recent(
     pair: World, sessions: BrokerSessions
 ) -> None:
     pair.fence(1)
@@ -146,14 +146,14 @@ def test_a_new_leader_lets_a_fenced_broker_in_once_it_has_seen_all_that_it_knows
     assert sessions.unfence_command(pair.image, beat(pair, 1)) is not None
 
 
-def test_a_late_heartbeat_of_its_start_does_not_fence_a_broker_that_serves(
+def test_late_heartbeat_with_want_fence_does_not_fence_an_active_broker(
     pair: World, sessions: BrokerSessions
 ) -> None:
     heard = sessions.heartbeat(pair.image, beat(pair, 1, want_fence=True), 0)
     assert (heard.command, heard.reply.fenced) == (None, False)
 
 
-def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, sessions: BrokerSessions) -> None:
+def test_controlled_shutdown_ends_when_no_broker_can_take_over(pair: World, sessions: BrokerSessions) -> None:
     pair.in_sync(1)
     first = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
     assert isinstance(first.command, c.StopBroker)
@@ -170,23 +170,23 @@ def test_a_stop_is_allowed_when_nobody_is_left_to_take_over(pair: World, session
     assert sessions.reply(pair.image, beat(pair, 1, want_stop=True)).may_stop
 
 
-def test_time_in_which_the_leader_did_not_run_counts_against_nobody(
-    pair: World, sessions: BrokerSessions
-) -> None:
+def test_pause_of_the_leader_expires_no_session(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     sessions.extend_all(4000)
     assert sessions.fence_expired(pair.image, 6999) == ()
     assert fenced(sessions.fence_expired(pair.image, 7000)) == [1, 2]
 
 
-def test_a_heartbeat_travels_as_bytes(pair: World, sessions: BrokerSessions) -> None:
+def test_heartbeat_survives_its_encoding(pair: World, sessions: BrokerSessions) -> None:
     heartbeat = beat(pair, 1)
     assert c.decode_heartbeat(c.encode_heartbeat(heartbeat)) == heartbeat
     reply = sessions.reply(pair.image, heartbeat)
     assert c.decode_heartbeat_reply(c.encode_heartbeat(reply)) == reply
 
 
-def test_a_session_keeps_other_processes_out_until_it_ends(pair: World, sessions: BrokerSessions) -> None:
+def test_valid_session_blocks_the_registration_of_another_process(
+    pair: World, sessions: BrokerSessions
+) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     assert sessions.in_session(pair.image, 2999) == {
         1,
@@ -198,9 +198,7 @@ def test_a_session_keeps_other_processes_out_until_it_ends(pair: World, sessions
     assert sessions.in_session(pair.image, 3500) == frozenset()
 
 
-def test_a_fenced_broker_that_is_heard_keeps_other_processes_out(
-    pair: World, sessions: BrokerSessions
-) -> None:
+def test_fenced_broker_with_heartbeats_blocks_another_process(pair: World, sessions: BrokerSessions) -> None:
     """It opens its logs, and is let in later."""
     sessions.on_leadership_gained(pair.image, 0)
     pair.fence(1)
@@ -212,7 +210,7 @@ def test_a_fenced_broker_that_is_heard_keeps_other_processes_out(
     assert sessions.in_session(pair.image, 22_000) == frozenset()
 
 
-def test_a_new_process_has_a_whole_session(pair: World, sessions: BrokerSessions) -> None:
+def test_new_process_has_a_full_session(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     pair.register(2, incarnation=22, start_fenced=True)
     assert 2 in sessions.in_session(pair.image, 5000), "its first heartbeat is still to come"
@@ -221,9 +219,7 @@ def test_a_new_process_has_a_whole_session(pair: World, sessions: BrokerSessions
     assert sessions.in_session(pair.image, 8000) == frozenset()
 
 
-def test_who_has_stopped_leaves_its_place_to_the_next_process_at_once(
-    pair: World, sessions: BrokerSessions
-) -> None:
+def test_stopped_broker_does_not_block_the_next_process(pair: World, sessions: BrokerSessions) -> None:
     sessions.on_leadership_gained(pair.image, 0)
     while (stops := sessions.heartbeat(pair.image, beat(pair, 2, want_stop=True), 1000)).command is not None:
         pair.do(stops.command)
@@ -231,7 +227,7 @@ def test_who_has_stopped_leaves_its_place_to_the_next_process_at_once(
     assert sessions.in_session(pair.image, 1001) == {1}
 
 
-def test_a_broker_that_stops_before_it_was_let_in_leaves_its_place_at_once(
+def test_broker_that_stops_before_it_was_unfenced_does_not_block(
     world: World, sessions: BrokerSessions
 ) -> None:
     world.register(1, start_fenced=True)

@@ -18,7 +18,7 @@ def fence(world: World, broker_id: int, fenced: bool = True) -> E:
     return world.do(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced)).error
 
 
-def test_a_new_incarnation_gets_a_new_epoch_and_a_retry_keeps_it(world: World) -> None:
+def test_new_incarnation_gets_a_new_epoch_and_a_retry_keeps_it(world: World) -> None:
     first = world.register(1, incarnation=7).broker_epoch
     world.brokers(2)
     assert world.register(1, incarnation=7).broker_epoch == first
@@ -40,17 +40,17 @@ def test_another_process_is_refused_while_the_session_of_a_broker_is_valid(world
     assert world.register(1, incarnation=8).broker_epoch > epoch
 
 
-def test_an_epoch_is_never_given_again_after_unregistering(world: World) -> None:
+def test_broker_epoch_is_not_reused_after_unregistering(world: World) -> None:
     first = world.register(1, incarnation=7).broker_epoch
     world.do(c.UnregisterBroker(broker_id=1))
     assert world.register(1, incarnation=8).broker_epoch > first
 
 
-def test_bad_registrations(world: World) -> None:
+def test_invalid_registrations_are_refused(world: World) -> None:
     assert world.register(-1, incarnation=1).error == E.INVALID_REGISTRATION
 
 
-def test_a_restart_of_the_only_replica_leads_on_under_a_new_leader_epoch(world: World) -> None:
+def test_restarted_only_replica_leads_under_a_new_leader_epoch(world: World) -> None:
     world.register(1, incarnation=7)
     world.create("t")
     assert (partition(world).leader, partition(world).leader_epoch) == (1, 0)
@@ -61,7 +61,7 @@ def test_a_restart_of_the_only_replica_leads_on_under_a_new_leader_epoch(world: 
     assert partition(world).in_sync == (1,)
 
 
-def test_a_restarted_replica_must_catch_up_before_it_may_lead(world: World) -> None:
+def test_restarted_replica_must_catch_up_before_it_leads(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1, 2)),))
     world.register(1, incarnation=9)
@@ -108,7 +108,7 @@ def test_stale_and_unknown_brokers_cannot_fence(world: World) -> None:
     assert world.do(c.UnregisterBroker(broker_id=5)).error == E.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_broker_that_starts_fenced_leads_once_it_is_let_in(world: World) -> None:
+def test_broker_that_starts_fenced_leads_once_unfenced(world: World) -> None:
     world.register(1, incarnation=7)
     world.create("t")
     world.register(1, incarnation=8, start_fenced=True)
@@ -117,7 +117,7 @@ def test_a_broker_that_starts_fenced_leads_once_it_is_let_in(world: World) -> No
     assert partition(world).leader == 1
 
 
-def test_only_a_broker_that_does_not_serve_is_unregistered(world: World) -> None:
+def test_only_a_fenced_broker_can_be_unregistered(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1, 2)),), configs=(("min.insync.replicas", "2"),))
     assert world.do(c.UnregisterBroker(broker_id=1)).error == E.INVALID_REQUEST

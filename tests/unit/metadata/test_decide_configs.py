@@ -75,19 +75,19 @@ def test_append_and_subtract_start_from_the_default(topic: World) -> None:
         [("min.compaction.lag.ms", Op.SET, "2"), ("max.compaction.lag.ms", Op.SET, "1")],
     ],
 )
-def test_what_a_broker_could_not_use_is_refused_whole(topic: World, changes: Any) -> None:
+def test_invalid_settings_are_refused_completely(topic: World, changes: Any) -> None:
     outcome = alter(topic, ("segment.bytes", Op.SET, "100"), *changes)
     assert outcome.error == E.INVALID_CONFIG
     assert changes[0][0] in outcome.message or len(changes) > 1
     assert settings(topic) == {}
 
 
-def test_one_setting_twice_is_refused(topic: World) -> None:
+def test_setting_that_is_changed_twice_is_refused(topic: World) -> None:
     outcome = alter(topic, ("retention.ms", Op.SET, "1"), ("retention.ms", Op.DELETE, None))
     assert outcome.error == E.INVALID_REQUEST
 
 
-def test_switching_tiering_off_must_be_meant(topic: World) -> None:
+def test_disabling_tiering_must_be_explicit(topic: World) -> None:
     alter(topic, ("remote.storage.enable", Op.SET, "true"))
     assert alter(topic, ("remote.storage.enable", Op.SET, "false")).error == E.INVALID_CONFIG
     assert alter(topic, ("remote.storage.enable", Op.DELETE, None)).error == E.INVALID_CONFIG
@@ -99,7 +99,7 @@ def test_switching_tiering_off_must_be_meant(topic: World) -> None:
     assert meant.error == E.NONE
 
 
-def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
+def test_brokers_and_the_cluster_have_defaults_of_topic_settings(world: World) -> None:
     world.brokers(3)
     change = ("log.retention.ms", Op.SET, "7")
     assert alter(world, change, scope=Scope.CLUSTER, name="").error == E.NONE
@@ -120,11 +120,11 @@ def test_brokers_and_the_cluster_have_defaults_of_topics(world: World) -> None:
         (Scope.CLUSTER, "x", E.INVALID_REQUEST),
     ],
 )
-def test_resources_that_are_not_there(topic: World, scope: Scope, name: str, error: E) -> None:
+def test_unknown_resources_are_refused(topic: World, scope: Scope, name: str, error: E) -> None:
     assert alter(topic, ("retention.ms", Op.SET, "1"), scope=scope, name=name).error == error
 
 
-def test_resources_fail_alone_and_validate_only_changes_nothing(topic: World) -> None:
+def test_resources_fail_one_by_one_and_validate_only_changes_nothing(topic: World) -> None:
     def resource(name: str) -> c.ConfigResource:
         change = c.ConfigChange(key="retention.ms", operation=Op.SET, value="1")
         return c.ConfigResource(scope=Scope.TOPIC, name=name, changes=(change,))
@@ -140,7 +140,7 @@ def test_resources_fail_alone_and_validate_only_changes_nothing(topic: World) ->
     assert settings(topic) == {"retention.ms": "1"}
 
 
-def test_a_resource_named_twice_is_not_changed_at_all(topic: World) -> None:
+def test_resource_that_is_named_twice_is_not_changed(topic: World) -> None:
     changes = (c.ConfigChange(key="retention.ms", operation=Op.SET, value="1"),)
     resource = c.ConfigResource(scope=Scope.TOPIC, name="t", changes=changes)
     reply = topic.do(c.AlterConfigs(resources=(resource, resource)))
@@ -149,7 +149,7 @@ def test_a_resource_named_twice_is_not_changed_at_all(topic: World) -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.BROKER, Scope.CLUSTER])
-def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: Scope) -> None:
+def test_dynamic_settings_of_kafka_are_accepted(world: World, scope: Scope) -> None:
     """Whether it has an effect here or not; and names that it does not know, which are its plug-ins'."""
     world.brokers(3)
     name = "3" if scope is Scope.BROKER else ""
@@ -199,7 +199,7 @@ def test_what_kafka_changes_while_brokers_run_is_accepted(world: World, scope: S
         (("", Op.SET, "1"), E.INVALID_REQUEST),
     ],
 )
-def test_settings_of_nodes_that_are_refused(
+def test_invalid_settings_of_brokers_are_refused(
     world: World, change: tuple[str, Op, str | None], error: E
 ) -> None:
     outcome = alter(world, change, scope=Scope.CLUSTER, name="")
@@ -207,7 +207,7 @@ def test_settings_of_nodes_that_are_refused(
     assert change[0] in outcome.message
 
 
-def test_names_that_are_no_settings_are_bounded(world: World) -> None:
+def test_number_of_unknown_names_is_limited(world: World) -> None:
     def own(first: int, count: int) -> list[tuple[str, Op, str | None]]:
         return [(f"my.{number}", Op.SET, "x") for number in range(first, first + count)]
 
@@ -241,7 +241,7 @@ def test_groups_and_client_metrics_have_settings(
     assert settings(world, scope, name) == ({key: value} if error == E.NONE else {})
 
 
-def test_groups_with_settings_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_groups_with_settings_is_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "NAMED_RESOURCES_MAX", 2)
     change = ("consumer.session.timeout.ms", Op.SET, "50000")
     outcomes = [alter(world, change, scope=Scope.GROUP, name=name).error for name in ("a", "b", "c", "a")]
@@ -254,7 +254,7 @@ def group(number: int, value: str | None = "50000") -> c.ConfigResource:
     return c.ConfigResource(scope=Scope.GROUP, name=f"g{number}", changes=(change,))
 
 
-def test_groups_of_one_command_count_for_the_bound(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_one_command_count_towards_the_limit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configs, "NAMED_RESOURCES_MAX", 2)
     command = c.AlterConfigs(resources=(group(0), group(1), group(2)))
     assert [one.error for one in world.do(command).resources] == [E.NONE, E.NONE, E.POLICY_VIOLATION]
@@ -263,7 +263,7 @@ def test_groups_of_one_command_count_for_the_bound(world: World, monkeypatch: py
     assert outcomes == [E.POLICY_VIOLATION, E.NONE, E.NONE, E.POLICY_VIOLATION]
 
 
-def test_groups_with_settings_are_counted_once_for_a_command(world: World) -> None:
+def test_groups_with_settings_are_counted_once_per_command(world: World) -> None:
     walks = 0
 
     class Counted(dict[Any, Any]):
@@ -290,7 +290,9 @@ def test_groups_with_settings_are_counted_once_for_a_command(world: World) -> No
         (Scope.CLIENT_METRICS, "s", "metrics"),
     ],
 )
-def test_a_value_is_as_long_as_an_answer_can_carry(topic: World, scope: Scope, name: str, key: str) -> None:
+def test_value_is_limited_to_the_size_of_a_string_on_the_wire(
+    topic: World, scope: Scope, name: str, key: str
+) -> None:
     long = ",".join(f"{number}:1" for number in range(2, 6_000))
     at_most = long[:STRING_BYTES_MAX].rpartition(",")[0]
     assert alter(topic, (key, Op.SET, at_most), scope=scope, name=name).error == E.NONE
@@ -304,7 +306,7 @@ def test_a_value_is_as_long_as_an_answer_can_carry(topic: World, scope: Scope, n
     )  # it is there already
 
 
-def test_names_and_values_of_new_topics_are_bounded_too(world: World) -> None:
+def test_names_and_values_of_new_topics_are_limited(world: World) -> None:
     world.brokers(1)
     key = "leader.replication.throttled.replicas"
     outcome = world.create("t", configs=((key, "1:1," * STRING_BYTES_MAX),))
@@ -313,7 +315,7 @@ def test_names_and_values_of_new_topics_are_bounded_too(world: World) -> None:
     assert outcome.error == E.INVALID_CONFIG
 
 
-def test_a_value_from_before_they_were_bounded_stays_until_it_is_changed(topic: World) -> None:
+def test_older_value_beyond_the_limit_stays_until_it_is_changed(topic: World) -> None:
     key = "leader.replication.throttled.replicas"
     record = ConfigRecord(
         scope=Scope.TOPIC, name="t", key=key, value=",".join(f"{n}:1" for n in range(6_000))
@@ -335,7 +337,7 @@ def test_append_adds_a_value_once(topic: World) -> None:
 
 
 @pytest.mark.parametrize("scope", [Scope.GROUP, Scope.CLIENT_METRICS, Scope.BROKER, Scope.CLUSTER])
-def test_the_bytes_of_all_settings_of_a_scope_are_bounded(
+def test_size_of_all_settings_of_a_scope_is_limited(
     world: World, monkeypatch: pytest.MonkeyPatch, scope: Scope
 ) -> None:
     """A client chooses names and values, and every node keeps them in memory."""
@@ -359,7 +361,7 @@ def test_the_bytes_of_all_settings_of_a_scope_are_bounded(
     assert alter(world, (key, Op.DELETE, None), scope=scope, name=names[0]).error == E.NONE
 
 
-def test_settings_of_a_broker_that_left_can_be_deleted(world: World) -> None:
+def test_settings_of_a_former_broker_can_be_deleted(world: World) -> None:
     world.brokers(1, 2)
     change = ("log.retention.ms", Op.SET, "7")
     assert alter(world, change, scope=Scope.BROKER, name="2").error == E.NONE
@@ -371,7 +373,7 @@ def test_settings_of_a_broker_that_left_can_be_deleted(world: World) -> None:
     assert settings(world, Scope.BROKER, "2") == {}
 
 
-def test_unclean_election_of_one_broker_is_kept_and_elects_nobody(world: World) -> None:
+def test_unclean_election_setting_of_one_broker_has_no_effect(world: World) -> None:
     """As in Kafka; the cluster's value counts, or the topic's (ADR 0010)."""
     world.brokers(1, 2)
     change = ("unclean.leader.election.enable", Op.SET, "true")

@@ -48,14 +48,14 @@ def elect(world: World, kind: ElectionKind = ElectionKind.PREFERRED) -> E:
 # --- what a leader may ask for
 
 
-def test_a_leader_shrinks_and_grows_its_in_sync_set(three: World) -> None:
+def test_leader_shrinks_and_expands_its_in_sync_set(three: World) -> None:
     outcome = three.in_sync(1, 3).partitions[0]
     assert (outcome.error, outcome.in_sync, outcome.partition_epoch, outcome.leader) == (E.NONE, (1, 3), 1, 1)
     assert three.in_sync(3, 1, 2).partitions[0].in_sync == (1, 2, 3)
     assert (three.partition().partition_epoch, three.partition().leader_epoch) == (2, 0)
 
 
-def test_asking_for_what_is_raises_the_partition_epoch_alone(three: World) -> None:
+def test_request_for_the_current_in_sync_set_raises_only_the_partition_epoch(three: World) -> None:
     """Earlier proposals, whose outcome the leader does not know, cannot be carried out after it."""
     before = three.partition()
     assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
@@ -72,7 +72,7 @@ def test_asking_for_what_is_raises_the_partition_epoch_alone(three: World) -> No
         ({"broker_id": 2}, E.INVALID_REQUEST),
     ],
 )
-def test_stale_and_strange_requests_change_nothing(three: World, asked: dict[str, int], error: E) -> None:
+def test_stale_and_invalid_requests_change_nothing(three: World, asked: dict[str, int], error: E) -> None:
     three.in_sync(1, 3)
     before = three.partition()
     assert three.in_sync(1, **asked).partitions[0].error == error
@@ -80,17 +80,17 @@ def test_stale_and_strange_requests_change_nothing(three: World, asked: dict[str
 
 
 @pytest.mark.parametrize("members", [(), (2, 3), (1, 4), (1, 1)])
-def test_an_in_sync_set_is_of_replicas_and_holds_the_leader(three: World, members: tuple[int, ...]) -> None:
+def test_in_sync_set_contains_only_replicas_and_the_leader(three: World, members: tuple[int, ...]) -> None:
     three.brokers(4)
     assert three.in_sync(*members).partitions[0].error == E.INVALID_REQUEST
 
 
-def test_another_process_of_the_leader_is_refused_as_a_whole(three: World) -> None:
+def test_request_of_another_process_of_the_leader_is_refused(three: World) -> None:
     assert three.in_sync(1, broker_epoch=0).error == E.STALE_BROKER_EPOCH
     assert three.in_sync(1, broker_epoch=0).partitions == ()
 
 
-def test_who_does_not_serve_or_is_another_process_does_not_join(three: World) -> None:
+def test_fenced_broker_or_another_process_does_not_join(three: World) -> None:
     three.fence(3)
     assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
     stale = c.InSync(3, three.image.brokers[3].broker_epoch)
@@ -108,7 +108,7 @@ def test_who_does_not_serve_or_is_another_process_does_not_join(three: World) ->
     assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
 
 
-def test_a_partition_named_twice_is_judged_by_its_first_change(three: World) -> None:
+def test_second_change_of_a_partition_applies_to_the_first_result(three: World) -> None:
     change = c.IsrChange(
         topic_id=three.image.topic_ids["t"],
         partition=0,
@@ -144,7 +144,7 @@ def test_replicas_that_leave_below_the_minimum_stay_eligible_until_it_is_reached
     assert state(three) == (1, (1, 3), ())
 
 
-def test_an_eligible_replica_leads_when_the_last_in_sync_one_is_lost(three: World) -> None:
+def test_eligible_replica_leads_when_the_last_in_sync_one_is_lost(three: World) -> None:
     three.in_sync(1)
     assert state(three) == (1, (1,), (2, 3))
     three.fence(1)
@@ -152,7 +152,7 @@ def test_an_eligible_replica_leads_when_the_last_in_sync_one_is_lost(three: Worl
     assert three.partition().leader_epoch == 1
 
 
-def test_with_nobody_left_the_first_to_return_leads_if_it_is_eligible(three: World) -> None:
+def test_first_eligible_replica_to_return_leads_an_offline_partition(three: World) -> None:
     for broker_id in (3, 2, 1):
         three.fence(broker_id)
     assert state(three) == (-1, (1,), (2,))
@@ -164,7 +164,7 @@ def test_with_nobody_left_the_first_to_return_leads_if_it_is_eligible(three: Wor
     assert three.partition().last_leader == -1
 
 
-def test_a_replica_that_may_have_lost_data_is_not_eligible(three: World) -> None:
+def test_replica_that_may_have_lost_data_is_not_eligible(three: World) -> None:
     three.in_sync(1)
     three.register(2, incarnation=22, may_have_lost=True)
     assert state(three) == (1, (1,), (3,))
@@ -187,7 +187,7 @@ def directories(*numbers: int) -> dict[str, Any]:
     ],
     ids=["the same", "in another order", "one is offline", "one is replaced", "another disk"],
 )
-def test_a_replica_on_directories_that_are_not_its_own_is_not_eligible(
+def test_replica_on_unknown_directories_is_not_eligible(
     three: World, before: tuple[int, ...], after: tuple[int, ...], eligible: bool
 ) -> None:
     three.register(2, incarnation=21, **directories(*before))
@@ -210,7 +210,7 @@ def keeping(world: World) -> World:
     return world
 
 
-def test_a_replica_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> None:
+def test_replica_on_a_copy_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> None:
     """Its directory was put back: since it was copied, the broker served under another epoch (KIP-966)."""
     three = keeping
     served = three.image.brokers[2].broker_epoch
@@ -221,7 +221,7 @@ def test_a_replica_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> N
     assert "an older copy was restored" in reply.message
 
 
-def test_a_replica_that_knows_no_epoch_is_not_eligible_and_is_not_called_a_copy(keeping: World) -> None:
+def test_replica_without_a_recorded_epoch_is_not_eligible(keeping: World) -> None:
     reply = keeping.register(2, incarnation=22, previous_epoch=-1)
     assert state(keeping) == (1, (1,), (3,))
     assert "does not record its last epoch" in reply.message
@@ -234,7 +234,7 @@ def restart_keeping(world: World, broker_id: int, previous_epoch: int = -1) -> c
     )
 
 
-def test_the_first_start_after_an_upgrade_loses_nothing(three: World) -> None:
+def test_first_start_after_an_upgrade_keeps_replicas_eligible(three: World) -> None:
     """The log was written by a version that noted no broker epochs, and markers of clean stops say -1."""
     payloads = []
     for payload in three.log:
@@ -253,7 +253,7 @@ def test_the_first_start_after_an_upgrade_loses_nothing(three: World) -> None:
     assert restart_keeping(three, 2).message is not None, "from then on it counts"
 
 
-def test_voters_agree_whether_they_replayed_the_log_or_loaded_an_old_snapshot(three: World) -> None:
+def test_replayed_log_and_old_snapshot_give_the_same_image(three: World) -> None:
     """A snapshot of a version that noted no broker epochs, and the log from there on."""
     whole = msgspec.msgpack.decode(encode_image(three.image))
     fields = BrokerImage.__struct_fields__
@@ -269,7 +269,7 @@ def test_voters_agree_whether_they_replayed_the_log_or_loaded_an_old_snapshot(th
     assert loaded == three.image
 
 
-def test_a_broker_that_gets_a_secret_has_lost_nothing(world: World) -> None:
+def test_broker_that_gets_a_secret_stays_eligible(world: World) -> None:
     """Until then it was the only broker of a quorum of one, and kept no epochs."""
     world.register(1, incarnation=11)
     world.create("t")
@@ -279,13 +279,13 @@ def test_a_broker_that_gets_a_secret_has_lost_nothing(world: World) -> None:
     assert restart_keeping(world, 1, served).message is None
 
 
-def test_a_broker_that_kept_no_epoch_in_between_has_lost_nothing(keeping: World) -> None:
+def test_broker_that_recorded_no_epoch_for_a_while_stays_eligible(keeping: World) -> None:
     """It was put back to an older version for a while."""
     keeping.register(2, incarnation=22)
     assert restart_keeping(keeping, 2).message is None
 
 
-def test_an_epoch_in_which_a_broker_was_never_let_in_counts_for_nothing(keeping: World) -> None:
+def test_epoch_in_which_a_broker_was_never_unfenced_is_ignored(keeping: World) -> None:
     """A process that dies before it serves has not written its epoch down, and has acknowledged nothing."""
     three = keeping
     served = three.image.brokers[2].broker_epoch
@@ -297,7 +297,7 @@ def test_an_epoch_in_which_a_broker_was_never_let_in_counts_for_nothing(keeping:
     assert state(three) == (1, (1,), (3,))
 
 
-def test_the_last_of_all_leads_on_though_it_may_have_lost_data(three: World) -> None:
+def test_last_replica_leads_even_if_it_may_have_lost_data(three: World) -> None:
     three.in_sync(1)
     for broker_id in (2, 3, 1):
         three.register(broker_id, incarnation=20 + broker_id, may_have_lost=True)
@@ -305,19 +305,19 @@ def test_the_last_of_all_leads_on_though_it_may_have_lost_data(three: World) -> 
     assert three.partition().leader_epoch == 1
 
 
-def test_a_killed_process_keeps_its_bytes_so_it_is_eligible(three: World) -> None:
+def test_killed_process_without_power_loss_stays_eligible(three: World) -> None:
     three.in_sync(1, 2)
     three.register(1, incarnation=11)
     assert state(three) == (2, (2,), (1,))
 
 
-def test_lowering_the_minimum_ends_eligibility_at_once(three: World) -> None:
+def test_lower_min_insync_replicas_ends_eligibility_at_once(three: World) -> None:
     three.in_sync(1)
     assert configure(three, "min.insync.replicas", "1") == E.NONE
     assert state(three) == (1, (1,), ())  # from here on 1 commits alone
 
 
-def test_the_minimum_is_that_of_the_topic_then_the_one_of_the_cluster(world: World) -> None:
+def test_min_insync_replicas_is_the_topics_or_else_the_clusters(world: World) -> None:
     world.register(1, min_in_sync=3)
     world.register(2, min_in_sync=2)
     world.create("t", assignments=((0, (1, 2)),))
@@ -329,7 +329,7 @@ def test_the_minimum_is_that_of_the_topic_then_the_one_of_the_cluster(world: Wor
     assert configure(world, "min.insync.replicas", "1", ConfigScope.BROKER) == E.INVALID_CONFIG
 
 
-def test_a_broker_that_registers_with_other_settings_changes_nothing_for_the_rest(world: World) -> None:
+def test_defaults_of_a_later_broker_change_nothing(world: World) -> None:
     world.register(1, min_in_sync=2)
     world.register(2, min_in_sync=2)
     world.create("t", assignments=((0, (1, 2)),))
@@ -342,7 +342,7 @@ def test_a_broker_that_registers_with_other_settings_changes_nothing_for_the_res
     assert state(world) == (1, (1,), (2,))
 
 
-def test_the_first_broker_of_a_cluster_gives_it_the_defaults_that_elections_rely_on(world: World) -> None:
+def test_first_broker_stores_the_defaults_of_elections(world: World) -> None:
     world.register(1, min_in_sync=2, unclean_election=True)
     assert dict(world.image.overrides(ConfigScope.CLUSTER, "")) == {
         "min.insync.replicas": "2",
@@ -360,7 +360,7 @@ def test_the_first_broker_of_a_cluster_gives_it_the_defaults_that_elections_rely
         ({"unclean.leader.election.enable": "true"}, (False, False), (2, True)),
     ],
 )
-def test_a_cluster_of_an_older_version_keeps_what_it_went_by(
+def test_cluster_of_an_older_version_keeps_its_defaults(
     world: World, set_before: dict[str, str], unclean: tuple[bool, bool], after: tuple[int, bool]
 ) -> None:
     """Its log has no such settings of the cluster, and brokers that registered with different ones."""
@@ -389,7 +389,7 @@ def test_a_cluster_of_an_older_version_keeps_what_it_went_by(
     assert cluster_defaults(world.image) == after
 
 
-def test_the_minimum_of_the_cluster_changes_and_is_not_removed(world: World) -> None:
+def test_min_insync_replicas_of_the_cluster_can_change_but_not_be_removed(world: World) -> None:
     world.register(1, min_in_sync=2)
     world.register(2)
     world.create("t", assignments=((0, (1, 2)),))
@@ -405,7 +405,7 @@ def test_the_minimum_of_the_cluster_changes_and_is_not_removed(world: World) -> 
 # --- elections
 
 
-def test_the_preferred_leader_is_elected_when_in_sync(three: World) -> None:
+def test_preferred_leader_is_elected_when_in_sync(three: World) -> None:
     assert elect(three) == E.ELECTION_NOT_NEEDED
     three.fence(1)
     three.fence(1, fenced=False)
@@ -415,7 +415,7 @@ def test_the_preferred_leader_is_elected_when_in_sync(three: World) -> None:
     assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
 
 
-def test_electing_everywhere_tells_only_of_those_that_needed_it(three: World) -> None:
+def test_election_of_all_partitions_reports_only_those_that_needed_it(three: World) -> None:
     three.create("u", assignments=((0, (3, 1)),))
     three.fence(1)
     three.fence(1, fenced=False)
@@ -439,7 +439,7 @@ def test_no_unclean_election_unless_allowed(three: World) -> None:
     assert state(three) == (3, (3,), ())  # what 1 holds may differ: it follows
 
 
-def test_unclean_election_is_a_setting_of_the_cluster_too(world: World) -> None:
+def test_unclean_election_can_be_a_cluster_setting(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1, 2)),))
     world.in_sync(1)
@@ -449,7 +449,7 @@ def test_unclean_election_is_a_setting_of_the_cluster_too(world: World) -> None:
     assert world.partition().leader == 2
 
 
-def test_leaders_go_back_to_who_is_preferred_when_too_many_are_elsewhere(world: World) -> None:
+def test_preferred_leaders_are_elected_beyond_the_imbalance_percentage(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", assignments=tuple((n, (1 + n % 2, 2 - n % 2)) for n in range(20)))
     assert rebalance(world.image) is None
@@ -474,7 +474,7 @@ def stop(world: World, broker_id: int) -> c.BrokerStopping:
     return world.do(c.StopBroker(broker_id=broker_id, broker_epoch=epoch))
 
 
-def test_a_stopping_broker_hands_over_and_joins_nothing(three: World) -> None:
+def test_stopping_broker_hands_over_and_joins_no_in_sync_set(three: World) -> None:
     assert stop(three, 1).leads == 0
     assert state(three) == (2, (2, 3), ())
     assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
@@ -485,7 +485,7 @@ def test_a_stopping_broker_hands_over_and_joins_nothing(three: World) -> None:
     assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
 
 
-def test_it_leads_on_where_nobody_can_take_over_until_somebody_can(three: World) -> None:
+def test_stopping_broker_leads_until_another_can_take_over(three: World) -> None:
     three.in_sync(1)
     three.create("alone", assignments=((0, (1,)),))
     assert stop(three, 1).leads == 1  # nobody else has "alone"
@@ -497,12 +497,12 @@ def test_it_leads_on_where_nobody_can_take_over_until_somebody_can(three: World)
     assert three.partition("alone").leader == 1
 
 
-def test_a_stop_of_another_process_is_refused(three: World) -> None:
+def test_stop_of_another_process_is_refused(three: World) -> None:
     assert three.do(c.StopBroker(broker_id=1, broker_epoch=0)).error == E.STALE_BROKER_EPOCH
     assert three.do(c.StopBroker(broker_id=9, broker_epoch=0)).error == E.BROKER_ID_NOT_REGISTERED
 
 
-def test_a_retried_registration_goes_on_stopping(three: World) -> None:
+def test_retried_registration_continues_the_controlled_shutdown(three: World) -> None:
     stop(three, 1)
     three.register(1)
     assert three.image.brokers[1].stopping

@@ -46,13 +46,13 @@ def test_the_order_of_a_pair_does_not_matter(world: World) -> None:
     assert world.image.quotas == Map({BOTH: Map({"producer_byte_rate": 5.0, "consumer_byte_rate": 7.0})})
 
 
-def test_what_changes_nothing_writes_nothing(world: World) -> None:
+def test_change_without_effect_writes_no_record(world: World) -> None:
     alter(world, alteration(ADA, producer_byte_rate=5.0))
     alter(world, alteration(ADA, producer_byte_rate=5.0), alteration(APP, producer_byte_rate=None))
     assert world.log[-1] == b"\x90"
 
 
-def test_validate_only_judges_and_changes_nothing(world: World) -> None:
+def test_validate_only_checks_and_changes_nothing(world: World) -> None:
     found = alter(
         world, alteration(ADA, producer_byte_rate=5.0), alteration(APP, what=1.0), validate_only=True
     )
@@ -60,7 +60,7 @@ def test_validate_only_judges_and_changes_nothing(world: World) -> None:
     assert not world.image.quotas
 
 
-def test_an_entity_changes_wholly_or_not_at_all(world: World) -> None:
+def test_entity_changes_completely_or_not_at_all(world: World) -> None:
     found = alter(
         world,
         alteration(ADA, producer_byte_rate=5.0, what=1.0),
@@ -70,7 +70,7 @@ def test_an_entity_changes_wholly_or_not_at_all(world: World) -> None:
     assert set(world.image.quotas) == {APP}
 
 
-def test_who_is_named_twice_changes_not_at_all(world: World) -> None:
+def test_entity_that_is_named_twice_is_not_changed(world: World) -> None:
     found = alter(
         world, alteration(BOTH, producer_byte_rate=5.0), alteration(BOTH[::-1], producer_byte_rate=6.0)
     )
@@ -91,7 +91,7 @@ def test_who_is_named_twice_changes_not_at_all(world: World) -> None:
         (("ip", "127.0.0.1"), ("user", "ada")),
     ],
 )
-def test_entities_that_cannot_be(world: World, entity: Entity) -> None:
+def test_invalid_entities_are_refused(world: World, entity: Entity) -> None:
     assert (
         alter(world, alteration(entity, connection_creation_rate=1.0))[0].error == ErrorCode.INVALID_REQUEST
     )
@@ -112,7 +112,7 @@ def test_entities_that_cannot_be(world: World, entity: Entity) -> None:
         ((("ip", "::1"),), "producer_byte_rate", 1.0),
     ],
 )
-def test_values_that_cannot_be(world: World, entity: Entity, key: str, value: float) -> None:
+def test_invalid_values_are_refused(world: World, entity: Entity, key: str, value: float) -> None:
     assert alter(world, alteration(entity, **{key: value}))[0].error == ErrorCode.INVALID_REQUEST
     assert not world.image.quotas
 
@@ -129,7 +129,7 @@ def test_defaults_fractions_and_addresses(world: World) -> None:
     assert decode_image(encode_image(world.image)) == world.image
 
 
-def test_quotas_have_a_bound() -> None:
+def test_number_of_entities_is_limited() -> None:
     value = Map({"producer_byte_rate": 5.0})
     others = {(("user", str(n)),): value for n in range(quotas.ENTITIES_MAX - 1)}
     full = ClusterImage(cluster_id="c", quotas=Map({ADA: value, **others}))
@@ -139,7 +139,7 @@ def test_quotas_have_a_bound() -> None:
     assert found == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
 
 
-def test_names_have_a_bound(world: World) -> None:
+def test_length_of_entity_names_is_limited(world: World) -> None:
     longest = "x" * QUOTA_NAME_MAX
     for kind in ("user", "client-id"):
         assert alter(world, alteration(((kind, longest),), producer_byte_rate=5.0))[0].error == ErrorCode.NONE
@@ -148,7 +148,7 @@ def test_names_have_a_bound(world: World) -> None:
     assert {dict(entity).popitem()[1] for entity in world.image.quotas} == {longest}
 
 
-def test_a_snapshot_of_a_newer_version_is_refused(world: World) -> None:
+def test_snapshot_of_a_newer_version_is_refused(world: World) -> None:
     alter(world, alteration(ADA, producer_byte_rate=5.0))
     data = bytearray(encode_image(world.image))
     assert data[1] == 2

@@ -40,7 +40,7 @@ def cancel(world: World) -> E:
     return world.do(c.Reassign(changes=(("t", 0, None),))).partitions[0].error
 
 
-def test_a_move_ends_when_all_new_replicas_are_in_sync(pair: World) -> None:
+def test_reassignment_completes_when_all_new_replicas_are_in_sync(pair: World) -> None:
     assert move(pair, 3, 1) == E.NONE
     partition = pair.partition()
     assert (partition.replicas, partition.adding, partition.removing) == ((3, 1, 2), (3,), (2,))
@@ -54,7 +54,7 @@ def test_a_move_ends_when_all_new_replicas_are_in_sync(pair: World) -> None:
     assert list(under_way(pair.image)) == []
 
 
-def test_a_throttle_comes_with_the_moves_that_begin_and_with_no_others(pair: World) -> None:
+def test_throttle_is_set_only_for_reassignments_that_begin(pair: World) -> None:
     command = c.Reassign(changes=(("t", 0, (1, 3)), ("t", 7, (1, 4)), ("t", 0, (1, 9))), throttle=1000)
     errors = [one.error for one in pair.do(command).partitions]
     assert errors == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_REPLICA_ASSIGNMENT]
@@ -66,7 +66,7 @@ def test_a_throttle_comes_with_the_moves_that_begin_and_with_no_others(pair: Wor
     }
 
 
-def test_a_throttle_of_more_replicas_than_a_value_can_list_holds_for_the_whole_topic(world: World) -> None:
+def test_throttle_with_too_many_replicas_applies_to_the_whole_topic(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", partitions=6_000)
     moves = tuple(("t", number, (3 - world.partition("t", number).leader,)) for number in range(6_000))
@@ -74,14 +74,14 @@ def test_a_throttle_of_more_replicas_than_a_value_can_list_holds_for_the_whole_t
     assert dict(world.image.topic_overrides("t")) == dict.fromkeys(throttles.REPLICAS, "*")
 
 
-def test_without_its_throttle_no_move_begins(pair: World) -> None:
+def test_no_reassignment_begins_without_its_throttle(pair: World) -> None:
     configs = pair.image.configs
     [outcome] = pair.do(c.Reassign(changes=(("t", 0, (1, 3)),), throttle=-1)).partitions
     assert outcome.error == E.INVALID_REQUEST and "throttle" in outcome.message
     assert not pair.partition().is_reassigned and pair.image.configs == configs
 
 
-def test_a_leader_that_is_moved_away_learns_who_leads(pair: World) -> None:
+def test_leader_that_is_removed_hands_over_to_a_new_leader(pair: World) -> None:
     assert move(pair, 3, 4) == E.NONE
     assert pair.in_sync(1, 2, 3).partitions[0].error == E.NONE
     outcome = pair.in_sync(1, 2, 3, 4).partitions[0]
@@ -89,7 +89,7 @@ def test_a_leader_that_is_moved_away_learns_who_leads(pair: World) -> None:
     assert pair.partition().leader_epoch == 1
 
 
-def test_a_change_of_order_or_fewer_replicas_is_done_at_once(pair: World) -> None:
+def test_reordering_or_removing_replicas_completes_at_once(pair: World) -> None:
     assert move(pair, 2, 1) == E.NONE
     assert (pair.partition().replicas, pair.partition().leader) == ((2, 1), 1)
     assert move(pair, 2) == E.NONE
@@ -98,7 +98,7 @@ def test_a_change_of_order_or_fewer_replicas_is_done_at_once(pair: World) -> Non
     assert list(under_way(pair.image)) == []
 
 
-def test_fewer_replicas_wait_for_one_that_lags(pair: World) -> None:
+def test_removal_of_replicas_waits_for_a_lagging_one(pair: World) -> None:
     pair.in_sync(1)
     assert move(pair, 2) == E.NONE
     assert pair.partition().removing == (1,)
@@ -106,7 +106,7 @@ def test_fewer_replicas_wait_for_one_that_lags(pair: World) -> None:
     assert (pair.partition().replicas, pair.partition().leader) == ((2,), 2)
 
 
-def test_the_number_of_replicas_may_have_to_stay(pair: World) -> None:
+def test_change_of_the_replication_factor_can_be_refused(pair: World) -> None:
     def keeping(*replicas: int) -> E:
         command = c.Reassign(changes=(("t", 0, replicas),), may_change_factor=False)
         return pair.do(command).partitions[0].error
@@ -119,7 +119,7 @@ def test_the_number_of_replicas_may_have_to_stay(pair: World) -> None:
     assert keeping(1, 2, 3) == E.NONE
 
 
-def test_cancelling_puts_the_replicas_back(pair: World) -> None:
+def test_cancellation_restores_the_replicas(pair: World) -> None:
     assert cancel(pair) == E.NO_REASSIGNMENT_IN_PROGRESS
     move(pair, 3, 4)
     pair.in_sync(1, 2, 3)
@@ -129,7 +129,7 @@ def test_cancelling_puts_the_replicas_back(pair: World) -> None:
     assert (partition.adding, partition.removing) == ((), ())
 
 
-def test_one_move_replaces_another(pair: World) -> None:
+def test_reassignment_replaces_another(pair: World) -> None:
     move(pair, 3, 4)
     pair.in_sync(1, 2, 3)
     assert move(pair, 4, 5) == E.NONE
@@ -140,7 +140,7 @@ def test_one_move_replaces_another(pair: World) -> None:
     assert pair.partition().replicas == (4, 5)
 
 
-def test_a_move_is_not_taken_back_from_the_only_replicas_in_sync(pair: World) -> None:
+def test_cancellation_that_removes_all_in_sync_replicas_is_refused(pair: World) -> None:
     move(pair, 3, 4)
     pair.in_sync(1, 2, 3)
     pair.fence(2)
@@ -152,7 +152,7 @@ def test_a_move_is_not_taken_back_from_the_only_replicas_in_sync(pair: World) ->
 
 
 @pytest.mark.parametrize("back", [None, (1, 2), (1, 4)], ids=["cancel", "move back", "move elsewhere"])
-def test_replicas_stay_that_min_insync_replicas_counts_on(
+def test_replicas_needed_for_min_insync_replicas_cannot_be_removed(
     safe_pair: World, back: tuple[int, ...] | None
 ) -> None:
     """2 is away, and what 1 and 3 commit meanwhile is nowhere else."""
@@ -168,7 +168,7 @@ def test_replicas_stay_that_min_insync_replicas_counts_on(
     assert move(safe_pair, 1, 3, 4) == E.NONE  # it may go elsewhere if 3 stays
 
 
-def test_replicas_that_are_added_may_leave_while_enough_others_hold_all(safe_pair: World) -> None:
+def test_added_replicas_can_be_removed_if_enough_others_are_complete(safe_pair: World) -> None:
     move(safe_pair, 1, 2, 3)
     safe_pair.fence(2)
     assert cancel(safe_pair) == E.NONE
@@ -180,7 +180,7 @@ def test_replicas_that_are_added_may_leave_while_enough_others_hold_all(safe_pai
 
 
 @pytest.mark.parametrize("replicas", [(), (1, 1), (1, 9), tuple(range(100))])
-def test_targets_that_make_no_sense(pair: World, replicas: tuple[int, ...]) -> None:
+def test_invalid_targets_are_refused(pair: World, replicas: tuple[int, ...]) -> None:
     before = pair.partition()
     assert move(pair, *replicas) == E.INVALID_REPLICA_ASSIGNMENT
     assert pair.partition() == before
@@ -192,13 +192,13 @@ def test_unknown_partitions(pair: World) -> None:
     assert [one.error for one in reply.partitions] == [unknown, unknown, E.NONE]
 
 
-def test_new_partitions_have_as_many_replicas_as_the_move_leaves(pair: World) -> None:
+def test_new_partitions_use_the_replication_factor_after_the_reassignment(pair: World) -> None:
     move(pair, 3, 4, 5)
     assert pair.do(c.CreatePartitions(topics=(c.MorePartitions(name="t", count=2),))).topics[0].error == 0
     assert len(pair.partition("t", 1).replicas) == 3
 
 
-def test_the_format_version_only_grows_and_only_where_every_broker_follows(world: World) -> None:
+def test_format_version_only_grows_and_only_if_all_brokers_support_it(world: World) -> None:
     def update(version: int, supported: tuple[int, int] = (1, 2), **more: bool) -> E:
         decision = update_format(world.image, c.UpdateFormat(version=version, **more), supported)
         world.image = evolve_all(world.image, decision.records)
@@ -218,6 +218,6 @@ def test_the_format_version_only_grows_and_only_where_every_broker_follows(world
     assert world.do(c.UpdateFormat(version=7)).error == E.INVALID_UPDATE_VERSION
 
 
-def test_directories_are_kept_with_the_registration(world: World) -> None:
+def test_registration_stores_the_directories(world: World) -> None:
     world.register(1, directories=(uuid.UUID(int=7),))
     assert world.image.brokers[1].directories == (uuid.UUID(int=7),)

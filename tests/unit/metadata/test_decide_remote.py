@@ -72,7 +72,7 @@ def commit_spill(world: World, page: PageRef) -> E:
     return world.do(c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=page)).error
 
 
-def test_a_copy_is_announced_and_then_finished(tiered: World, make_segment: MakeSegment) -> None:
+def test_copy_is_announced_and_then_finished(tiered: World, make_segment: MakeSegment) -> None:
     assert tiered.start_copy("t", 1, 0, 9).error == E.NONE
     started = tiered.remote("t").started[0]
     assert (started.uuid.int, started.base_offset, started.last_offset, started.at_ms) == (1, 0, 9, 1000)
@@ -82,7 +82,9 @@ def test_a_copy_is_announced_and_then_finished(tiered: World, make_segment: Make
     assert tiered.remote("t").end_offset == 10
 
 
-def test_repeats_are_acknowledged_and_change_nothing(tiered: World, make_segment: MakeSegment) -> None:
+def test_repeated_commands_are_acknowledged_and_change_nothing(
+    tiered: World, make_segment: MakeSegment
+) -> None:
     for _ in range(2):
         assert tiered.start_copy("t", 1, 0, 9).error == E.NONE
     for _ in range(2):
@@ -101,12 +103,12 @@ def test_repeats_are_acknowledged_and_change_nothing(tiered: World, make_segment
         ({"partition": 2}, E.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_only_the_leader_of_this_epoch_copies(tiered: World, values: dict[str, int], error: E) -> None:
+def test_only_the_leader_of_the_current_epoch_copies(tiered: World, values: dict[str, int], error: E) -> None:
     assert tiered.start_copy("t", 1, 0, 9, **values).error == error
     assert not tiered.image.remote
 
 
-def test_no_copy_of_an_unknown_topic(tiered: World) -> None:
+def test_copy_of_an_unknown_topic_is_refused(tiered: World) -> None:
     command = c.StartCopy(
         topic_id=uuid.UUID(int=77),
         partition=0,
@@ -120,13 +122,13 @@ def test_no_copy_of_an_unknown_topic(tiered: World) -> None:
 
 
 @pytest.mark.parametrize(("base", "last"), [(11, 19), (9, 19), (5, 4), (-1, 3), (0, 9)])
-def test_a_copy_continues_what_is_there(tiered: World, base: int, last: int) -> None:
+def test_copy_continues_at_the_end_of_the_remote_log(tiered: World, base: int, last: int) -> None:
     tiered.copy("t", 1, 0, 9)
     assert tiered.start_copy("t", 2, base, last).error == E.INVALID_REQUEST
     assert tiered.start_copy("t", 2, 10, 19).error == E.NONE
 
 
-def test_copies_in_a_row_may_be_under_way_but_finish_in_order(
+def test_successive_copies_run_concurrently_and_finish_in_order(
     tiered: World, make_segment: MakeSegment
 ) -> None:
     tiered.start_copy("t", 1, 0, 9)
@@ -146,13 +148,13 @@ def test_finishing_out_of_order_is_refused(tiered: World, make_segment: MakeSegm
     assert tiered.finish_copy("t", make_segment(3, 20, 29)).error == E.NONE
 
 
-def test_what_was_announced_differently_is_refused(tiered: World, make_segment: MakeSegment) -> None:
+def test_copy_that_differs_from_its_announcement_is_refused(tiered: World, make_segment: MakeSegment) -> None:
     tiered.start_copy("t", 1, 0, 9)
     assert tiered.finish_copy("t", make_segment(1, 0, 8)).error == E.INVALID_REQUEST
     assert tiered.finish_copy("t", make_segment(5, 0, 9)).error == E.INVALID_REQUEST
 
 
-def test_a_deposed_leaders_copy_never_enters_the_manifest(tiered: World, make_segment: MakeSegment) -> None:
+def test_copy_of_a_deposed_leader_never_enters_the_manifest(tiered: World, make_segment: MakeSegment) -> None:
     tiered.start_copy("t", 1, 0, 9)
     tiered.register(1, incarnation=50)  # it restarted: a new leader epoch
     assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.FENCED_LEADER_EPOCH
@@ -162,7 +164,7 @@ def test_a_deposed_leaders_copy_never_enters_the_manifest(tiered: World, make_se
     assert tiered.finish_copy("t", make_segment(2, 0, 9, leader_epoch=1)).error == E.NONE
 
 
-def test_a_uuid_is_used_for_one_attempt(tiered: World) -> None:
+def test_uuid_is_used_for_one_attempt_only(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert tiered.start_copy("t", 1, 10, 19).error == E.INVALID_REQUEST
     tiered.start_copy("t", 2, 10, 19)
@@ -180,13 +182,13 @@ def test_abandoning_queues_the_objects_once(tiered: World) -> None:
     assert queued(tiered) == {1}
 
 
-def test_a_finished_copy_cannot_be_abandoned(tiered: World) -> None:
+def test_finished_copy_cannot_be_abandoned(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert abandon(tiered, 1) == E.INVALID_REQUEST
     assert queued(tiered) == set()
 
 
-def test_the_log_start_takes_whole_entries_out_and_never_goes_back(tiered: World) -> None:
+def test_log_start_removes_complete_entries_and_never_decreases(tiered: World) -> None:
     for number, base in enumerate((0, 10, 20), 1):
         tiered.copy("t", number, base, base + 9)
     tiered.now_ms = 5000
@@ -202,7 +204,7 @@ def test_the_log_start_takes_whole_entries_out_and_never_goes_back(tiered: World
     assert move(tiered, 40, leader_epoch=-1).error == E.FENCED_LEADER_EPOCH
 
 
-def test_after_everything_is_gone_the_next_copy_still_cannot_overlap(tiered: World) -> None:
+def test_next_copy_cannot_overlap_deleted_segments(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     move(tiered, 25)
     assert tiered.remote("t").end_offset is None
@@ -212,13 +214,13 @@ def test_after_everything_is_gone_the_next_copy_still_cannot_overlap(tiered: Wor
     assert tiered.start_copy("t", 2, 20, 30).error == E.NONE
 
 
-def test_a_copy_that_the_log_start_overtook_does_not_finish(tiered: World, make_segment: MakeSegment) -> None:
+def test_copy_below_the_log_start_does_not_finish(tiered: World, make_segment: MakeSegment) -> None:
     tiered.start_copy("t", 1, 0, 9)
     move(tiered, 10)
     assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.OFFSET_OUT_OF_RANGE
 
 
-def test_deleting_a_topic_queues_all_that_it_has(tiered: World) -> None:
+def test_deletion_of_a_topic_queues_all_its_objects(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     tiered.copy("t", 2, 10, 19)
     spill(tiered, 1)
@@ -239,7 +241,7 @@ def test_deleted_objects_leave_the_queue(tiered: World) -> None:
     assert queued(tiered) == set()
 
 
-def test_spilling_replaces_exactly_the_oldest_entries(tiered: World) -> None:
+def test_spill_replaces_exactly_the_oldest_entries(tiered: World) -> None:
     for number, base in enumerate((0, 10, 20), 1):
         tiered.copy("t", number, base, base + 9)
     for wrong in (
@@ -261,7 +263,7 @@ def test_spilling_replaces_exactly_the_oldest_entries(tiered: World) -> None:
     assert not tiered.image.delete_queue[uuid.UUID(int=902)].is_unfinished_page
 
 
-def test_a_page_waits_in_the_delete_queue_until_it_is_committed(tiered: World) -> None:
+def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> None:
     """Put and never committed, it would be an orphan; committed, it must not be deleted."""
     tiered.copy("t", 1, 0, 9)
     entry = tiered.remote("t").entries[0]
@@ -290,7 +292,7 @@ def start_deletes(world: World, grace_ms: int) -> set[int]:
     return {one.int for one in world.image.deleting}
 
 
-def test_lines_are_marked_once_the_grace_has_passed(tiered: World) -> None:
+def test_deletions_are_marked_once_the_grace_has_passed(tiered: World) -> None:
     for number, base in enumerate((0, 10), 1):
         tiered.copy("t", number, base, base + 9)
         move(tiered, base + 10)
@@ -303,7 +305,7 @@ def test_lines_are_marked_once_the_grace_has_passed(tiered: World) -> None:
     assert (queued(tiered), tiered.image.deleting) == ({2}, {uuid.UUID(int=2)})
 
 
-def test_time_moves_on_where_nothing_is_due(tiered: World) -> None:
+def test_time_advances_without_due_deletions(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     move(tiered, 10)
     tiered.now_ms += 500
@@ -312,7 +314,7 @@ def test_time_moves_on_where_nothing_is_due(tiered: World) -> None:
     assert tiered.image.time_ms == tiered.now_ms
 
 
-def test_so_many_lines_are_marked_at_a_time(tiered: World) -> None:
+def test_number_of_deletions_marked_at_a_time_is_limited(tiered: World) -> None:
     for number in range(1, MAX_DELETES + 2):
         tiered.copy("t", 2000 + number, number, number)
         move(tiered, number + 1)
@@ -320,7 +322,7 @@ def test_so_many_lines_are_marked_at_a_time(tiered: World) -> None:
     assert len(start_deletes(tiered, 0)) == MAX_DELETES + 1
 
 
-def test_a_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None:
+def test_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
     tiered.now_ms += SPILL_MS + 1000
@@ -329,7 +331,7 @@ def test_a_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> No
     assert tiered.remote("t").pages == ()
 
 
-def test_a_page_that_waits_for_its_commit_is_not_marked_whatever_time_it_takes(tiered: World) -> None:
+def test_unfinished_page_is_not_marked_before_its_time_has_passed(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
     tiered.now_ms += 100 * SPILL_MS
@@ -337,7 +339,7 @@ def test_a_page_that_waits_for_its_commit_is_not_marked_whatever_time_it_takes(t
     assert start_deletes(tiered, 0) == set()
 
 
-def test_a_page_that_the_manifest_names_is_not_begun_again(tiered: World) -> None:
+def test_page_in_the_manifest_cannot_be_announced_again(tiered: World) -> None:
     """The command may arrive twice: it would put a page that is in use into the delete queue."""
     tiered.copy("t", 1, 0, 9)
     start_spill(tiered, 901)
@@ -360,7 +362,7 @@ def page_of(world: World, number: int) -> PageRef:
     )
 
 
-def test_spilling_is_acknowledged_again(tiered: World) -> None:
+def test_repeated_spill_is_acknowledged(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     topic_id = tiered.image.topic_ids["t"]
     spill(tiered, 1)
@@ -370,13 +372,13 @@ def test_spilling_is_acknowledged_again(tiered: World) -> None:
     assert len(tiered.remote("t").pages) == 1
 
 
-def test_what_the_quorum_holds_is_bounded(tiered: World) -> None:
+def test_size_of_the_remote_state_is_limited(tiered: World) -> None:
     for number in range(MAX_STARTED):
         assert tiered.start_copy("t", 1 + number, number * 10, number * 10 + 9).error == E.NONE
     assert tiered.start_copy("t", 99, MAX_STARTED * 10, MAX_STARTED * 10 + 9).error == E.INVALID_REQUEST
 
 
-def test_entries_are_bounded_until_they_are_spilled(world: World) -> None:
+def test_number_of_entries_is_limited_until_they_are_spilled(world: World) -> None:
     world.brokers(1)
     world.create("t")
     for number in range(MAX_ENTRIES):

@@ -55,7 +55,7 @@ def allow_unclean(world: World) -> None:
 # --- a disk that fails
 
 
-def test_another_leads_what_lay_on_a_failed_disk_and_the_rest_stays(three: World) -> None:
+def test_failed_disk_moves_only_its_own_leaderships(three: World) -> None:
     before = three.partition(number=1)
     assert report(three, 1, 0) == E.NONE
     assert state(three) == (2, (2, 3))
@@ -64,20 +64,20 @@ def test_another_leads_what_lay_on_a_failed_disk_and_the_rest_stays(three: World
     assert three.partition(number=1) == before
 
 
-def test_a_follower_whose_disk_failed_is_not_waited_for(three: World) -> None:
+def test_follower_with_a_failed_disk_leaves_the_in_sync_set(three: World) -> None:
     report(three, 3, 0)
     assert state(three) == (1, (1, 2))
     assert three.partition().leader_epoch == 0
 
 
-def test_telling_it_again_changes_nothing(three: World) -> None:
+def test_repeated_report_changes_nothing(three: World) -> None:
     report(three, 1, 0)
     before = three.partition()
     assert report(three, 1, 0, 0) == E.NONE
     assert three.partition() == before
 
 
-def test_it_does_not_join_again_before_its_broker_registers_anew(three: World) -> None:
+def test_failed_replica_does_not_join_before_its_broker_registers_again(three: World) -> None:
     report(three, 3, 0)
     assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
     restart(three, 3)
@@ -87,7 +87,7 @@ def test_it_does_not_join_again_before_its_broker_registers_anew(three: World) -
     assert state(three) == (1, (1, 2, 3))
 
 
-def test_where_it_alone_was_in_sync_nobody_leads_until_it_is_back(three: World) -> None:
+def test_partition_is_offline_until_its_only_in_sync_replica_returns(three: World) -> None:
     three.in_sync(1)
     report(three, 1, 0)
     assert state(three) == (-1, (1,))
@@ -101,7 +101,7 @@ def test_where_it_alone_was_in_sync_nobody_leads_until_it_is_back(three: World) 
     assert state(three) == (1, (1,))
 
 
-def test_an_unclean_election_passes_over_failed_disks(three: World) -> None:
+def test_unclean_election_skips_failed_disks(three: World) -> None:
     three.in_sync(1)
     report(three, 1, 0)
     report(three, 2, 0)
@@ -109,7 +109,7 @@ def test_an_unclean_election_passes_over_failed_disks(three: World) -> None:
     assert state(three) == (3, (3,))
 
 
-def test_what_a_failed_disk_held_is_not_vouched_for(world: World) -> None:
+def test_replica_on_a_failed_disk_is_not_eligible(world: World) -> None:
     """It may be what was eligible (KIP-966), but after its return nobody knows."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
@@ -121,18 +121,18 @@ def test_what_a_failed_disk_held_is_not_vouched_for(world: World) -> None:
     assert world.partition().eligible == ()
 
 
-def test_the_preferred_leader_is_not_elected_onto_a_failed_disk(three: World) -> None:
+def test_preferred_leader_with_a_failed_disk_is_not_elected(three: World) -> None:
     report(three, 1, 0)
     assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_a_controlled_shutdown_does_not_wait_for_failed_disks(three: World) -> None:
+def test_controlled_shutdown_does_not_wait_for_failed_disks(three: World) -> None:
     report(three, 2, 0)
     report(three, 3, 0)
     assert count_transferable_leaderships(three.image, 1) == 0
 
 
-def test_reports_of_other_lives_and_of_other_partitions(three: World) -> None:
+def test_reports_of_other_epochs_and_partitions_are_ignored(three: World) -> None:
     before = three.image.topics
     assert report(three, 1, 0, broker_epoch=0) == E.STALE_BROKER_EPOCH
     three.brokers(4)
@@ -146,7 +146,7 @@ def test_reports_of_other_lives_and_of_other_partitions(three: World) -> None:
 # --- a full disk
 
 
-def test_a_leader_without_room_hands_over_and_is_not_waited_for(three: World) -> None:
+def test_leader_on_a_full_disk_hands_over_and_leaves_the_in_sync_set(three: World) -> None:
     before = three.partition(number=1)
     assert report(three, 1, 0, kind="full") == E.NONE
     assert state(three) == (2, (2, 3))
@@ -154,7 +154,7 @@ def test_a_leader_without_room_hands_over_and_is_not_waited_for(three: World) ->
     assert three.partition(number=1) == before
 
 
-def test_a_follower_without_room_leaves_and_joins_once_it_has_room(three: World) -> None:
+def test_follower_on_a_full_disk_leaves_until_it_has_space(three: World) -> None:
     report(three, 3, 0, kind="full")
     assert state(three) == (1, (1, 2))
     assert three.partition().leader_epoch == 0
@@ -166,7 +166,7 @@ def test_a_follower_without_room_leaves_and_joins_once_it_has_room(three: World)
 
 
 @pytest.mark.parametrize("kind", ["full", "has_room"])
-def test_telling_of_room_again_changes_nothing(three: World, kind: str) -> None:
+def test_repeated_report_of_disk_space_changes_nothing(three: World, kind: str) -> None:
     report(three, 1, 0, kind="full")
     report(three, 1, 0, kind=kind)
     before = three.partition()
@@ -174,7 +174,7 @@ def test_telling_of_room_again_changes_nothing(three: World, kind: str) -> None:
     assert three.partition() == before
 
 
-def test_leadership_does_not_come_back_with_the_room(three: World) -> None:
+def test_leadership_does_not_return_with_the_disk_space(three: World) -> None:
     """A disk that is full now and then would take it back and forth."""
     report(three, 1, 0, kind="full")
     assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
@@ -187,7 +187,7 @@ def test_leadership_does_not_come_back_with_the_room(three: World) -> None:
     assert state(three) == (1, (1, 2, 3))
 
 
-def test_where_nobody_has_room_all_stays_as_it_is(three: World) -> None:
+def test_partition_with_only_full_disks_does_not_change(three: World) -> None:
     report(three, 3, 0, kind="full")
     report(three, 2, 0, kind="full")
     assert state(three) == (1, (1,))
@@ -197,7 +197,7 @@ def test_where_nobody_has_room_all_stays_as_it_is(three: World) -> None:
     assert rebalance(three.image) is None
 
 
-def test_who_leads_on_although_full_is_relieved_by_who_is_in_sync_and_has_room_again(three: World) -> None:
+def test_full_leader_hands_over_once_an_in_sync_replica_has_space(three: World) -> None:
     three.in_sync(1, 2)
     three.fence(2)
     report(three, 1, 0, kind="full")
@@ -207,7 +207,7 @@ def test_who_leads_on_although_full_is_relieved_by_who_is_in_sync_and_has_room_a
     assert state(three) == (2, (2,))
 
 
-def test_below_min_insync_replicas_who_left_for_want_of_room_is_eligible_and_leads_last(world: World) -> None:
+def test_full_replica_is_eligible_and_elected_last(world: World) -> None:
     """It has all that is committed: reads go on there when the others are gone."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "3"),))
@@ -221,20 +221,20 @@ def test_below_min_insync_replicas_who_left_for_want_of_room_is_eligible_and_lea
     assert state(world) == (1, (1,))
 
 
-def test_a_restart_alone_makes_no_room(three: World) -> None:
+def test_restart_does_not_clear_the_full_mark(three: World) -> None:
     report(three, 1, 0, kind="full")
     restart(three, 1)
     three.fence(1, fenced=False)
     assert three.partition().full == (1,)
 
 
-def test_a_controlled_shutdown_does_not_wait_for_full_disks(three: World) -> None:
+def test_controlled_shutdown_does_not_wait_for_full_disks(three: World) -> None:
     report(three, 2, 0, kind="full")
     report(three, 3, 0, kind="full")
     assert count_transferable_leaderships(three.image, 1) == 0
 
 
-def test_an_unclean_election_takes_a_full_disk_rather_than_nobody(three: World) -> None:
+def test_unclean_election_elects_a_full_replica_as_a_last_resort(three: World) -> None:
     report(three, 2, 0, kind="full")
     report(three, 3, 0, kind="failed")
     three.fence(1)
@@ -243,7 +243,7 @@ def test_an_unclean_election_takes_a_full_disk_rather_than_nobody(three: World) 
     assert state(three) == (2, (2,))
 
 
-def test_a_replica_that_is_moved_away_takes_its_mark_along(three: World) -> None:
+def test_mark_of_a_removed_replica_is_cleared(three: World) -> None:
     report(three, 3, 0, kind="full")
     three.do(c.Reassign(changes=(("t", 0, (1, 2)),)))
     assert three.partition().full == ()
@@ -258,7 +258,7 @@ def wiped(world: World, broker_id: int, *numbers: int) -> None:
     world.fence(broker_id, fenced=False)
 
 
-def test_an_empty_replica_never_leads_before_it_caught_up(three: World) -> None:
+def test_emptied_replica_never_leads_before_it_has_caught_up(three: World) -> None:
     three.in_sync(1)
     wiped(three, 1, 0)
     assert state(three) == (-1, (1,))
@@ -266,14 +266,14 @@ def test_an_empty_replica_never_leads_before_it_caught_up(three: World) -> None:
 
 
 @pytest.mark.parametrize("kind", ["failed", "emptied"])
-def test_the_last_in_sync_replica_that_cannot_lead_is_not_balanced_to(three: World, kind: str) -> None:
+def test_rebalancing_skips_in_sync_replicas_that_cannot_lead(three: World, kind: str) -> None:
     three.in_sync(1)
     report(three, 1, 0, kind=kind)
     assert state(three) == (-1, (1,))
     assert rebalance(three.image) is None
 
 
-def test_an_unclean_election_finds_who_still_holds_something(three: World) -> None:
+def test_unclean_election_prefers_a_replica_that_is_not_empty(three: World) -> None:
     three.in_sync(1)
     wiped(three, 1, 0)
     allow_unclean(three)
@@ -285,7 +285,7 @@ def test_an_unclean_election_finds_who_still_holds_something(three: World) -> No
     assert state(three) == (1, (1,))
 
 
-def test_a_second_restart_does_not_make_it_whole(three: World) -> None:
+def test_second_restart_does_not_clear_the_emptied_mark(three: World) -> None:
     three.in_sync(1)
     wiped(three, 1, 0)
     restart(three, 1)
@@ -293,7 +293,7 @@ def test_a_second_restart_does_not_make_it_whole(three: World) -> None:
     assert state(three) == (-1, (1,))
 
 
-def test_an_eligible_replica_that_lost_all_is_not_eligible(world: World) -> None:
+def test_eligible_replica_that_was_emptied_is_no_longer_eligible(world: World) -> None:
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
     world.in_sync(1, 2)
@@ -305,7 +305,7 @@ def test_an_eligible_replica_that_lost_all_is_not_eligible(world: World) -> None
     assert state(world) == (-1, (1,))
 
 
-def test_where_all_are_empty_nothing_is_lost_by_leading(three: World) -> None:
+def test_partition_with_only_empty_replicas_gets_a_leader(three: World) -> None:
     three.fence(3)
     three.fence(2)
     wiped(three, 2, 0)
@@ -315,7 +315,7 @@ def test_where_all_are_empty_nothing_is_lost_by_leading(three: World) -> None:
     assert three.partition().emptied == ()
 
 
-def test_the_only_replica_leads_although_it_is_empty(world: World) -> None:
+def test_only_replica_leads_although_it_is_empty(world: World) -> None:
     """As nobody else holds anything, there is nothing to wait for."""
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1,)),))

@@ -42,7 +42,7 @@ def test_creates_a_topic_with_its_partitions_and_settings(world: World) -> None:
         ("...", True),
     ],
 )
-def test_names(world: World, name: str, accepted: bool) -> None:
+def test_topic_names_follow_kafkas_rules(world: World, name: str, accepted: bool) -> None:
     world.brokers(1)
     assert world.create(name).error == (E.NONE if accepted else E.INVALID_TOPIC_EXCEPTION)
     assert len(world.image.topics) == accepted
@@ -76,7 +76,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(world: World) ->
         ({"assignments": ((0, (1,)),), "partitions": 1}, E.INVALID_REQUEST),
     ],
 )
-def test_what_is_refused(world: World, asked: dict[str, Any], error: E) -> None:
+def test_invalid_requests_are_refused(world: World, asked: dict[str, Any], error: E) -> None:
     world.brokers(1, 2)
     configs = world.image.configs
     outcome = world.create("t", **asked)
@@ -99,7 +99,7 @@ def test_minus_one_means_the_defaults_of_the_command(world: World) -> None:
     assert (reply.topics[0].partitions, reply.topics[0].replication_factor) == (3, 2)
 
 
-def test_existing_and_repeated_names(world: World) -> None:
+def test_existing_and_repeated_names_are_refused(world: World) -> None:
     world.brokers(1)
     world.create("t")
     assert world.create("t").error == E.TOPIC_ALREADY_EXISTS
@@ -115,14 +115,14 @@ def test_validate_only_changes_nothing(world: World) -> None:
     assert not world.image.topics
 
 
-def test_no_topic_without_a_live_broker(world: World) -> None:
+def test_topic_without_a_live_broker_is_refused(world: World) -> None:
     assert world.create("t").error == E.INVALID_REPLICATION_FACTOR
     world.register(1, start_fenced=True)
     assert world.create("t").error == E.INVALID_REPLICATION_FACTOR
     assert world.create("t", assignments=((0, (1,)),)).error == E.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_too_much_for_one_entry_is_refused_in_parts(world: World) -> None:
+def test_topics_beyond_the_size_of_an_entry_are_refused(world: World) -> None:
     world.brokers(1)
     reply = world.do(
         c.CreateTopics(topics=tuple(c.NewTopic(name=f"t{n}", partitions=10_000) for n in range(6)))
@@ -130,7 +130,7 @@ def test_too_much_for_one_entry_is_refused_in_parts(world: World) -> None:
     assert [topic.error for topic in reply.topics][-2:] == [E.POLICY_VIOLATION] * 2
 
 
-def test_given_assignments_are_kept(world: World) -> None:
+def test_given_assignments_are_used(world: World) -> None:
     world.brokers(1, 2, 3)
     assert world.create("t", assignments=((1, (2, 3)), (0, (3, 1)))).error == E.NONE
     assert [partition.replicas for partition in world.image.topic("t").partitions] == [(3, 1), (2, 3)]
@@ -146,7 +146,7 @@ def test_placement_spreads_leaders_and_racks(world: World) -> None:
     assert all(len({rack[replica] for replica in partition.replicas}) == 2 for partition in partitions)
 
 
-def test_topics_of_one_partition_spread_too(world: World) -> None:
+def test_topics_of_one_partition_are_spread(world: World) -> None:
     world.brokers(1, 2, 3)
     for number in range(6):
         world.create(f"t{number}")
@@ -201,7 +201,7 @@ def test_deletes_by_name_and_by_id(world: World) -> None:
     assert (ConfigScope.TOPIC, "a") not in world.image.configs
 
 
-def test_a_topic_named_twice_is_not_deleted(world: World) -> None:
+def test_topic_that_is_named_twice_is_not_deleted(world: World) -> None:
     world.brokers(1)
     topic_id = world.create("a").topic_id
     reply = world.do(c.DeleteTopics(topics=(c.TopicRef(name="a"), c.TopicRef(topic_id=topic_id))))
@@ -209,14 +209,14 @@ def test_a_topic_named_twice_is_not_deleted(world: World) -> None:
     assert world.image.topic("a") is not None
 
 
-def test_a_topic_created_again_is_another(world: World) -> None:
+def test_topic_that_is_created_again_gets_a_new_id(world: World) -> None:
     world.brokers(1)
     first = world.create("a").topic_id
     world.do(c.DeleteTopics(topics=(c.TopicRef(name="a"),)))
     assert world.create("a").topic_id != first
 
 
-def test_after_a_topic_that_is_too_much_none_is_placed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_after_an_oversized_one_are_not_placed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take as long to place them as to keep them."""
     monkeypatch.setattr(topics, "MAX_RECORDS_PER_COMMAND", 500)
     world.brokers(1)

@@ -37,7 +37,7 @@ RECORDS: tuple[AnyRecord, ...] = (
 )
 
 
-def test_partitions_that_change_together_end_as_if_changed_one_by_one() -> None:
+def test_partitions_changed_together_equal_those_changed_one_by_one() -> None:
     one_by_one = ClusterImage(cluster_id="c")
     for record in RECORDS:
         one_by_one = evolve(one_by_one, record)
@@ -47,6 +47,6 @@ def test_partitions_that_change_together_end_as_if_changed_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("bad", [partition(ONE, 4), partition(ONE, 0, epoch=2), partition(OTHER, 3)])
-def test_a_record_that_does_not_fit_stops_the_node_also_within_a_run(bad: PartitionRecord) -> None:
+def test_record_that_does_not_fit_stops_the_node_within_a_batch_too(bad: PartitionRecord) -> None:
     with pytest.raises(InvariantViolation):
         evolve_all(ClusterImage(cluster_id="c"), (*RECORDS, bad))

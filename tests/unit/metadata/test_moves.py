@@ -29,7 +29,7 @@ def carry_out(world: World, command: c.Reassign) -> None:
             assert not world.partition(name, number).is_reassigned
 
 
-def test_a_drained_broker_holds_nothing_and_the_rest_hold_as_much_as_each_other(world: World) -> None:
+def test_drained_broker_has_no_replicas_and_the_others_are_balanced(world: World) -> None:
     world.brokers(1, 2, 3, 4)
     world.create("t", partitions=12, replication_factor=2)
     plan = drain(world.image, {4})
@@ -39,7 +39,7 @@ def test_a_drained_broker_holds_nothing_and_the_rest_hold_as_much_as_each_other(
     assert drain(world.image, {4}).command.changes == ()
 
 
-def test_a_drained_replica_goes_to_another_host_and_zone(world: World) -> None:
+def test_drained_replica_moves_to_another_host_and_zone(world: World) -> None:
     racks = {1: "a/h1", 2: "a/h1", 3: "b/h2", 4: "b/h3"}
     world.brokers(*racks, racks=racks)
     world.create("t", assignments=((0, (1, 3)), (1, (3, 1))))
@@ -47,7 +47,7 @@ def test_a_drained_replica_goes_to_another_host_and_zone(world: World) -> None:
     assert plan.command.changes == (("t", 0, (2, 3)), ("t", 1, (3, 2)))
 
 
-def test_where_nobody_can_take_a_replica_the_plan_says_so(world: World) -> None:
+def test_plan_lists_replicas_that_no_broker_can_take(world: World) -> None:
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1, 2)),))
     world.create("u", assignments=((0, (2,)),))
@@ -55,7 +55,7 @@ def test_where_nobody_can_take_a_replica_the_plan_says_so(world: World) -> None:
     assert (plan.command.changes, plan.stuck) == ((("u", 0, (1,)),), (("t", 0),))
 
 
-def test_a_large_plan_comes_in_parts(world: World) -> None:
+def test_large_plan_is_divided_into_parts(world: World) -> None:
     world.brokers(1, 2, 3)
     world.create("t", partitions=9, replication_factor=2)
     rounds = 0
@@ -66,7 +66,7 @@ def test_a_large_plan_comes_in_parts(world: World) -> None:
     assert 3 not in held(world)
 
 
-def test_a_new_broker_gets_its_share_and_a_second_plan_is_empty(world: World) -> None:
+def test_new_broker_gets_its_share_and_a_second_plan_is_empty(world: World) -> None:
     world.brokers(1, 2, 3)
     world.create("t", partitions=12, replication_factor=2)
     assert spread(world.image).command.changes == ()
@@ -76,7 +76,7 @@ def test_a_new_broker_gets_its_share_and_a_second_plan_is_empty(world: World) ->
     assert spread(world.image).command.changes == ()
 
 
-def test_spreading_brings_no_replicas_closer_together(world: World) -> None:
+def test_balancing_puts_no_replicas_closer_together(world: World) -> None:
     racks = {1: "a/h1", 2: "b/h2", 3: "a/h3"}
     world.brokers(1, 2, racks=racks)
     world.create("t", partitions=8, replication_factor=2)

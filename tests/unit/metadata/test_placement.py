@@ -18,7 +18,7 @@ def replicas(world: World, name: str = "t") -> list[tuple[int, ...]]:
     return [partition.replicas for partition in world.image.topic(name).partitions]
 
 
-def test_no_two_replicas_on_a_host_while_there_is_another(world: World) -> None:
+def test_replicas_are_on_different_hosts_if_possible(world: World) -> None:
     racks = {1: "a/h1", 2: "a/h1", 3: "a/h2", 4: "b/h3", 5: "b/h3"}
     cluster(world, racks)
     world.create("t", partitions=30, replication_factor=3)
@@ -26,13 +26,13 @@ def test_no_two_replicas_on_a_host_while_there_is_another(world: World) -> None:
         assert {racks[one] for one in chosen} == {"a/h1", "a/h2", "b/h3"}
 
 
-def test_a_host_is_used_twice_when_there_are_too_few(world: World) -> None:
+def test_host_is_used_twice_if_there_are_too_few(world: World) -> None:
     cluster(world, {1: "a/h1", 2: "a/h1", 3: "a/h2"})
     assert world.create("t", partitions=3, replication_factor=3).error == 0
     assert all(sorted(chosen) == [1, 2, 3] for chosen in replicas(world))
 
 
-def test_without_a_host_in_the_rack_brokers_of_one_address_share_one(world: World) -> None:
+def test_brokers_of_one_address_share_a_host_without_one_in_the_rack(world: World) -> None:
     world.brokers(1, 2, racks={1: "a", 2: "a"})
     world.register(3, rack="a", host="other")
     world.create("t", partitions=9, replication_factor=2)
@@ -49,14 +49,14 @@ def test_zones_are_used_evenly(world: World, zones: dict[str, int]) -> None:
         assert sorted(racks[one][0] for one in chosen) == ["a", "b", "c"]
 
 
-def test_leaders_and_replicas_are_even(world: World) -> None:
+def test_leaders_and_replicas_are_balanced(world: World) -> None:
     world.brokers(1, 2, 3, 4, 5)
     world.create("t", partitions=50, replication_factor=3)
     assert set(Counter(chosen[0] for chosen in replicas(world)).values()) == {10}
     assert set(Counter(one for chosen in replicas(world) for one in chosen).values()) == {30}
 
 
-def test_a_lost_leader_is_relieved_by_all_others(world: World) -> None:
+def test_partitions_of_a_lost_leader_are_shared_by_all_others(world: World) -> None:
     world.brokers(1, 2, 3, 4)
     world.create("t", partitions=48, replication_factor=3)
     world.fence(1)
@@ -65,7 +65,7 @@ def test_a_lost_leader_is_relieved_by_all_others(world: World) -> None:
     assert max(leads.values()) - min(leads.values()) <= 4
 
 
-def test_a_new_broker_gets_what_it_lacks(world: World) -> None:
+def test_new_broker_gets_the_next_replicas(world: World) -> None:
     world.brokers(1, 2)
     world.create("old", partitions=4, replication_factor=2)
     world.brokers(3)
@@ -73,7 +73,7 @@ def test_a_new_broker_gets_what_it_lacks(world: World) -> None:
     assert [chosen[0] for chosen in replicas(world)] == [3, 3]
 
 
-def test_topics_can_be_made_while_a_broker_is_away(world: World) -> None:
+def test_topics_can_be_created_while_a_broker_is_down(world: World) -> None:
     world.brokers(1, 2, 3)
     world.fence(2)
     world.create("t", partitions=6, replication_factor=3)

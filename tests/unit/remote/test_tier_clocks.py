@@ -61,7 +61,7 @@ async def test_a_housekeeper_whose_clock_is_ahead_deletes_no_page_that_is_commit
         assert node.keys.page(node.where(replica), page) in await node.objects()
 
 
-async def test_a_page_whose_deletion_has_begun_is_never_committed(tmp_path: Path) -> None:
+async def test_page_whose_deletion_has_begun_is_never_committed(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS) as node:
         replica = await tiered(node)
         page = await begin_page(node, replica)
