@@ -1,1 +1,1 @@
-"""The metadata quorum: a Raft log of records, the image they add up to, and who writes them."""
+"""The metadata quorum: a Raft log of records, the image that they add up to, and the controller."""

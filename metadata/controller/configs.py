@@ -190,11 +190,11 @@ def _listed(setting: Setting, before: str | None, change: c.ConfigChange) -> str
             f"Config value {operation} is not allowed for config key: {setting.name}, which is not a list"
         )
     items = _items(setting.default if before is None else setting.parse(before))
-    asked = _items(setting.parse(change.value or ""))
+    requested = _items(setting.parse(change.value or ""))
     if change.operation is c.ConfigOperation.APPEND:
         known = set(items)
-        return ",".join([*items, *(item for item in dict.fromkeys(asked) if item not in known)])
-    unwanted = set(asked)
+        return ",".join([*items, *(item for item in dict.fromkeys(requested) if item not in known)])
+    unwanted = set(requested)
     return ",".join(item for item in items if item not in unwanted)
 
 

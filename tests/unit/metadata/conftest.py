@@ -1,4 +1,4 @@
-"""A controller with an image and nothing else: commands in, replies out, time by hand."""
+"""A controller core with an image: commands in, replies out, a manual clock."""
 
 import random
 import uuid
@@ -26,7 +26,7 @@ class World:
         self.in_session: set[int] = set()  # brokers with a valid session
 
     def do(self, command: c.AnyCommand) -> Any:
-        """Decides, and applies the records as they come back from disk."""
+        """Decide on a command, and apply the records after encoding and decoding them."""
         command = c.decode_command(c.encode_command(command))
         decision = decide(self.image, command, self.now_ms, self.rng, self.in_session)
         payload = encode_records(decision.records)
@@ -59,7 +59,7 @@ class World:
         return self.do(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
 
     def in_sync(self, *members: int, name: str = "t", number: int = 0, **other: Any) -> c.PartitionsAltered:
-        """What the leader of the partition asks for, if `other` says nothing else."""
+        """The in-sync set that the partition's leader requests; `other` overrides fields."""
         partition = self.partition(name, number)
         change = c.IsrChange(
             topic_id=self.image.topic_ids[name],

@@ -1,4 +1,4 @@
-"""Sessions and leases: who is fenced when, and that no lease outlives a session."""
+"""Broker sessions and leases: when a broker is fenced, and that no lease outlives a session."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_session_of_a_process_that_ended_expires_at_once(pair: World, sessions: 
 
 
 def test_session_of_a_process_that_ended_is_never_renewed(pair: World, sessions: BrokerSessions) -> None:
-    """A heartbeat that was long under way, or a leader that did not run for a while."""
+    """By a delayed heartbeat, or a pause of the leader."""
     sessions.on_leadership_gained(pair.image, 0)
     late = beat(pair, 1)
     sessions.on_process_ended(1, late.broker_epoch)
@@ -86,7 +86,7 @@ def test_session_of_a_process_that_ended_is_never_renewed(pair: World, sessions:
     assert sessions.in_session(pair.image, 1000) == {2}
     assert fenced(sessions.fence_expired(pair.image, 1000)) == [1]
     pair.fence(1)
-    assert sessions.heartbeat(pair.image, beat(pair, 1), 2000).command is None, "it is not let in again"
+    assert sessions.heartbeat(pair.image, beat(pair, 1), 2000).command is None, "it is not unfenced again"
     assert sessions.in_session(pair.image, 2000) == {2}
 
 
@@ -131,7 +131,7 @@ def test_fenced_broker_is_unfenced_once_its_image_shows_the_fencing(
     before = pair.image.index
     sessions.fence_expired(pair.image, 3000)
     pair.fence(1)
-    stale = beat(pair, 1, image_index=before)  # by that image it would still lead
+    stale = beat(pair, 1, image_index=before)  # in that image it is still the leader
     assert sessions.heartbeat(pair.image, stale, 3001).command is None
     pair.brokers(3)
     assert sessions.heartbeat(pair.image, beat(pair, 1, image_index=before + 1), 3002).command is not None
@@ -165,7 +165,7 @@ def test_controlled_shutdown_ends_when_no_broker_can_take_over(pair: World, sess
     last = sessions.heartbeat(pair.image, beat(pair, 1, want_stop=True), 0)
     assert (last.reply.may_stop, last.command.fenced) == (True, True)
     assert pair.partition().leader == 2
-    pair.do(last.command)  # nobody waits for its session; a stopping broker is not let in again
+    pair.do(last.command)  # fenced before its session ends; a stopping broker is not unfenced
     assert sessions.heartbeat(pair.image, beat(pair, 1), 0).command is None
     assert sessions.reply(pair.image, beat(pair, 1, want_stop=True)).may_stop
 
@@ -191,7 +191,7 @@ def test_valid_session_blocks_the_registration_of_another_process(
     assert sessions.in_session(pair.image, 2999) == {
         1,
         2,
-    }  # a new leader has heard of no broker, and trusts all
+    }  # a new leader has heard from no broker, and assumes a session of each
     sessions.heartbeat(pair.image, beat(pair, 2), 2000)
     assert sessions.in_session(pair.image, 3000) == {2}
     sessions.on_process_ended(2, pair.image.brokers[2].broker_epoch)
@@ -199,7 +199,7 @@ def test_valid_session_blocks_the_registration_of_another_process(
 
 
 def test_fenced_broker_with_heartbeats_blocks_another_process(pair: World, sessions: BrokerSessions) -> None:
-    """It opens its logs, and is let in later."""
+    """It is still opening its logs."""
     sessions.on_leadership_gained(pair.image, 0)
     pair.fence(1)
     assert sessions.in_session(pair.image, 1000) == {2}, "a new leader has not heard of it"

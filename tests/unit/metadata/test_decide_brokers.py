@@ -1,4 +1,4 @@
-"""Registration by epoch, fencing, what becomes of leaders, and producer ids."""
+"""Registration by broker epoch, fencing with its elections, and producer ids."""
 
 import uuid
 from typing import Any

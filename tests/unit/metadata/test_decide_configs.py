@@ -1,4 +1,4 @@
-"""Incremental changes of settings at the three scopes."""
+"""Incremental changes of settings, by scope."""
 
 from typing import Any
 
@@ -150,7 +150,7 @@ def test_resource_that_is_named_twice_is_not_changed(topic: World) -> None:
 
 @pytest.mark.parametrize("scope", [Scope.BROKER, Scope.CLUSTER])
 def test_dynamic_settings_of_kafka_are_accepted(world: World, scope: Scope) -> None:
-    """Whether it has an effect here or not; and names that it does not know, which are its plug-ins'."""
+    """Also settings without effect here, and unknown names, which may belong to plug-ins."""
     world.brokers(3)
     name = "3" if scope is Scope.BROKER else ""
     before = settings(world, scope, name)
@@ -193,7 +193,10 @@ def test_dynamic_settings_of_kafka_are_accepted(world: World, scope: Scope) -> N
         ),
         (("num.partitions", Op.SET, "1"), E.INVALID_REQUEST),
         (("queued.max.requests", Op.SET, "1"), E.INVALID_REQUEST),  # read at Kafka's start, unknown here
-        (("ssl.client.auth", Op.SET, "required"), E.INVALID_REQUEST),  # nobody may believe that it is
+        (
+            ("ssl.client.auth", Op.SET, "required"),
+            E.INVALID_REQUEST,
+        ),  # it has no effect here, which would be dangerous to believe
         (("listener.name.plaintext.max.connections", Op.SET, "1"), E.INVALID_REQUEST),
         (("listeners", Op.SET, "PLAINTEXT://:1"), E.INVALID_REQUEST),
         (("", Op.SET, "1"), E.INVALID_REQUEST),
@@ -301,9 +304,7 @@ def test_value_is_limited_to_the_size_of_a_string_on_the_wire(
         outcome = alter(topic, (key, operation, value), scope=scope, name=name)
         assert outcome.error == E.INVALID_CONFIG and str(STRING_BYTES_MAX) in outcome.message
     assert settings(topic, scope, name) == before
-    assert (
-        alter(topic, (key, Op.APPEND, "2:1"), scope=scope, name=name).error == E.NONE
-    )  # it is there already
+    assert alter(topic, (key, Op.APPEND, "2:1"), scope=scope, name=name).error == E.NONE  # it exists already
 
 
 def test_names_and_values_of_new_topics_are_limited(world: World) -> None:
@@ -340,7 +341,7 @@ def test_append_adds_a_value_once(topic: World) -> None:
 def test_size_of_all_settings_of_a_scope_is_limited(
     world: World, monkeypatch: pytest.MonkeyPatch, scope: Scope
 ) -> None:
-    """A client chooses names and values, and every node keeps them in memory."""
+    """Clients choose names and values, and every node keeps them in memory."""
     key = {Scope.GROUP: "share.auto.offset.reset", Scope.CLIENT_METRICS: "metrics"}.get(scope, "my.own")
     value = "by_duration:P1DT2H"
     names = [""] if scope is Scope.CLUSTER else ["1", "2"]
@@ -356,7 +357,7 @@ def test_size_of_all_settings_of_a_scope_is_limited(
     assert [put(name, value).error for name in names] == [E.NONE] * len(names)
     refused = put(names[0], value.replace("1D", "10D"))
     assert (refused.error, str(most) in refused.message) == (E.POLICY_VIOLATION, True)
-    monkeypatch.setattr(configs, "SCOPE_BYTES_MAX", 1)  # as if an older version had kept more than this one
+    monkeypatch.setattr(configs, "SCOPE_BYTES_MAX", 1)  # as if an older version had stored more
     assert put(names[0], value.replace("2H", "3H")).error == E.NONE
     assert alter(world, (key, Op.DELETE, None), scope=scope, name=names[0]).error == E.NONE
 
@@ -374,7 +375,7 @@ def test_settings_of_a_former_broker_can_be_deleted(world: World) -> None:
 
 
 def test_unclean_election_setting_of_one_broker_has_no_effect(world: World) -> None:
-    """As in Kafka; the cluster's value counts, or the topic's (ADR 0010)."""
+    """As in Kafka; the value of the topic or the cluster applies (ADR 0010)."""
     world.brokers(1, 2)
     change = ("unclean.leader.election.enable", Op.SET, "true")
     assert alter(world, change, scope=Scope.BROKER, name="1").error == E.NONE

@@ -23,7 +23,7 @@ World = Any
 
 @pytest.fixture
 def three(world: World) -> World:
-    """A partition on 1, 2 and 3, all in sync, that commits with two."""
+    """A partition on brokers 1, 2 and 3, all in sync, with min.insync.replicas=2."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
     return world
@@ -56,7 +56,7 @@ def test_leader_shrinks_and_expands_its_in_sync_set(three: World) -> None:
 
 
 def test_request_for_the_current_in_sync_set_raises_only_the_partition_epoch(three: World) -> None:
-    """Earlier proposals, whose outcome the leader does not know, cannot be carried out after it."""
+    """So that earlier requests with an unknown outcome cannot take effect later."""
     before = three.partition()
     assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
     assert three.partition() == replace(before, partition_epoch=before.partition_epoch + 1)
@@ -137,7 +137,7 @@ def test_unknown_topics_and_partitions(three: World) -> None:
 
 def test_replicas_that_leave_below_the_minimum_stay_eligible_until_it_is_reached_again(three: World) -> None:
     three.in_sync(1, 2)
-    assert state(three) == (1, (1, 2), ())  # two commit: 3 begins to miss what they do
+    assert state(three) == (1, (1, 2), ())  # two still commit, so 3 lacks their records
     three.in_sync(1)
     assert state(three) == (1, (1,), (2,))
     three.in_sync(1, 3)
@@ -201,7 +201,7 @@ def test_replica_on_unknown_directories_is_not_eligible(
 
 @pytest.fixture
 def keeping(world: World) -> World:
-    """As `three`, of brokers that keep their epochs. 1 alone is in sync, and 2 and 3 are eligible."""
+    """Like `three`, with brokers that record their epochs. Only 1 is in sync; 2 and 3 are eligible."""
     for broker_id in (1, 2, 3):
         world.register(broker_id, previous_epoch=-1)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
@@ -211,7 +211,7 @@ def keeping(world: World) -> World:
 
 
 def test_replica_on_a_copy_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> None:
-    """Its directory was put back: since it was copied, the broker served under another epoch (KIP-966)."""
+    """Its directory was restored from a copy that is older than the last epoch of the broker (KIP-966)."""
     three = keeping
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served)
@@ -235,7 +235,7 @@ def restart_keeping(world: World, broker_id: int, previous_epoch: int = -1) -> c
 
 
 def test_first_start_after_an_upgrade_keeps_replicas_eligible(three: World) -> None:
-    """The log was written by a version that noted no broker epochs, and markers of clean stops say -1."""
+    """The log is of a version that recorded no broker epochs, and the directories record -1."""
     payloads = []
     for payload in three.log:
         records = msgspec.msgpack.decode(payload)
@@ -254,7 +254,7 @@ def test_first_start_after_an_upgrade_keeps_replicas_eligible(three: World) -> N
 
 
 def test_replayed_log_and_old_snapshot_give_the_same_image(three: World) -> None:
-    """A snapshot of a version that noted no broker epochs, and the log from there on."""
+    """A snapshot of a version that recorded no broker epochs, and the log after it."""
     whole = msgspec.msgpack.decode(encode_image(three.image))
     fields = BrokerImage.__struct_fields__
     for broker in whole[4]:
@@ -270,7 +270,7 @@ def test_replayed_log_and_old_snapshot_give_the_same_image(three: World) -> None
 
 
 def test_broker_that_gets_a_secret_stays_eligible(world: World) -> None:
-    """Until then it was the only broker of a quorum of one, and kept no epochs."""
+    """Before, it was the only broker of a quorum of one, and recorded no epochs."""
     world.register(1, incarnation=11)
     world.create("t")
     assert restart_keeping(world, 1).message is None
@@ -280,13 +280,13 @@ def test_broker_that_gets_a_secret_stays_eligible(world: World) -> None:
 
 
 def test_broker_that_recorded_no_epoch_for_a_while_stays_eligible(keeping: World) -> None:
-    """It was put back to an older version for a while."""
+    """It was downgraded to an older version for a while."""
     keeping.register(2, incarnation=22)
     assert restart_keeping(keeping, 2).message is None
 
 
 def test_epoch_in_which_a_broker_was_never_unfenced_is_ignored(keeping: World) -> None:
-    """A process that dies before it serves has not written its epoch down, and has acknowledged nothing."""
+    """A process that dies while it is fenced has recorded no epoch and acknowledged nothing."""
     three = keeping
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served, start_fenced=True)
@@ -314,7 +314,7 @@ def test_killed_process_without_power_loss_stays_eligible(three: World) -> None:
 def test_lower_min_insync_replicas_ends_eligibility_at_once(three: World) -> None:
     three.in_sync(1)
     assert configure(three, "min.insync.replicas", "1") == E.NONE
-    assert state(three) == (1, (1,), ())  # from here on 1 commits alone
+    assert state(three) == (1, (1,), ())  # now 1 commits alone
 
 
 def test_min_insync_replicas_is_the_topics_or_else_the_clusters(world: World) -> None:
@@ -356,14 +356,14 @@ def test_first_broker_stores_the_defaults_of_elections(world: World) -> None:
     [
         ({}, (True, True), (2, True)),
         ({}, (True, False), (2, False)),
-        ({"min.insync.replicas": "3"}, (True, True), (3, False)),  # safe rather than as before
+        ({"min.insync.replicas": "3"}, (True, True), (3, False)),  # the safer value
         ({"unclean.leader.election.enable": "true"}, (False, False), (2, True)),
     ],
 )
 def test_cluster_of_an_older_version_keeps_its_defaults(
     world: World, set_before: dict[str, str], unclean: tuple[bool, bool], after: tuple[int, bool]
 ) -> None:
-    """Its log has no such settings of the cluster, and brokers that registered with different ones."""
+    """Its log has no cluster settings, and brokers that registered with different values."""
     registered = [
         r.RegisterBroker(
             broker_id=one,
@@ -436,7 +436,7 @@ def test_no_unclean_election_unless_allowed(three: World) -> None:
     assert configure(three, "unclean.leader.election.enable", "true") == E.NONE
     assert state(three) == (3, (3,), ())
     three.fence(1, fenced=False)
-    assert state(three) == (3, (3,), ())  # what 1 holds may differ: it follows
+    assert state(three) == (3, (3,), ())  # the log of 1 may differ, so it follows
 
 
 def test_unclean_election_can_be_a_cluster_setting(world: World) -> None:
@@ -455,7 +455,7 @@ def test_preferred_leaders_are_elected_beyond_the_imbalance_percentage(world: Wo
     assert rebalance(world.image) is None
     world.fence(1)
     world.fence(1, fenced=False)
-    assert rebalance(world.image) is None  # none of them can yet
+    assert rebalance(world.image) is None  # no preferred leader is in sync yet
     for number in range(0, 20, 2):
         world.in_sync(1, 2, number=number)
     assert len(rebalance(world.image, limit=3).partitions) == 3
@@ -488,7 +488,7 @@ def test_stopping_broker_hands_over_and_joins_no_in_sync_set(three: World) -> No
 def test_stopping_broker_leads_until_another_can_take_over(three: World) -> None:
     three.in_sync(1)
     three.create("alone", assignments=((0, (1,)),))
-    assert stop(three, 1).leads == 1  # nobody else has "alone"
+    assert stop(three, 1).leads == 1  # no other broker has a replica of "alone"
     assert state(three) == (1, (1,), (2, 3))
     outcome = three.in_sync(1, 2).partitions[0]
     assert (outcome.error, outcome.leader) == (E.NEW_LEADER_ELECTED, 2)

@@ -1,4 +1,4 @@
-"""AlterQuotas: what is stored, what is refused, and that an entity changes wholly or not at all."""
+"""AlterQuotas: what is stored, what is refused, and that an entity changes completely or not at all."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Moving partitions (KIP-455), and the version of the formats."""
+"""Partition reassignment (KIP-455), and the format version."""
 
 import uuid
 from typing import Any
@@ -18,7 +18,7 @@ World = Any
 
 @pytest.fixture
 def pair(world: World) -> World:
-    """A partition on 1 and 2, in a cluster of 1 to 5."""
+    """A partition on brokers 1 and 2, in a cluster of brokers 1 to 5."""
     world.brokers(1, 2, 3, 4, 5)
     world.create("t", assignments=((0, (1, 2)),))
     return world
@@ -26,7 +26,7 @@ def pair(world: World) -> World:
 
 @pytest.fixture
 def safe_pair(world: World) -> World:
-    """As `pair`, and min.insync.replicas is 2."""
+    """Like `pair`, with min.insync.replicas=2."""
     world.brokers(1, 2, 3, 4, 5)
     world.create("t", assignments=((0, (1, 2)),), configs=(("min.insync.replicas", "2"),))
     return world
@@ -50,7 +50,7 @@ def test_reassignment_completes_when_all_new_replicas_are_in_sync(pair: World) -
     assert (outcome.error, outcome.in_sync, outcome.leader) == (E.NONE, (3, 1), 1)
     partition = pair.partition()
     assert (partition.replicas, partition.adding, partition.removing) == ((3, 1), (), ())
-    assert partition.leader_epoch == 1  # 2 must not be counted any more
+    assert partition.leader_epoch == 1  # so that the leader stops counting 2
     assert list(under_way(pair.image)) == []
 
 
@@ -114,7 +114,7 @@ def test_change_of_the_replication_factor_can_be_refused(pair: World) -> None:
     assert keeping(1, 2, 3) == E.INVALID_REPLICATION_FACTOR
     assert keeping(1) == E.INVALID_REPLICATION_FACTOR
     assert pair.partition().adding == ()
-    assert move(pair, 3, 4, 5) == E.NONE  # five replicas for now, three in the end
+    assert move(pair, 3, 4, 5) == E.NONE  # five replicas during the move, three after it
     assert keeping(1, 2) == E.INVALID_REPLICATION_FACTOR
     assert keeping(1, 2, 3) == E.NONE
 
@@ -155,7 +155,7 @@ def test_cancellation_that_removes_all_in_sync_replicas_is_refused(pair: World) 
 def test_replicas_needed_for_min_insync_replicas_cannot_be_removed(
     safe_pair: World, back: tuple[int, ...] | None
 ) -> None:
-    """2 is away, and what 1 and 3 commit meanwhile is nowhere else."""
+    """2 is down, and only 1 and 3 have the records that they commit."""
     move(safe_pair, 1, 2, 3)
     safe_pair.fence(2)
     assert safe_pair.partition().eligible == (2,)
@@ -165,7 +165,7 @@ def test_replicas_needed_for_min_insync_replicas_cannot_be_removed(
     assert outcome.error == E.INVALID_REPLICA_ASSIGNMENT
     assert "only [1]" in outcome.message and "keep [3]" in outcome.message
     assert (safe_pair.partition().replicas, safe_pair.partition().in_sync) == ((1, 2, 3), (1, 3))
-    assert move(safe_pair, 1, 3, 4) == E.NONE  # it may go elsewhere if 3 stays
+    assert move(safe_pair, 1, 3, 4) == E.NONE  # allowed, because 3 stays
 
 
 def test_added_replicas_can_be_removed_if_enough_others_are_complete(safe_pair: World) -> None:
@@ -175,7 +175,7 @@ def test_added_replicas_can_be_removed_if_enough_others_are_complete(safe_pair: 
     assert (safe_pair.partition().in_sync, safe_pair.partition().eligible) == ((1,), (2,))
     move(safe_pair, 1, 2, 3)
     safe_pair.in_sync(1, 3)
-    assert move(safe_pair, 1) == E.NONE  # a partition with one replica counts on that one
+    assert move(safe_pair, 1) == E.NONE  # a single replica needs only itself
     assert safe_pair.partition().in_sync == (1,)
 
 

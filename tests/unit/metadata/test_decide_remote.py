@@ -1,4 +1,4 @@
-"""Copies, the manifest, the log start and the delete queue: the rules that keep remote data whole."""
+"""Copies, the manifest, the log start and the delete queue: the invariants of remote data."""
 
 import uuid
 from typing import Any
@@ -134,7 +134,7 @@ def test_successive_copies_run_concurrently_and_finish_in_order(
     tiered.start_copy("t", 1, 0, 9)
     tiered.start_copy("t", 2, 10, 19)
     assert tiered.start_copy("t", 3, 21, 29).error == E.INVALID_REQUEST
-    tiered.copy("t", 9, 0, 9)  # the leader began anew: what followed the old attempt goes with it
+    tiered.copy("t", 9, 0, 9)  # the leader starts over, which also abandons the copies after the old attempt
     assert queued(tiered) == {1, 2}
     assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.INVALID_REQUEST
 
@@ -264,7 +264,7 @@ def test_spill_replaces_exactly_the_oldest_entries(tiered: World) -> None:
 
 
 def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> None:
-    """Put and never committed, it would be an orphan; committed, it must not be deleted."""
+    """Without a commit it would become an orphan; after the commit it must not be deleted."""
     tiered.copy("t", 1, 0, 9)
     entry = tiered.remote("t").entries[0]
     page = PageRef(
@@ -287,7 +287,7 @@ def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> Non
 
 
 def start_deletes(world: World, grace_ms: int) -> set[int]:
-    """Ids of the lines that are marked afterwards."""
+    """Ids of the deletions that are marked afterwards."""
     assert world.do(c.StartRemoteDeletes(grace_ms=grace_ms)).error == E.NONE
     return {one.int for one in world.image.deleting}
 
@@ -340,7 +340,7 @@ def test_unfinished_page_is_not_marked_before_its_time_has_passed(tiered: World)
 
 
 def test_page_in_the_manifest_cannot_be_announced_again(tiered: World) -> None:
-    """The command may arrive twice: it would put a page that is in use into the delete queue."""
+    """A repeated command would put a page that is in use into the delete queue."""
     tiered.copy("t", 1, 0, 9)
     start_spill(tiered, 901)
     assert commit_spill(tiered, page_of(tiered, 901)) == E.NONE
@@ -349,7 +349,7 @@ def test_page_in_the_manifest_cannot_be_announced_again(tiered: World) -> None:
 
 
 def page_of(world: World, number: int) -> PageRef:
-    """Of the oldest entry."""
+    """The page of the oldest entry."""
     oldest = world.remote("t").entries[0]
     return PageRef(
         uuid=uuid.UUID(int=number),

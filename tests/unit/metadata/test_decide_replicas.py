@@ -1,4 +1,4 @@
-"""What brokers tell of their replicas: disks that failed (KIP-858) or are full, and logs that begin anew."""
+"""Replica reports of brokers: failed disks (KIP-858), full disks and emptied logs."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ World = Any
 
 @pytest.fixture
 def three(world: World) -> World:
-    """Two partitions on 1, 2 and 3, all in sync, the first led by 1, the second by 2; one replica may do."""
+    """Two partitions on brokers 1, 2 and 3, all in sync, led by 1 and 2, with min.insync.replicas=1."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)), (1, (2, 1, 3))))
     return world
@@ -35,7 +35,7 @@ def state(world: World, number: int = 0) -> tuple[int, tuple[int, ...]]:
 
 
 def restart(world: World, broker_id: int, **more: Any) -> None:
-    """As a broker of a cluster does: registers fenced; it is let in by `fence(fenced=False)`."""
+    """Register fenced, like a broker of a cluster; `fence(fenced=False)` unfences it."""
     incarnation = world.image.index + 1000
     assert not world.register(broker_id, incarnation=incarnation, start_fenced=True, **more).error
 
@@ -110,7 +110,7 @@ def test_unclean_election_skips_failed_disks(three: World) -> None:
 
 
 def test_replica_on_a_failed_disk_is_not_eligible(world: World) -> None:
-    """It may be what was eligible (KIP-966), but after its return nobody knows."""
+    """It was eligible (KIP-966), but its log after the return is unknown."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "2"),))
     world.in_sync(1, 2)
@@ -175,7 +175,7 @@ def test_repeated_report_of_disk_space_changes_nothing(three: World, kind: str) 
 
 
 def test_leadership_does_not_return_with_the_disk_space(three: World) -> None:
-    """A disk that is full now and then would take it back and forth."""
+    """Otherwise it would move back and forth with a disk that is full now and then."""
     report(three, 1, 0, kind="full")
     assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
     assert rebalance(three.image) is None
@@ -208,7 +208,7 @@ def test_full_leader_hands_over_once_an_in_sync_replica_has_space(three: World) 
 
 
 def test_full_replica_is_eligible_and_elected_last(world: World) -> None:
-    """It has all that is committed: reads go on there when the others are gone."""
+    """It has all committed records, so it serves reads when the others are down."""
     world.brokers(1, 2, 3)
     world.create("t", assignments=((0, (1, 2, 3)),), configs=(("min.insync.replicas", "3"),))
     report(world, 1, 0, kind="full")
@@ -249,7 +249,7 @@ def test_mark_of_a_removed_replica_is_cleared(three: World) -> None:
     assert three.partition().full == ()
 
 
-# --- a log that begins anew
+# --- emptied logs
 
 
 def wiped(world: World, broker_id: int, *numbers: int) -> None:
@@ -316,7 +316,7 @@ def test_partition_with_only_empty_replicas_gets_a_leader(three: World) -> None:
 
 
 def test_only_replica_leads_although_it_is_empty(world: World) -> None:
-    """As nobody else holds anything, there is nothing to wait for."""
+    """No other replica has records, so waiting is pointless."""
     world.brokers(1, 2)
     world.create("t", assignments=((0, (1,)),))
     wiped(world, 1, 0)

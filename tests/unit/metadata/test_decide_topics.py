@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics: every error that a client can get, and what success leaves."""
+"""Creation, growth and deletion of topics: every error, and the records after a success."""
 
 import uuid
 from typing import Any
@@ -217,7 +217,7 @@ def test_topic_that_is_created_again_gets_a_new_id(world: World) -> None:
 
 
 def test_topics_after_an_oversized_one_are_not_placed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take as long to place them as to keep them."""
+    """Placing their partitions would take long."""
     monkeypatch.setattr(topics, "MAX_RECORDS_PER_COMMAND", 500)
     world.brokers(1)
     asked = tuple(c.NewTopic(name=f"t{number}", partitions=100) for number in range(50))

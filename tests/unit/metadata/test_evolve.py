@@ -1,4 +1,4 @@
-"""What records mean, where `decide` alone does not show it."""
+"""Effects of records that tests of `decide` do not show."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Plans that empty a broker or even brokers out."""
+"""Plans that drain a broker or balance brokers."""
 
 from collections import Counter
 from typing import Any
@@ -20,7 +20,7 @@ def held(world: World) -> Counter[int]:
 
 
 def carry_out(world: World, command: c.Reassign) -> None:
-    """Submits it, and lets all who are to join catch up."""
+    """Submit the plan, and let all new replicas catch up."""
     assert all(one.error == 0 for one in world.do(command).partitions)
     for name, number, _ in command.changes:
         partition = world.partition(name, number)

@@ -1,4 +1,4 @@
-"""Where replicas go: hosts, zones, load."""
+"""Replica placement: hosts, zones and load."""
 
 from collections import Counter
 from typing import Any
