@@ -54,7 +54,7 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
             others = online  # the only member, and unfenced
         ineligible = NO_BROKERS if complete else frozenset({broker_id})
         return build_partition_change(
-            partition, others, rules, ineligible=ineligible, restarted_leader=broker_id
+            partition, others, rules, ineligible=ineligible, restarted_broker=broker_id
         )
 
     return _each(image, lambda partition: broker_id in partition.replicas, restarted)

@@ -31,13 +31,13 @@ def build_partition_change(
     *,
     ineligible: frozenset[int] = NO_BROKERS,
     elect_preferred: bool = False,
-    restarted_leader: int = NO_LEADER,
+    restarted_broker: int = NO_LEADER,
 ) -> PartitionImage:
     """Returns `before` itself if nothing changes.
 
     `wanted`: replicas, adding, removing, in-sync set, offline, emptied and full as they should be. An empty
     in-sync set stands for any replica that has all committed records. `ineligible`: brokers that may have
-    lost data. `elect_preferred`: elect the preferred leader if it is in sync. `restarted_leader`: a broker
+    lost data. `elect_preferred`: elect the preferred leader if it is in sync. `restarted_broker`: a broker
     that restarted; if it is the leader, the leader epoch grows.
     """
     after = _cleared_marks(before, _completed(wanted))
@@ -66,7 +66,7 @@ def build_partition_change(
         eligible = [one for one in replicas if one in complete and one not in in_sync]
     else:
         eligible = []
-    return _with_epochs(before, after, in_sync, leader, tuple(eligible), restarted_leader)
+    return _with_epochs(before, after, in_sync, leader, tuple(eligible), restarted_broker)
 
 
 def _with_epochs(
@@ -75,11 +75,11 @@ def _with_epochs(
     in_sync: tuple[int, ...],
     leader: int,
     eligible: tuple[int, ...],
-    restarted_leader: int,
+    restarted_broker: int,
 ) -> PartitionImage:
     """The removal of a replica also starts a leader epoch, so that the leader stops counting it (KIP-704)."""
     removed = not set(before.replicas) <= set(after.replicas)
-    new_leader_epoch = leader != before.leader or removed or leader == restarted_leader != NO_LEADER
+    new_leader_epoch = leader != before.leader or removed or leader == restarted_broker != NO_LEADER
     last_leader = NO_LEADER
     if leader == NO_LEADER:
         last_leader = before.leader if before.leader != NO_LEADER else before.last_leader
@@ -141,8 +141,7 @@ def _last_in_sync(
 
 
 def _without_full(in_sync: tuple[int, ...], full: tuple[int, ...], rules: ElectionRules) -> tuple[int, ...]:
-    """Remove replicas on full disks, which would hold up the high watermark, unless none of the others may
-    lead."""
+    """Remove replicas on full disks, which hold up the high watermark, unless no other one may lead."""
     others = tuple(one for one in in_sync if one not in full)
     return in_sync if rules.may_lead.isdisjoint(others) else others
 

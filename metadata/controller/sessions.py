@@ -46,8 +46,7 @@ class _Session:
 
 
 class HeartbeatDecision(NamedTuple):
-    """The reply to a heartbeat, or a command to submit first. Then the reply is `reply()` on the new
-    image."""
+    """The reply to a heartbeat, or a command to submit before `reply()` on the new image."""
 
     reply: HeartbeatReply
     command: FenceBroker | StopBroker | None
@@ -83,8 +82,7 @@ class BrokerSessions:
             session.until_ms += for_ms
 
     def fence_expired(self, image: ClusterImage, now_ms: int) -> tuple[FenceBroker, ...]:
-        """Commands to fence brokers whose session has expired. Brokers that registered since get a
-        session."""
+        """Commands to fence brokers whose session has expired. Newly registered ones get a session."""
         commands = []
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
