@@ -51,13 +51,13 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tiering import Tiering
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.core.follower import StartFromTier
-from tierlog.broker.replication.dynamic_settings import RunningSettings
+from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.broker.storage.unclean_restart import (
     boot_id,
@@ -100,7 +100,7 @@ class Broker(Foundation):
         network: Network | None = None,
     ) -> None:
         super().__init__(settings, files=files, clock=clock, rng=rng)
-        self.running = RunningSettings(settings)
+        self.running = DynamicSettings(settings)
         self.network: Network = network or TcpNetwork()
         self.objects = objects
 
@@ -184,7 +184,7 @@ class Broker(Foundation):
             self.clock,
             self.tasks,
             self.rng,
-            moved=self.purgatory.touch,
+            on_change=self.purgatory.touch,
             fatal=self._fatal,
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
@@ -195,7 +195,7 @@ class Broker(Foundation):
         self.alter_partition_manager = AlterPartitionManager(
             settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
-        self.reports = ReplicaReports(
+        self.reports = ReplicaReporter(
             settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
         self.repair = LogRepair(
@@ -204,13 +204,13 @@ class Broker(Foundation):
             self.replicas,
             self.clock,
             self.tasks,
-            None if self._is_alone else self.reports.tell_empty,
+            None if self._is_alone else self.reports.report_empty,
             None if self._is_alone else self.network,
         )
 
     async def _start_replicas(self) -> None:
         opened = self.metadata.image
-        await self.replicas.open_all(opened, None if self._is_alone else self.reports.tell_empty)
+        await self.replicas.open_all(opened, None if self._is_alone else self.reports.report_empty)
         if not (self._is_alone or self.directories.offline or self.replicas.offline_count):
             record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
@@ -221,8 +221,8 @@ class Broker(Foundation):
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
-        self.replicas.went_offline += [self.groups.replicas_changed, self.tiering.driver.wake_all]
-        self.replicas.came += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        self.replicas.offline_listeners += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        self.replicas.creation_listeners += [self.groups.replicas_changed, self.tiering.driver.wake_all]
         settings = self.running.now
         self.log_maintenance = LogMaintenance(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
@@ -255,7 +255,7 @@ class Broker(Foundation):
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_alone:
-            await self.reports.tell_first()
+            await self.reports.report_at_start()
         await self.lifecycle.enter()
         self.admin_node.serve(
             Serving(
@@ -410,7 +410,7 @@ class Broker(Foundation):
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
         if not self._is_alone:
-            self.replicas.went_offline.append(partial(clear_boot_id, self.files, directories))
+            self.replicas.offline_listeners.append(partial(clear_boot_id, self.files, directories))
         self.lifecycle.start()
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:

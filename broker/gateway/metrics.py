@@ -162,7 +162,7 @@ def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
 
 def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
     by_topic: defaultdict[str, Traffic] = defaultdict(lambda: NO_TRAFFIC)
-    everything = replicas.former_traffic
+    everything = replicas.removed_traffic
     for some in _slices(replicas):
         yield PAUSE
         for replica in some:

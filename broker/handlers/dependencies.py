@@ -17,7 +17,7 @@ from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.remote import RemoteReader
-from tierlog.broker.replication.dynamic_settings import RunningSettings
+from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
@@ -45,7 +45,7 @@ class Dependencies:
     producer_ids: ProducerIds
     clock: Clock
     tasks: TaskGroup
-    running: RunningSettings | None = None  # None: settings stay as they were at the start
+    running: DynamicSettings | None = None  # None: settings stay as they were at the start
     remote: RemoteReader | None = None
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories
     quotas: ClientQuotas = field(default_factory=ClientQuotas)

@@ -147,7 +147,7 @@ async def made(deps: Dependencies, timeout_ms: int) -> None:
     """Waits, so that what was created can be used at once; but not for ever for a disk."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-            await deps.replicas.made()
+            await deps.replicas.wait_until_created()
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -90,7 +90,7 @@ class DirectoryMoves:
             granted_to_others=self._granted_to_others,
         )
         self._stopping = False
-        replicas.dropped.append(self._dropped)
+        replicas.removal_listeners.append(self._dropped)
 
     @property
     def under_way(self) -> list[DirectoryMove]:

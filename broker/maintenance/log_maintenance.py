@@ -78,7 +78,7 @@ class LogMaintenance:
         self._repeat("room", ROOM_CHECK_MS, self.recheck_full)
         self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
-        self._repeat("missing", checkpoint_ms, self._replicas.make_missing)
+        self._repeat("missing", checkpoint_ms, self._replicas.retry_missing)
         for directory in self._replicas.directories.all:
             flush_due, checkpoint = partial(self.flush_due, directory), partial(self.checkpoint, directory)
             self._repeat(f"flush {directory.path}", settings.log_flush_scheduler_interval_ms, flush_due)
@@ -163,7 +163,7 @@ class LogMaintenance:
         await self._release_reserved()
         metadata = None if has_reserve else self._settings.metadata_directory
         if await asyncio.to_thread(directories.recheck_full, metadata):
-            await self._replicas.make_missing()
+            await self._replicas.retry_missing()
 
     async def _release_reserved(self) -> None:
         """Free the space reserved ahead of appends on full disks."""

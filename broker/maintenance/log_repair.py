@@ -233,7 +233,7 @@ class LogRepair:
         if not held_still:
             replica.holds_still = True
             if replica.follows:
-                self._replicas.fetch_anew(replica)
+                self._replicas.restart_fetching(replica)
         if self._broker_id in (*partition.in_sync, *partition.eligible):
             await self._report_lost([(replica.topic_id, replica.name.partition)])
             return False
@@ -295,4 +295,4 @@ class LogRepair:
         if replica.holds_still:
             replica.holds_still = False
             if replica.follows and self._replicas.holds(replica):
-                self._replicas.fetch_anew(replica)
+                self._replicas.restart_fetching(replica)

@@ -69,7 +69,7 @@ class Scrubber:
         """Part of the logs that the current pass has checked; 1 between two passes."""
 
     def start(self) -> None:
-        self._replicas.suspected = self.suspect
+        self._replicas.on_suspected_damage = self.suspect
         self._running = [
             self._tasks.repeat("scrub logs", self._turn),
             self._tasks.repeat("look for damage", self._check_suspects),

@@ -1,9 +1,9 @@
-"""Writes what the replicas of a log directory know of themselves into its checkpoint files.
+"""Checkpoint writer: writes the checkpoint files of the log directories.
 
-Recovery points, log starts and high watermarks go together; up to where a log is compacted has a file of its
-own. Rows of logs that are not open are kept as they were. Once a log was cut, its row on disk may call
-durable what is not: that is put right at once. Owned by the replica manager; called by log maintenance,
-the cleaner, followers and DeleteRecords.
+Recovery points, log start offsets and high watermarks are written together; the cleaner's checkpoint has its
+own file. Rows of logs that are not open stay as they were. After a truncation the recovery point on disk may
+be above the log's durable end, so it is lowered at once. Owned by the replica manager; called by log
+maintenance, the cleaner, followers and DeleteRecords.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.log_dir import CheckpointRow, LogDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
 
-AGAIN_S = 1.0
-"""After a file could not be written, which is logged."""
+RETRY_S = 1.0
+"""After a checkpoint file could not be written."""
 
 _log = structlog.get_logger("tierlog.checkpoints")
 
@@ -29,21 +29,21 @@ class CheckpointWriter:
         self,
         directories: LogDirectories,
         replicas: Mapping[TopicPartition, Replica],
-        making: Collection[TopicPartition],
+        creating: Collection[TopicPartition],
         tasks: TaskGroup,
     ) -> None:
-        """`replicas` and `making` (by threads, under a name that had another log) are those of the moment."""
+        """`replicas` and `creating` are live: the current replicas, and those which threads are creating."""
         self._directories = directories
         self._replicas = replicas
-        self._making = making
+        self._creating = creating
         self._tasks = tasks
         self._lowering: dict[LogDirectory, set[Replica]] = {}
         self.moving: dict[TopicPartition, LogDirectory] = {}
-        """Into which directory: what is known of them is kept there too, before they are there."""
+        """Target directories of moves. Checkpoints of these partitions are written to the target too."""
 
     async def write_for(self, names: Collection[TopicPartition]) -> set[TopicPartition]:
-        """All of it as it is now, durable when this returns, in the directories that hold `names`. Returns
-        those of `names` whose directory could not be written.
+        """Write the current checkpoints of the directories that hold `names`; durable when this returns.
+        Returns those of `names` whose directory could not be written.
         """
         places = {name: self._directories.directory_of(name) for name in names}
         directories = [directory for directory in self._directories.online if directory in places.values()]
@@ -52,20 +52,23 @@ class CheckpointWriter:
         return {name for name, place in places.items() if place in failed}
 
     async def write(self, directory: LogDirectory) -> bool:
-        """Of all logs in a directory; False if it could not be written."""
-        cut: list[tuple[Replica, int]] = []
-        write = partial(directory.write_checkpoints, partial(self._rows, directory, self._replicas, cut))
+        """Write the checkpoints of all logs in a directory. Returns False if that failed."""
+        truncated: list[tuple[Replica, int]] = []
+        write = partial(
+            directory.write_checkpoints, partial(self._rows, directory, self._replicas, truncated)
+        )
         try:
             await directory.run(write)
         except OSError as failure:
             _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
             return False
-        for replica, cuts in cut:
-            replica.checkpointed(cuts)
+        for replica, truncations in truncated:
+            replica.checkpointed(truncations)
         return True
 
     def lower(self, replica: Replica) -> None:
-        """Soon, off the loop, for a replica that owes a checkpoint; its listeners hear of it."""
+        """Write the checkpoint of a truncated replica soon, in a thread. Its listeners are called
+        afterwards."""
         directory = self._directories.directory_of(replica.name)
         if directory is None:
             return
@@ -76,23 +79,22 @@ class CheckpointWriter:
 
     async def _lower(self, directory: LogDirectory) -> None:
         try:
-            while directory.failure is None and any(map(self._owes, self._lowering[directory])):
+            while directory.failure is None and any(map(self._must_write, self._lowering[directory])):
                 if not await self.write(directory):
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(RETRY_S)
         finally:
             del self._lowering[directory]
 
-    def _owes(self, replica: Replica) -> bool:
+    def _must_write(self, replica: Replica) -> bool:
         return replica.owes_checkpoint and self._replicas.get(replica.name) is replica
 
     def write_last(self, directory: LogDirectory, replicas: Mapping[TopicPartition, Replica]) -> None:
-        """In a thread, of replicas that are closed. Raises OSError."""
+        """Write the checkpoints of closed replicas at shutdown. Runs in a thread. Raises OSError."""
         directory.write_checkpoints(partial(self._rows, directory, replicas, []))
 
     async def write_cleaned(self, replica: Replica) -> None:
-        """Up to where the logs of a replica's directory are compacted, durable when this returns. Raises
-        OSError.
-        """
+        """Write the cleaner's checkpoint of the replica's directory; durable when this returns. Raises
+        OSError."""
         directory = self._directories.directory_of(replica.name)
         if directory is not None:
             await self.write_cleaned_of(directory)
@@ -105,17 +107,20 @@ class CheckpointWriter:
         self,
         directory: LogDirectory,
         replicas: Mapping[TopicPartition, Replica],
-        cut: list[tuple[Replica, int]],
+        truncated: list[tuple[Replica, int]],
     ) -> list[CheckpointRow]:
-        """May run in a thread. `cut` gets those that owe a checkpoint, and how often they had been cut."""
-        left = self._directories.unopened_checkpoints(directory, replicas)
-        rows = [row for row in left if row[0] not in self._making]  # of theirs the rows are a namesake's
+        """May run in a thread. Adds to `truncated` the replicas that need a checkpoint, with their number of
+        truncations so far."""
+        unopened = self._directories.unopened_checkpoints(directory, replicas)
+        rows = [row for row in unopened if row[0] not in self._creating]  # theirs are an earlier topic's
         for name in self._directories.partitions_in(directory):
             replica = replicas.get(name)
             if replica is not None:
                 if replica.owes_checkpoint:
-                    cuts = replica.log.flusher.truncations  # first: the next cut is another one
-                    cut.append((replica, cuts))
+                    truncations = (
+                        replica.log.flusher.truncations
+                    )  # read first: the log may be truncated again
+                    truncated.append((replica, truncations))
                 rows.append(CheckpointRow(name, *replica.checkpoint))
         coming = [replica for name in self._moving_into(directory) if (replica := replicas.get(name))]
         rows += [CheckpointRow(replica.name, *replica.checkpoint) for replica in coming]
@@ -123,13 +128,13 @@ class CheckpointWriter:
 
     def _cleaned(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """May run in a thread."""
-        found = dict[TopicPartition, int]()
+        cleaned = dict[TopicPartition, int]()
         for name in (*self._directories.partitions_in(directory), *self._moving_into(directory)):
             replica = self._replicas.get(name)
-            at = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
-            if at is not None:
-                found[name] = at
-        return found
+            offset = directory.checkpoints.cleaned_to(name) if replica is None else replica.log.cleaned_to
+            if offset is not None:
+                cleaned[name] = offset
+        return cleaned
 
     def _moving_into(self, directory: LogDirectory) -> list[TopicPartition]:
         return [name for name, target in tuple(self.moving.items()) if target is directory]

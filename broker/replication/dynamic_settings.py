@@ -1,8 +1,8 @@
-"""This node's settings as they are now: those it was started with, and what was set since (KIP-226).
+"""Dynamic settings: this node's current settings, from its start and the cluster image (KIP-226).
 
-Who needs them at every step asks for `now`; who keeps something that is made of them listens. Topics have
-theirs by `topic_configs`, throttles by `quotas.replication`: they go by topics too. Fed with each committed
-image by the composition root.
+Read `now` for each use, or add a listener to react to changes. Settings of topics come from `topic_configs`,
+and replication throttles from `quotas.replication`, as both also depend on topics. app.py calls `follow` with
+each committed image.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ from tierlog.metadata.records import ConfigScope
 _log = structlog.get_logger("tierlog.settings")
 
 
-class RunningSettings:
+class DynamicSettings:
     def __init__(self, at_start: NodeSettings) -> None:
         self._at_start = at_start
         self.now = at_start
         self._ignored: dict[str, tuple[str, str]] = {}
         self.listeners: list[Callable[[NodeSettings], None]] = []
-        """Called with the new settings when some have changed."""
+        """Called with the new settings after some have changed."""
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.configs is new.configs:
@@ -44,9 +44,9 @@ class RunningSettings:
             self._ignored = ignored
             for name, (own, counts) in ignored.items():
                 _log.warning(
-                    "a setting of this node has no effect: the cluster's value counts; change that with"
-                    " `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
-                    " --entity-default`, or take the node's own value out of its file and its settings",
+                    "a setting of this node has no effect, since the cluster's value applies; change that"
+                    " with `tierlog broker alter --config` or `kafka-configs --entity-type brokers"
+                    " --entity-default`, or remove the node's own value from its file and its settings",
                     setting=name,
                     here=own,
                     cluster=counts,
@@ -59,15 +59,15 @@ def settings_of(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
 
 
 def of_cluster(image: ClusterImage) -> Map[str, str]:
-    """What counts for all brokers, with min.insync.replicas and unclean election as the controller has them:
-    a leader must commit by the controller's number (KIP-966)."""
+    """The cluster-wide settings. min.insync.replicas and unclean.leader.election.enable always have the
+    controller's values, as a leader must commit by the same number as the controller elects by (KIP-966)."""
     least, unclean = cluster_defaults(image)
     texts = {MIN_IN_SYNC: str(least), UNCLEAN: str(unclean).lower()}
     return image.overrides(ConfigScope.CLUSTER, "").update(texts)
 
 
 def _differences(before: NodeSettings, now: NodeSettings) -> dict[str, str]:
-    """Name -> new value, as text."""
+    """Changed settings: name to new value, as text."""
     return {
         name: NODE_SETTINGS[name].text(value)
         for name in sorted(RUN_TIME_SETTINGS)

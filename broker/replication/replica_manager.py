@@ -1,12 +1,11 @@
-"""All replicas of this broker: made, led and removed as the cluster image says; recovered at start; given up
-with their directory.
+"""Replica manager: opens, creates and removes the replicas of this broker, as the cluster image says.
 
-The image is the only authority: `follow` is called with each committed one, before any handler sees it. Logs
-are opened in threads at start, and made there if they are many; small changes happen on the event loop, which
-owns replicas.
-Handlers look replicas up by name or by topic id; `moved` is told whenever one of them has something new.
-A log that cannot be read is offline until the next start, and so are all those of a directory that failed;
-`fatal` is told when no directory is left, or when the one with the metadata has failed.
+The image is the only authority: `follow` is called with each committed image before any handler sees it. The
+event loop owns the replicas. Threads open logs at start, and create many at once; a few are created on the
+loop. Handlers look up replicas by topic name or topic id. `on_change` is called whenever a replica has
+changed. A log that cannot be read stays offline until the next start, and so do all logs of a failed
+directory. `fatal` is called when no directory is left, or when the directory with the metadata has failed.
+Owned by app.py.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.checkpoint_writer import CheckpointWriter
-from tierlog.broker.replication.closing import Closing
 from tierlog.broker.replication.dynamic_settings import settings_of
+from tierlog.broker.replication.log_shutdown import LogShutdown
 from tierlog.broker.replication.partition_roles import PartitionRoles
-from tierlog.broker.replication.postponed_leads import PostponedLeads
+from tierlog.broker.replication.pending_leaders import PendingLeaders
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, flush_at_once
-from tierlog.broker.replication.replica_opening import Opened, ReplicaOpening
+from tierlog.broker.replication.replica_loader import Loaded, ReplicaLoader
 from tierlog.broker.replication.topic_configs import TopicConfigs
 from tierlog.broker.storage.disk_threads import chunks
 from tierlog.broker.storage.log_dir import DirectoryUnusable, LogDirectory
@@ -38,24 +37,25 @@ from tierlog.broker.storage.log_dirs import LogDirectories, holds
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 
-MADE_ON_LOOP = 64
-"""New partitions of one image that are made before anybody sees the image; more of them are made in
-threads.
-"""
+CREATED_ON_LOOP_MAX = 64
+"""New partitions of one image which are created on the loop, before handlers see the image. More than that
+are created in threads."""
 
-MADE_SIDE_BY_SIDE = 2
-"""In each directory: they mostly wait for its journal, and must leave the interpreter to the loop."""
+CONCURRENT_CREATIONS = 2
+"""In each directory. They mostly wait for the file system's journal, and must not keep the loop from
+running."""
 
 PROGRESS_EVERY = 1000
-"""Logs opened between two progress lines."""
+"""Logs opened between two progress messages."""
 
-OPENED_AT_A_TIME = 20
-"""Logs that a thread makes, or opens after a clean stop, before it tells the loop: telling takes longer."""
+OPEN_BATCH_SIZE = 20
+"""Logs that a thread creates, or opens after a clean shutdown, before it returns to the loop, which takes
+longer."""
 
-Opening = asyncio.Future[Opened]
-TellEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
+Opening = asyncio.Future[Loaded]
+ReportEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
-Moved = Callable[[TopicPartition], None]
+OnChange = Callable[[TopicPartition], None]
 _log = structlog.get_logger("tierlog.replicas")
 
 
@@ -68,71 +68,74 @@ class ReplicaManager:
         tasks: TaskGroup,
         rng: random.Random,
         *,
-        moved: Moved,
+        on_change: OnChange,
         fatal: Fatal = lambda what, failure: None,
         flusher: Callable[[Replica], None] = flush_at_once,
         roles: PartitionRoles | None = None,
     ) -> None:
         self.directories = directories
-        self.went_offline: list[Callable[[], None]] = []
-        """Called after partitions of this broker have gone offline."""
-        self.gave_up: list[Callable[[], None]] = []
-        """Called after partitions were given up until the next start, for whatever reason."""
-        self.dropped: list[Callable[[Replica], None]] = []
-        """Called as soon as a replica is here no more."""
-        self.came: list[Callable[[], None]] = []
-        """Called after partitions were made later than the image that has them."""
-        self.tell_damaged: Callable[[Replica], Awaitable[None]] | None = None
-        """Returns once it is known elsewhere that a log was damaged. None: of a broker that is alone."""
-        self.suspected: Callable[[Replica, int, str], None] = lambda replica, offset, why: None
-        """Told of an offset at which a log may be damaged, and why."""
-        self.former_traffic = NO_TRAFFIC
-        """Of replicas that are here no more, so that the broker's totals only grow."""
+        self.offline_listeners: list[Callable[[], None]] = []
+        """Called after a log directory has failed and its partitions are offline."""
+        self.failure_listeners: list[Callable[[], None]] = []
+        """Called after partitions have failed until the next start, for any reason."""
+        self.removal_listeners: list[Callable[[Replica], None]] = []
+        """Called as soon as a replica has been removed or has failed."""
+        self.creation_listeners: list[Callable[[], None]] = []
+        """Called after partitions were created in threads, later than the image that has them."""
+        self.report_damaged: Callable[[Replica], Awaitable[None]] | None = None
+        """Returns once the controller knows that the log was damaged. None for a standalone broker."""
+        self.on_suspected_damage: Callable[[Replica, int, str], None] = lambda replica, offset, why: None
+        """Called with an offset at which a log may be damaged, and the reason."""
+        self.removed_traffic = NO_TRAFFIC
+        """Traffic of removed replicas, so that the broker's totals never decrease."""
         self._settings = settings
         self._tasks = tasks
-        self._moved = moved
+        self._on_change = on_change
         self._fatal = fatal
         self._flusher = flusher
         self._roles = roles or PartitionRoles(settings.node_id, clock)
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
-        self._making: dict[TopicPartition, TopicImage] = {}  # by threads
-        self._something_made = asyncio.Event()
+        self._creating: dict[TopicPartition, TopicImage] = {}  # in threads
+        self._something_created = asyncio.Event()
         self._configs = TopicConfigs(settings)
-        self._opening = ReplicaOpening(
-            settings, directories, self._configs, clock, rng, buried=self._buried_anywhere
+        self._loader = ReplicaLoader(
+            settings, directories, self._configs, clock, rng, on_renamed=self._on_deleted_directory
         )
-        self._offline: dict[TopicPartition, str] = {}  # until the next start; and why
-        self._missing: dict[TopicPartition, bool] = {}  # not open for now (no room): whether one is at it
-        self._postponed = PostponedLeads(tasks, self._lead_again)
-        self.checkpoints = CheckpointWriter(directories, self._all, self._making, tasks)
+        self._offline: dict[TopicPartition, str] = {}  # until the next start; the reason
+        self._missing: dict[
+            TopicPartition, bool
+        ] = {}  # not open, as the disk is full: whether a retry is running
+        self._pending_leaders = PendingLeaders(tasks, self._retry_role)
+        self.checkpoints = CheckpointWriter(directories, self._all, self._creating, tasks)
 
     def __len__(self) -> int:
         return len(self._all)
 
     def __iter__(self) -> Iterator[Replica]:
-        """A copy: replicas may come and go while the caller waits."""
+        """Iterates over a copy, since replicas may be added and removed while the caller awaits."""
         return iter(list(self._all.values()))
 
     def get(self, topic: str | uuid.UUID, partition: int) -> Replica | None:
-        """The replica that leads the partition, by its topic's name or id; None if it is not here."""
+        """The local replica of a partition, by topic name or id; None if there is none."""
         return self._replicas.get((topic, partition))
 
     def holds(self, replica: Replica) -> bool:
-        """Whether the replica still serves; not so after its topic was deleted."""
+        """Whether the replica is still in use; False after its topic was deleted or its log failed."""
         return self._all.get(replica.name) is replica
 
     def replicas_in(self, directory: LogDirectory) -> list[Replica]:
         return [replica for replica in self._all.values() if replica.room is directory]
 
     def is_offline(self, name: TopicPartition) -> bool:
-        """Whether a replica of it is placed here and cannot serve: its log or its directory has failed."""
+        """Whether the partition has a replica here which is not open, or whose log or directory has
+        failed."""
         return name in self._offline or name in self._missing
 
     @property
-    def given_up(self) -> list[TopicPartition]:
-        """Those that cannot serve before the next start."""
+    def failed_partitions(self) -> list[TopicPartition]:
+        """Partitions which are offline until the next start."""
         return list(self._offline)
 
     @property
@@ -141,15 +144,16 @@ class ReplicaManager:
 
     # -- start and stop --
 
-    async def open_all(self, image: ClusterImage, tell_empty: TellEmpty | None = None) -> None:
-        """Opens what the image places here, in threads; sets aside what it does not know. Of what it places
-        here nothing may be found, on directories that all serve: `tell_empty` returns once that is known
-        elsewhere, and only then is any of it made; a later start finds an empty log, and has nothing to tell.
-        None: of a broker that is alone.
+    async def open_all(self, image: ClusterImage, report_empty: ReportEmpty | None = None) -> None:
+        """Open the replicas that the image places here, in threads; rename directories that the image lacks.
+
+        A replica may be nowhere on the directories, although all are online. `report_empty` returns once the
+        controller knows that; only then are such replicas created, since the next start finds an empty log
+        and has nothing to report. None for a standalone broker.
         """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
-            directory.on_failure = self._failed_anywhere
+            directory.on_failure = self._on_directory_failure
         for directory in self.directories.online:
             try:
                 directory.load_checkpoints()
@@ -163,26 +167,28 @@ class ReplicaManager:
             if self._settings.node_id in partition.replicas
         }
         ids = {name: topic.topic_id for name, topic in wanted.items()}
-        refused, aside = self.directories.find(ids, may_be_missing=tell_empty is not None)
+        refused, aside = self.directories.find(ids, may_be_missing=report_empty is not None)
         for target in aside:
-            _log.warning("the cluster does not know this partition; kept aside", directory=str(target))
+            _log.warning(
+                "the cluster does not know this partition; its directory was renamed", directory=str(target)
+            )
         for name, why in refused.items():
-            self._give_up(name, why)
+            self._mark_failed(name, why)
         empty = [
             (topic.topic_id, name.partition)
             for name, topic in wanted.items()
             if name not in refused and self.directories.directory_of(name) is None
         ]
-        if tell_empty is not None:
-            await tell_empty(empty)
+        if report_empty is not None:
+            await report_empty(empty)
         await self._open_in_threads(image, {name: wanted[name] for name in wanted if name not in refused})
         for directory in self.directories.all:
             directory.mark_unclean()
-        self._image, self._opening.is_start = image, False
+        self._image, self._loader.is_start = image, False
         for topic in image.topics.values():
             self._apply_topic(image, topic)
         for directory, leftover in self.directories.deleted_partitions():
-            self._remove_grave(directory, leftover)
+            self._remove_directory(directory, leftover)
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:
@@ -194,18 +200,18 @@ class ReplicaManager:
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
         }
         opening = [
-            loop.run_in_executor(pool, self._opening.try_all, image, wanted, names)
+            loop.run_in_executor(pool, self._loader.load_all, image, wanted, names)
             for directory, pool in pools.items()
             for names in chunks(
                 [name for name in wanted if places[name] is directory],
-                OPENED_AT_A_TIME if directory.checkpoints.clean else 1,
+                OPEN_BATCH_SIZE if directory.checkpoints.clean else 1,
             )
         ]
         try:
-            await self._take_opened(opening, len(wanted))
+            await self._add_loaded(opening, len(wanted))
         except (Exception, asyncio.CancelledError):
-            # The start ends here, once threads are through with the logs that they are at; the loop, on which
-            # this node votes, goes on meanwhile.
+            # The start fails, after the threads have finished their current logs. The loop keeps running,
+            # since this node may be a voter.
             for pool in pools.values():
                 pool.shutdown(wait=False, cancel_futures=True)
             await asyncio.wait(opening)
@@ -214,18 +220,19 @@ class ReplicaManager:
             for pool in pools.values():
                 pool.shutdown(wait=False)
 
-    async def _take_opened(self, opening: Sequence[Opening], count: int) -> None:
+    async def _add_loaded(self, opening: Sequence[Opening], count: int) -> None:
         opened = logged = 0
         for future in asyncio.as_completed(opening):
             for name, replica in await future:
-                self._take(name, replica)
+                self._add_result(name, replica)
                 opened += 1
             if opened - logged >= PROGRESS_EVERY or opened == count:
                 _log.info("logs opened", opened=opened, of=count)
                 logged = opened
 
-    def _take(self, name: TopicPartition, opened: Replica | Exception) -> None:
-        """A replica comes in, or what kept it from that: want of room passes, the rest does not."""
+    def _add_result(self, name: TopicPartition, opened: Replica | Exception) -> None:
+        """Add a replica, or record why it could not be loaded. A full disk is temporary, other reasons are
+        not."""
         self._missing.pop(name, None)
         directory = self.directories.directory_of(name)
         if directory is not None and isinstance(opened, OSError):
@@ -233,83 +240,83 @@ class ReplicaManager:
         if directory is not None and directory.failure is not None:
             if isinstance(opened, Replica):
                 opened.close(clean=False)
-            self._give_up(name, directory.refusal or directory.failure)
+            self._mark_failed(name, directory.refusal or directory.failure)
         elif isinstance(opened, Replica):
-            self._adopt(opened)
+            self._add(opened)
         elif isinstance(opened, OSError):
             _log.error("cannot open a log for now", partition=str(name), error=str(opened))
             self._missing[name] = False
         else:
-            self._give_up(name, str(opened))
+            self._mark_failed(name, str(opened))
 
     async def close(self, *, clean: bool) -> None:
-        """Closes every log, in the threads of its directory; a directory whose logs all closed clean needs no
-        recovery. One that hangs is left as it is.
-        """
+        """Close every log, in the threads of its directory (`log_shutdown`)."""
         replicas = dict(self._all)
         self._all.clear()
         self._replicas.clear()
-        closing = Closing(
+        shutdown = LogShutdown(
             self.directories,
             self.checkpoints,
             replicas,
             frozenset({*self._offline, *self._missing}),
             self._settings.log_dirs_stop_timeout_ms / 1000,
         )
-        await asyncio.gather(*(closing.close_in(one, clean=clean) for one in self.directories.online))
+        await asyncio.gather(*(shutdown.close_in(one, clean=clean) for one in self.directories.online))
 
-    # -- trouble --
+    # -- failures --
 
-    def fetch_anew(self, replica: Replica) -> None:
-        """Of a follower: what was asked for its log holds no more."""
+    def restart_fetching(self, replica: Replica) -> None:
+        """Fetch a follower again from its present log end, ignoring responses in flight: its log was
+        changed."""
         if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
             self._roles.remove(replica)
-            self._lead(topic, replica.name)
+            self._apply_role(topic, replica.name)
 
     def fail(self, replica: Replica, why: OSError) -> None:
-        """The disk under a replica has failed (a thread found out, or a flush): its directory goes."""
+        """Take the replica's directory offline after a failed fsync or another fatal error of its disk."""
         directory = self.directories.directory_of(replica.name)
         if directory is not None:
             directory.on_sync_error(why)
 
-    def _failed_anywhere(self, directory: LogDirectory) -> None:
-        """In whatever thread; also on the loop it must not run inside the operation that failed."""
-        self._loop.call_soon_threadsafe(self._lose, directory)
+    def _on_directory_failure(self, directory: LogDirectory) -> None:
+        """Called in any thread. Defers to the loop, also from the loop itself: the failed operation ends
+        first."""
+        self._loop.call_soon_threadsafe(self._handle_offline_directory, directory)
 
-    def _lose(self, directory: LogDirectory) -> None:
-        """Takes the partitions of a directory that has failed offline; on the loop."""
+    def _handle_offline_directory(self, directory: LogDirectory) -> None:
+        """Take the partitions of a failed directory offline. Runs on the loop."""
         why = directory.refusal or "offline"
         names = self.directories.partitions_in(directory)
         for name in names:
             replica = self._all.get(name)
             if replica is not None:
-                self._drop(replica)
+                self._forget(replica)
                 replica.failed = why
                 self._tasks.spawn(f"close {name}", directory.run(partial(replica.close, clean=False)))
             self._missing.pop(name, None)
             self._offline[name] = why
         for name in names:
-            self._moved(name)  # who waits for it is told
+            self._on_change(name)  # complete the requests that wait for it
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
-        for listener in (*self.went_offline, *self.gave_up):
+        for listener in (*self.offline_listeners, *self.failure_listeners):
             listener()
         if not self.directories.online:
             self._fatal("the last log directory", OSError(why))
         elif holds(directory, self._settings.metadata_directory):
             self._fatal("the log directory with the metadata", OSError(why))
 
-    def _give_up(self, name: TopicPartition, why: str) -> None:
+    def _mark_failed(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
-        for listener in self.gave_up:
+        for listener in self.failure_listeners:
             listener()
 
     # -- following the image --
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Carries out what changed between two images. Called on the event loop, in order."""
+        """Apply the changes from one image to the next. Called on the event loop, in order."""
         self._image = new
         gone, changed = changed_topics(old, new)
         for topic in gone:
@@ -318,150 +325,154 @@ class ReplicaManager:
             self._remove(topic, [n for n in range(len(topic.partitions)) if self._has_left(topic, n)])
         if old.brokers is not new.brokers:
             self._roles.brokers_changed(new, self)
-        if old.configs is not new.configs:  # before the roles: min.insync.replicas goes with an in-sync set
+        if old.configs is not new.configs:  # before the roles: an in-sync set needs its min.insync.replicas
             changed_config = self._configs.changed(old, new)
             for replica in self:
                 if changed_config(replica.name.topic):
                     replica.update_config(self._configs.of(new, replica.name.topic))
-        self._make(new, {name: topic for topic in changed for name in self._lead_topic(topic)})
+        self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
 
-    async def make_missing(self) -> None:
-        """Tries again what found no room: to open or make logs (in threads: some are large), and to lead."""
+    async def retry_missing(self) -> None:
+        """Retry what failed on a full disk: to open or create logs (in threads, as some are large), and to
+        lead."""
         if all(directory.is_full for directory in self.directories.online):
             return
-        self._postponed.try_again()
-        for name in [name for name, at_it in self._missing.items() if not at_it]:
+        self._pending_leaders.retry_all()
+        for name in [name for name, is_retrying in self._missing.items() if not is_retrying]:
             image = self._image
             topic = image.topic(name.topic) if image is not None else None
             if image is None or topic is None or self._missing.get(name) is not False:
-                continue  # gone, or another call is at it
+                continue  # deleted, or another call is retrying it
             self._missing[name] = True
             directory = self.directories.choose(name)
-            _, opened = await directory.run(partial(self._opening.try_one, image, topic, name))
-            taking = self._take_late(directory, topic, name, opened)
+            _, opened = await directory.run(partial(self._loader.load, image, topic, name))
+            adding = self._add_late(directory, topic, name, opened)
             if isinstance(opened, Replica) and opened.log.was_damaged:
-                self._tasks.spawn(f"take {name}", taking)  # a quorum may long be away: others do not wait
+                self._tasks.spawn(
+                    f"add {name}", adding
+                )  # the quorum may be away for long: others do not wait
             else:
-                await taking
+                await adding
 
-    async def _take_late(
+    async def _add_late(
         self, directory: LogDirectory, topic: TopicImage, name: TopicPartition, opened: Replica | Exception
     ) -> None:
-        """The broker may serve by now: what is damaged gets no role before that is known elsewhere."""
-        if isinstance(opened, Replica) and opened.log.was_damaged and self.tell_damaged is not None:
-            await self.tell_damaged(opened)
+        """Add a replica while the broker may be serving. A damaged one gets no role before the controller
+        knows."""
+        if isinstance(opened, Replica) and opened.log.was_damaged and self.report_damaged is not None:
+            await self.report_damaged(opened)
         image = self._image
         now = image.topics.get(topic.topic_id) if image is not None else None
         if image is not None and now is not None and name in self._missing:
-            self._take(name, opened)
+            self._add_result(name, opened)
             self._apply_topic(image, now)
             return
-        if isinstance(opened, Replica):  # deleted meanwhile, or its directory failed
+        if isinstance(opened, Replica):  # its topic was deleted, or its directory failed
             await directory.run(partial(opened.close, clean=False))
         if name in self._missing:
-            self._missing[name] = False  # that of a topic made anew
+            self._missing[name] = False  # it is now missing for a new topic of the same name
 
-    async def made(self) -> None:
-        """Returns once all partitions of the images so far are made, or given up."""
-        while self._making:
-            await self._something_made.wait()
+    async def wait_until_created(self) -> None:
+        """Returns once all partitions of the images so far have been created or have failed."""
+        while self._creating:
+            await self._something_created.wait()
 
-    def _make(self, image: ClusterImage, fresh: dict[TopicPartition, TopicImage]) -> None:
-        """Few of them at once; of those that had a namesake, the disk is first to forget what it knows."""
+    def _create(self, image: ClusterImage, fresh: dict[TopicPartition, TopicImage]) -> None:
+        """Create replicas, on the loop if they are few. A name that an earlier topic had goes to a thread,
+        since its old checkpoints must be removed from the disk first."""
         slow = fresh
-        if len(fresh) <= MADE_ON_LOOP:
+        if len(fresh) <= CREATED_ON_LOOP_MAX:
             slow = {name: topic for name, topic in fresh.items() if self.directories.has_checkpoint(name)}
             for name, topic in fresh.items():
                 if name not in slow:
-                    self._make_now(image, topic, name)
+                    self._create_now(image, topic, name)
         if slow:
-            self._making.update(slow)
-            self._tasks.spawn("make partitions", self._make_in_threads(image, slow))
+            self._creating.update(slow)
+            self._tasks.spawn("create partitions", self._create_in_threads(image, slow))
 
-    async def _make_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
-        """Many at once, in the threads of their directories: the disk takes its time over each."""
+    async def _create_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
         by_directory = defaultdict[LogDirectory, list[TopicPartition]](list)
         try:
             for name in topics:
                 try:
                     by_directory[self.directories.choose(name)].append(name)
                 except DirectoryUnusable as failure:
-                    self._give_up(name, str(failure))
+                    self._mark_failed(name, str(failure))
 
-            async def lane(directory: LogDirectory, left: Iterator[Sequence[TopicPartition]]) -> None:
-                for names in left:
-                    made = await directory.run(partial(self._opening.try_all, image, topics, names))
-                    taken = [self._take_made(topics[name], name, opened) for name, opened in made]
-                    if not all(taken):
+            async def work(directory: LogDirectory, batches: Iterator[Sequence[TopicPartition]]) -> None:
+                for names in batches:
+                    created = await directory.run(partial(self._loader.load_all, image, topics, names))
+                    added = [self._add_created(topics[name], name, opened) for name, opened in created]
+                    if not all(added):
                         await self._sync_names(directory)
 
-            lanes: list[Coroutine[None, None, None]] = []
+            workers: list[Coroutine[None, None, None]] = []
             for directory, names in by_directory.items():
-                left = chunks(names, OPENED_AT_A_TIME)
-                lanes += [lane(directory, left) for _ in range(MADE_SIDE_BY_SIDE)]
-            await asyncio.gather(*lanes)
+                batches = chunks(names, OPEN_BATCH_SIZE)
+                workers += [work(directory, batches) for _ in range(CONCURRENT_CREATIONS)]
+            await asyncio.gather(*workers)
         finally:
             for name, topic in topics.items():
-                if self._making.get(name) is topic:
-                    del self._making[name]
-            self._something_made.set()
-            self._something_made = asyncio.Event()
-        for listener in self.came:
+                if self._creating.get(name) is topic:
+                    del self._creating[name]
+            self._something_created.set()
+            self._something_created = asyncio.Event()
+        for listener in self.creation_listeners:
             listener()
 
-    def _take_made(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> bool:
-        """Back on the loop, where its topic may be deleted by now, and made anew under the same name; then it
-        goes, and this is False.
+    def _add_created(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> bool:
+        """Add a replica that a thread has created. Returns False if its topic has been deleted or replaced by
+        a new one of the same name; then the replica is deleted.
         """
-        self._making.pop(name, None)
+        self._creating.pop(name, None)
         now = self._image.topic(name.topic) if self._image is not None else None
         if now is not None and now.topic_id == topic.topic_id:
-            self._take(name, opened)
-            self._lead(now, name)
+            self._add_result(name, opened)
+            self._apply_role(now, name)
             return True
         directory = self.directories.directory_of(name)
         self.directories.forget(name)
         if isinstance(opened, Replica):
             opened.close(clean=False)
         if directory is not None and directory.failure is None:
-            self._bury(name, directory, 0)
+            self._delete_directory(name, directory, 0)
         if now is not None and self._image is not None and self._is_placed_here(now, name.partition):
-            self._make(self._image, {name: now})
+            self._create(self._image, {name: now})
         return False
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
-        self._make(image, dict.fromkeys(self._lead_topic(topic), topic))
+        self._create(image, dict.fromkeys(self._apply_roles(topic), topic))
 
-    def _lead_topic(self, topic: TopicImage) -> list[TopicPartition]:
-        """Leads what stands; returns those that are placed here and have yet to be made."""
+    def _apply_roles(self, topic: TopicImage) -> list[TopicPartition]:
+        """Apply the roles of a topic's local replicas; returns those that have yet to be created."""
         fresh = []
         for number in range(len(topic.partitions)):
             if self._is_placed_here(topic, number):
                 name = TopicPartition(topic.name, number)
                 if name in self._all:
-                    self._lead(topic, name)
-                elif not self.is_offline(name) and name not in self._making:
+                    self._apply_role(topic, name)
+                elif not self.is_offline(name) and name not in self._creating:
                     fresh.append(name)
         return fresh
 
     def _is_placed_here(self, topic: TopicImage, number: int) -> bool:
-        at = topic.partitions[number : number + 1]
-        return any(self._settings.node_id in partition.replicas for partition in at)
+        found = topic.partitions[number : number + 1]
+        return any(self._settings.node_id in partition.replicas for partition in found)
 
     def _has_left(self, topic: TopicImage, number: int) -> bool:
-        """Whether a replica is here that has been moved elsewhere (KIP-455)."""
+        """Whether a local replica has been reassigned to other brokers (KIP-455)."""
         replica = self._replicas.get((topic.topic_id, number))
         return replica is not None and not self._is_placed_here(topic, number)
 
-    def _make_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
+    def _create_now(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> None:
         try:
             self.directories.choose(name)
-            self._take(*self._opening.try_one(image, topic, name))
+            self._add_result(*self._loader.load(image, topic, name))
         except DirectoryUnusable as failure:
-            self._give_up(name, str(failure))
-        self._lead(topic, name)
+            self._mark_failed(name, str(failure))
+        self._apply_role(topic, name)
 
-    def _lead(self, topic: TopicImage, name: TopicPartition) -> None:
+    def _apply_role(self, topic: TopicImage, name: TopicPartition) -> None:
         replica = self._all.get(name)
         if replica is None:
             return
@@ -469,80 +480,80 @@ class ReplicaManager:
         is_new = partition.leader_epoch > replica.leader_epoch
         if self._image is not None and partition.leader == self._settings.node_id and is_new:
             try:
-                self._opening.skip_remote(self._image, replica)
+                self._loader.skip_remote(self._image, replica)
             except OSError as failure:
-                self._postponed.postpone(replica, failure)
+                self._pending_leaders.postpone(replica, failure)
                 return
-        self._postponed.settled(replica)
+        self._pending_leaders.remove(replica)
         self._roles.apply(replica, partition)
 
-    def _lead_again(self, name: TopicPartition) -> None:
+    def _retry_role(self, name: TopicPartition) -> None:
         if self._image is not None and (topic := self._image.topic(name.topic)) is not None:
-            self._lead(topic, name)
+            self._apply_role(topic, name)
 
-    def _adopt(self, replica: Replica) -> None:
-        if self._image is not None:  # settings may have changed while a thread opened it
+    def _add(self, replica: Replica) -> None:
+        if self._image is not None:  # settings may have changed while a thread opened the log
             replica.update_config(self._configs.of(self._image, replica.name.topic))
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.topic_id, replica.name.partition] = replica
-        replica.listeners.append(self._on_moved)
+        replica.listeners.append(self._on_replica_change)
         replica.flusher = self._flusher
         replica.suspect = partial(self._on_suspicion, replica)
-        if replica.owes_checkpoint:  # the power went, and the end of the log with it
+        if replica.owes_checkpoint:  # a power failure has lost the log's end
             self.checkpoints.lower(replica)
 
-    def _on_moved(self, replica: Replica) -> None:
-        self._moved(replica.name)
+    def _on_replica_change(self, replica: Replica) -> None:
+        self._on_change(replica.name)
 
     def _on_suspicion(self, replica: Replica, offset: int, why: str) -> None:
-        self.suspected(replica, offset, why)
+        self.on_suspected_damage(replica, offset, why)
 
-    def _drop(self, replica: Replica) -> None:
-        self.former_traffic += replica.traffic
+    def _forget(self, replica: Replica) -> None:
+        self.removed_traffic += replica.traffic
         self._roles.remove(replica)
-        self._postponed.settled(replica)
+        self._pending_leaders.remove(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
-        for listener in self.dropped:
+        for listener in self.removal_listeners:
             listener(replica)
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
-        touched = set[LogDirectory]()
+        changed = set[LogDirectory]()
         for number in numbers:
             name = TopicPartition(topic.name, number)
             self._offline.pop(name, None)
             self._missing.pop(name, None)
-            if name in self._making:
-                continue  # a thread is at it, and goes through with it
+            if name in self._creating:
+                continue  # a thread is creating it; `_add_created` will delete it
             replica, directory = self._all.get(name), self.directories.directory_of(name)
             self.directories.forget(name)
             if replica is not None:
-                self._drop(replica)
+                self._forget(replica)
                 replica.close(clean=False)
-                self._moved(name)
+                self._on_change(name)
             if directory is not None and directory.failure is None:
                 delay_ms = replica.config.file_delete_delay_ms if replica is not None else 0
-                self._bury(name, directory, delay_ms)
-                touched.add(directory)
-        for directory in touched:
+                self._delete_directory(name, directory, delay_ms)
+                changed.add(directory)
+        for directory in changed:
             self._tasks.spawn(f"sync {directory.path}", self._sync_names(directory))
 
-    def _bury(self, name: TopicPartition, directory: LogDirectory, delay_ms: int) -> None:
+    def _delete_directory(self, name: TopicPartition, directory: LogDirectory, delay_ms: int) -> None:
         try:
             if directory.holds(name):
-                self._remove_grave(directory, directory.rename_deleted(name), delay_ms)
+                self._remove_directory(directory, directory.rename_deleted(name), delay_ms)
         except OSError as failure:
             _log.error("cannot remove a deleted partition", partition=str(name), error=str(failure))
 
-    def _buried_anywhere(self, directory: LogDirectory, grave: Path) -> None:
-        """In whatever thread."""
-        self._loop.call_soon_threadsafe(self._remove_grave, directory, grave)
+    def _on_deleted_directory(self, directory: LogDirectory, deleted: Path) -> None:
+        """Called in any thread."""
+        self._loop.call_soon_threadsafe(self._remove_directory, directory, deleted)
 
-    def _remove_grave(self, directory: LogDirectory, grave: Path, delay_ms: int = 0) -> None:
-        self._tasks.spawn(f"remove {grave.name}", directory.remove_later(grave, delay_ms))
+    def _remove_directory(self, directory: LogDirectory, deleted: Path, delay_ms: int = 0) -> None:
+        self._tasks.spawn(f"remove {deleted.name}", directory.remove_later(deleted, delay_ms))
 
     async def _sync_names(self, directory: LogDirectory) -> None:
-        with suppress(OSError):  # the directory has noted it
+        with suppress(OSError):  # the log directory has handled it
             await directory.run(directory.sync_names)

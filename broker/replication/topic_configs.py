@@ -1,7 +1,7 @@
-"""The settings of topics: their overrides, then this node's defaults, which may change while it runs.
+"""Topic configs: each topic's settings, from its overrides and this node's dynamic defaults.
 
-One object for all topics with the same overrides, as there may be thousands. Asked by the replica manager,
-also in threads.
+Topics with the same overrides share one object, as there may be thousands of them. Called by the replica
+manager, also in threads.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from tierlog.metadata.controller.rules import ClusterDefaults, cluster_defaults
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
-REMEMBERED_MAX = 1000
+CACHED_MAX = 1000
 
 Sources = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str], ClusterDefaults]
 
@@ -21,22 +21,22 @@ Sources = tuple[Mapping[str, str], Mapping[str, str], Mapping[str, str], Cluster
 class TopicConfigs:
     def __init__(self, settings: NodeSettings) -> None:
         self._settings = settings
-        self._known: dict[Sources, TopicConfig] = {}
+        self._cache: dict[Sources, TopicConfig] = {}
 
     def of(self, image: ClusterImage, topic: str) -> TopicConfig:
         overrides = image.topic_overrides(topic)
         of_node = image.overrides(ConfigScope.BROKER, str(self._settings.node_id))
         of_cluster = image.overrides(ConfigScope.CLUSTER, "")
         sources = overrides, of_node, of_cluster, cluster_defaults(image)
-        found = self._known.get(sources)
-        if found is None:
-            if len(self._known) >= REMEMBERED_MAX:
-                self._known = {}
-            found = self._known[sources] = settings_of(image, self._settings).topic_config(overrides)
-        return found
+        config = self._cache.get(sources)
+        if config is None:
+            if len(self._cache) >= CACHED_MAX:
+                self._cache = {}
+            config = self._cache[sources] = settings_of(image, self._settings).topic_config(overrides)
+        return config
 
     def changed(self, old: ClusterImage, new: ClusterImage) -> Callable[[str], bool]:
-        """Whether a topic, by its name, may have other settings in the new image."""
+        """Returns a predicate: whether the settings of a topic, by name, may differ between the images."""
         before, now = (settings_of(image, self._settings).topic_defaults() for image in (old, new))
-        all_may = before != now
-        return lambda topic: all_may or old.topic_overrides(topic) is not new.topic_overrides(topic)
+        defaults_differ = before != now
+        return lambda topic: defaults_differ or old.topic_overrides(topic) is not new.topic_overrides(topic)

@@ -149,7 +149,7 @@ def test_a_broker_that_ends_on_a_full_disk_starts_on_it_and_reads(
     end(broker)
     broker.start()
     assert consume(broker, "t") == written
-    assert "cut a damaged end" not in broker.log_tail(), "what was refused left nothing behind"
+    assert "truncated a log at damage" not in broker.log_tail(), "what was refused left nothing behind"
     ballast.unlink()
     written |= recovered(broker, "t")
     assert consume(broker, "t") == written

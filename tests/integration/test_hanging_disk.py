@@ -145,5 +145,5 @@ async def test_a_disk_that_hangs_only_when_logs_are_closed(node: Node) -> None:
     with capture_logs() as told:
         await asyncio.wait_for(node.broker.stop(), 30)
     assert [(path / CLEAN_SHUTDOWN).exists() for path in (node.a, node.b)] == [False, True]
-    assert "no clean end for a directory: it hangs" in [line["event"] for line in told]
+    assert "a log directory was not closed cleanly: it hangs" in [line["event"] for line in told]
     assert not node.broker.failed.done()

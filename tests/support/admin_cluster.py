@@ -87,7 +87,7 @@ class AdminCluster:
         self.settings = settings_from({"log.dirs": str(directory), **settings})
         directories = LogDirectories([directory], files, rng)
         self.replicas = ReplicaManager(
-            self.settings, directories, clock, self.tasks, rng, moved=lambda name: None
+            self.settings, directories, clock, self.tasks, rng, on_change=lambda name: None
         )
         self.dependencies = Dependencies(
             settings=self.settings,

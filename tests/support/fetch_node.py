@@ -146,7 +146,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
     settings = settings_from({"log.dirs": str(directory), **texts})
     directories = LogDirectories([directory], OsFiles(), rng)
     purgatory = Purgatory(10)
-    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=purgatory.touch)
+    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, on_change=purgatory.touch)
     await replicas.open_all(metadata.image)
     deps = Dependencies(
         settings=settings,

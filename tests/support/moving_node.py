@@ -16,7 +16,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_manager import ReplicaManager, TellEmpty
+from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import settings_from
 from tierlog.metadata import records as r
@@ -117,7 +117,7 @@ class Node:
             SystemClock(),
             self.tasks,
             rng,
-            moved=lambda name: None,
+            on_change=lambda name: None,
             flusher=self.commits.request,
         )
         self.image = EMPTY
@@ -133,13 +133,13 @@ class Node:
         )
 
     async def start(
-        self, image: ClusterImage, place: str = "a", tell_empty: TellEmpty | None = None
+        self, image: ClusterImage, place: str = "a", report_empty: ReportEmpty | None = None
     ) -> "Node":
         """The partition is made in `place` if it is new."""
         self.directories.claim(1, "c")
         self.image = image
         self.moves.move(NAME, str(self.path / place))
-        await self.manager.open_all(image, tell_empty)
+        await self.manager.open_all(image, report_empty)
         self.moves.resume()
         return self
 

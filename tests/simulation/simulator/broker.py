@@ -45,7 +45,7 @@ from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage, Segment
@@ -318,12 +318,12 @@ class SimBroker:
             self.clock,
             tasks,
             rng,
-            moved=purgatory.touch,
+            on_change=purgatory.touch,
             fatal=self._report,
             flusher=commits.request,
             roles=PartitionRoles(self.node_id, self.clock, fetchers),
         )
-        reports = ReplicaReports(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
+        reports = ReplicaReporter(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
         scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports, network)
         tiering = self._build_tiering(node, replicas, network, rng, found_damage)
         alter_partition_manager = AlterPartitionManager(
@@ -360,10 +360,10 @@ class SimBroker:
         metadata: MetadataClient,
         replicas: ReplicaManager,
         tasks: TaskGroup,
-        reports: ReplicaReports,
+        reports: ReplicaReporter,
         network: SimDialler,
     ) -> tuple[Scrubber, FoundDamage]:
-        lost = reports.tell_empty
+        lost = reports.report_empty
         repair = LogRepair(self.node_id, lambda: metadata.image, replicas, self.clock, tasks, lost, network)
 
         def found_damage(replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
@@ -409,8 +409,8 @@ class SimBroker:
             objects=self.objects,
             network=network,
         )
-        replicas.went_offline.append(tiering.driver.wake_all)
-        replicas.came.append(tiering.driver.wake_all)
+        replicas.offline_listeners.append(tiering.driver.wake_all)
+        replicas.creation_listeners.append(tiering.driver.wake_all)
         return tiering
 
     async def _serve_with(
@@ -420,7 +420,7 @@ class SimBroker:
         alter_partition_manager: AlterPartitionManager,
         maintenance: LogMaintenance,
         tiering: Tiering | None,
-        reports: ReplicaReports,
+        reports: ReplicaReporter,
         scrubber: Scrubber,
     ) -> None:
         """Joins the cluster, opens the logs, and answers once the controller has let it in."""
@@ -463,10 +463,10 @@ class SimBroker:
         self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
         self.scrubber = scrubber
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
-        await reports.tell_first()
+        await reports.report_at_start()
         await lifecycle.enter()
 
-    async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReports) -> None:
+    async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReporter) -> None:
         """What was written down before the stop is known again, as far as the log still reaches."""
         write, before = replicas.checkpoints.write, self._checkpointed
         self._checkpointed = {}
@@ -483,7 +483,7 @@ class SimBroker:
             return done
 
         replicas.checkpoints.write = written  # type: ignore[method-assign]
-        await replicas.open_all(image, reports.tell_empty)
+        await replicas.open_all(image, reports.report_empty)
         for replica in replicas:
             kept = before.get(replica.name)
             if kept is None or kept[0].topic_id != replica.topic_id:

@@ -26,7 +26,7 @@ from tierlog.broker.replication.core.follower import FollowerCore
 from tierlog.broker.replication.core.in_sync import InSyncSet
 from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage import checked_batches, recovery
 from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.config.topic import MAX_LONG
@@ -258,10 +258,10 @@ def _() -> Patches:
 
 @_safeguard("a damaged log counts for nothing", "a replica leads that lacks records")
 def _() -> Patches:
-    async def without(reports: ReplicaReports, damaged: Any) -> None:
+    async def without(reports: ReplicaReporter, damaged: Any) -> None:
         return
 
-    yield ReplicaReports, "_tell_damaged", without
+    yield ReplicaReporter, "_report_damaged", without
 
 
 @_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")

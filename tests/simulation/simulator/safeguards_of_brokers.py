@@ -16,7 +16,7 @@ from tierlog.broker.replication import dynamic_settings as running_settings
 from tierlog.broker.replication import replica, topic_configs
 from tierlog.broker.replication.core.follower import FetchPosition
 from tierlog.broker.replication.replica import ReadResult, Replica
-from tierlog.broker.replication.replica_reports import ReplicaReports
+from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.replication.replica_roles import ReplicaRoles
 from tierlog.broker.storage import unclean_restart
 from tierlog.broker.storage.core.batch_validation import RecordChecks
@@ -62,10 +62,10 @@ def _() -> Patches:
 
 @safeguard("an empty disk is told of", "a replica leads that lacks records")
 def _() -> Patches:
-    async def without(_: ReplicaReports, empty: object) -> None:
+    async def without(_: ReplicaReporter, empty: object) -> None:
         return
 
-    yield ReplicaReports, "tell_empty", without
+    yield ReplicaReporter, "report_empty", without
 
 
 @safeguard("min.insync.replicas is a setting of the cluster", "one broker's file lets others lose records")

@@ -38,7 +38,7 @@ class Node:
         self.directories = LogDirectories([path], files, rng)
         commits = GroupCommit()
         self.replicas = ReplicaManager(
-            settings, self.directories, clock, self.tasks, rng, moved=lambda _: None
+            settings, self.directories, clock, self.tasks, rng, on_change=lambda _: None
         )
         self.cleaner = LogCleaner(settings, self.replicas, clock, self.tasks, commits)
         self.log_maintenance = LogMaintenance(

@@ -119,7 +119,7 @@ class Node:
             SystemClock(),
             self.tasks,
             rng,
-            moved=self.purgatory.touch,
+            on_change=self.purgatory.touch,
         )
         deps = Dependencies(
             settings=settings,

@@ -77,7 +77,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
     )
     settings = settings_from({"log.dirs": str(tmp_path)})
     directories = LogDirectories([tmp_path], OsFiles(), rng)
-    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, moved=lambda name: None)
+    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, on_change=lambda name: None)
     await replicas.open_all(metadata.image)
     deps = Dependencies(
         settings=settings,

@@ -161,7 +161,7 @@ async def test_a_deleted_topic_takes_its_copy_along_and_its_namesake_stays(tmp_p
     node.follow(EMPTY)
     assert node.moves.under_way == []
     node.follow(image_of(2))
-    await node.manager.made()
+    await node.manager.wait_until_created()
     node.disk.gate.set()
     await node.moved()
     node.append(500)
@@ -181,7 +181,7 @@ async def test_a_topic_deleted_just_after_the_switch_leaves_nothing_behind(tmp_p
     node.follow(EMPTY)
     node.directories.set_preferred(NAME, node.directories.all[0])
     node.follow(image_of(2))
-    await node.manager.made()
+    await node.manager.wait_until_created()
     node.append(500)
     await node.moved()
     node.append(501)
@@ -492,7 +492,7 @@ async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
     note.touch()
     reported = list[list[tuple[uuid.UUID, int]]]()
 
-    async def tell_empty(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
+    async def report_empty(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
         reported.append(list(empty))
 
     node = Node(tmp_path)
@@ -504,7 +504,7 @@ async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
         node = await Node(tmp_path).start(image_of())
         assert node.values() == list(range(20)), "the operator has said so"
     else:
-        await node.start(image_of(), tell_empty=tell_empty)
+        await node.start(image_of(), report_empty=report_empty)
         assert reported == [[(uuid.UUID(int=1), 0)]]
         assert node.values() == []
         assert len(list(tmp_path.glob("?/t-0.*-stray"))) == 1

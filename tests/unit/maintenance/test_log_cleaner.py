@@ -97,7 +97,7 @@ class Node:
         self.directories.claim(settings.node_id, "")
         self.commits = GroupCommit()
         self.replicas = ReplicaManager(
-            settings, self.directories, self.clock, tasks, rng, moved=lambda _: None
+            settings, self.directories, self.clock, tasks, rng, on_change=lambda _: None
         )
         await self.replicas.open_all(self.image)
         self.cleaner = LogCleaner(settings, self.replicas, self.clock, tasks, self.commits)
@@ -199,7 +199,7 @@ async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path:
     node.replicas.follow(old, gone)
     anew = evolve_all(gone, topic("t", uuid.UUID(int=9)))
     node.replicas.follow(gone, anew)
-    await node.replicas.made()
+    await node.replicas.wait_until_created()
     assert node.replica().log.cleaned_to is None
     assert b"t 0" not in (tmp_path / CLEANER_OFFSETS).read_bytes()
     await node.stop()

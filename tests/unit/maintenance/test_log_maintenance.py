@@ -69,7 +69,7 @@ class Node:
             clock,
             tasks,
             rng,
-            moved=lambda name: None,
+            on_change=lambda name: None,
             fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
         self.upkeep = LogMaintenance(

@@ -121,7 +121,7 @@ class Node:
         self.directories = LogDirectories([path], OsFiles(), rng)
         self.directories.claim(1, "")
         self.replicas = ReplicaManager(
-            settings, self.directories, self.clock, self.tasks, rng, moved=lambda _: None
+            settings, self.directories, self.clock, self.tasks, rng, on_change=lambda _: None
         )
         report_lost = self._report_lost if in_sync else None
         network = self.peers if in_sync else None

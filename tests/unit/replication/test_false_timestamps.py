@@ -1,4 +1,4 @@
-"""Batches whose header belies their records: what is stored, refused, looked up and deleted.
+"""Batches whose header contradicts their records: what is stored, rejected, found and deleted.
 
 The expected answers are those of Apache Kafka 4.3.1 (`tests/clients/test_like_kafka.py` compares some).
 """
@@ -93,7 +93,7 @@ def newest(replica: Replica) -> tuple[int, int] | None:
         ((NOW - 5, NOW - 9), NOW, (0, NOW - 5)),
     ],
 )
-def test_the_largest_timestamp_is_that_of_the_records(
+def test_max_timestamp_is_that_of_the_records(
     tmp_path: Path, codec: Codec, times: tuple[int, ...], said: int, largest: tuple[int, int]
 ) -> None:
     replica = open_replica(tmp_path)
@@ -102,7 +102,7 @@ def test_the_largest_timestamp_is_that_of_the_records(
     assert newest(replica) == largest
 
 
-def test_no_record_is_deleted_early_by_a_header_that_says_1970(tmp_path: Path) -> None:
+def test_header_timestamp_of_1970_deletes_no_record_early(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=1, retention_ms=7 * DAY))
     for said in (0, 1, -1, NOW - 30 * DAY):
         for times in ((-1,) * 3, (NOW,) * MANY):
@@ -114,7 +114,7 @@ def test_no_record_is_deleted_early_by_a_header_that_says_1970(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("said", [NOW + PLAUSIBLE_LEAD_MS, NOW + 30 * DAY, 2**62])
-def test_no_record_is_kept_for_ever_by_a_header_that_says_the_future(tmp_path: Path, said: int) -> None:
+def test_header_timestamp_in_the_future_keeps_no_record_forever(tmp_path: Path, said: int) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
     assert replica.append(batch(*[NOW] * MANY, said=said), NOW).error is ErrorCode.NONE
     replica.apply_retention(NOW + DAY + PLAUSIBLE_LEAD_MS + 1)
@@ -122,7 +122,7 @@ def test_no_record_is_kept_for_ever_by_a_header_that_says_the_future(tmp_path: P
 
 
 @pytest.mark.parametrize("retention_ms", [1000, HOUR, 7 * DAY, -1])
-def test_a_header_is_believed_within_a_minute_and_a_tenth_of_retention(retention_ms: int) -> None:
+def test_header_timestamp_is_trusted_within_a_minute_or_a_tenth_of_retention(retention_ms: int) -> None:
     config = TopicConfig(retention_ms=retention_ms)
     age = min(PLAUSIBLE_AGE_MS, retention_ms // 10) if retention_ms >= 0 else PLAUSIBLE_AGE_MS
     for said, believed in ((NOW - age, True), (NOW - age - 1, False), (NOW + PLAUSIBLE_LEAD_MS + 1, False)):
@@ -130,7 +130,7 @@ def test_a_header_is_believed_within_a_minute_and_a_tenth_of_retention(retention
         assert (required_checks(header, config, NOW) is RecordChecks.FIRST_RECORDS) is believed
 
 
-def test_what_is_believed_is_deleted_no_earlier_than_a_minute_before_its_time(tmp_path: Path) -> None:
+def test_trusted_header_deletes_a_record_at_most_a_minute_early(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
     times = [NOW - PLAUSIBLE_AGE_MS] * MANY + [NOW]
     assert replica.append(batch(*times, said=times[0]), NOW).error is ErrorCode.NONE
@@ -139,7 +139,7 @@ def test_what_is_believed_is_deleted_no_earlier_than_a_minute_before_its_time(tm
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_bounds_on_timestamps_hold_for_records_and_not_for_headers(tmp_path: Path, codec: Codec) -> None:
+def test_timestamp_bounds_apply_to_records_and_not_to_headers(tmp_path: Path, codec: Codec) -> None:
     short = TopicConfig(message_timestamp_after_max_ms=1000)
     replica = open_replica(tmp_path, short)
     refused = replica.append(batch(*[NOW] * MANY, NOW + 50_000, said=NOW, codec=codec), NOW)
@@ -152,7 +152,7 @@ def test_bounds_on_timestamps_hold_for_records_and_not_for_headers(tmp_path: Pat
     assert [bad.number for bad in refused.bad_records] == [0]
 
 
-def test_the_first_records_are_held_against_the_default_bound(tmp_path: Path) -> None:
+def test_first_records_are_checked_against_the_default_bound(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     refused = replica.append(batch(NOW, NOW + 2 * DAY, *[NOW] * MANY, said=NOW), NOW)
     assert refused.error is ErrorCode.INVALID_TIMESTAMP
@@ -165,7 +165,7 @@ def test_the_first_records_are_held_against_the_default_bound(tmp_path: Path) ->
     ("attributes", "kept"),
     [(0x08, 0), (0x40, 0), (0x80, 0x80), (0x100, 0x100), (0x8000, 0x8000 - (1 << 16))],
 )
-def test_attributes_of_brokers_are_taken_away_and_unknown_ones_stay(
+def test_broker_attributes_are_cleared_and_unknown_ones_kept(
     tmp_path: Path, codec: Codec, attributes: int, kept: int
 ) -> None:
     replica = open_replica(tmp_path)
@@ -175,7 +175,7 @@ def test_attributes_of_brokers_are_taken_away_and_unknown_ones_stay(
     assert stored(replica).max_timestamp == NOW + 1
 
 
-def test_log_append_time_is_not_for_clients_to_give(tmp_path: Path) -> None:
+def test_client_cannot_set_log_append_time(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(message_timestamp_type="LogAppendTime"))
     refused = replica.append(batch(NOW, NOW, attributes=0x08), NOW)
     assert refused.error is ErrorCode.INVALID_TIMESTAMP
@@ -184,7 +184,7 @@ def test_log_append_time_is_not_for_clients_to_give(tmp_path: Path) -> None:
     assert stored(replica).max_timestamp == NOW
 
 
-def test_the_largest_timestamp_is_found_though_headers_on_the_disk_are_too_high(tmp_path: Path) -> None:
+def test_max_timestamp_is_found_despite_too_high_headers_on_disk(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300))
     for number in range(MANY):
         times = [NOW + number] * MANY
@@ -193,7 +193,7 @@ def test_the_largest_timestamp_is_found_though_headers_on_the_disk_are_too_high(
     assert newest(replica) == (MANY * (MANY - 1), NOW + MANY - 1)
 
 
-def test_a_maximum_of_zero_in_a_segment_of_an_earlier_version_is_none(tmp_path: Path) -> None:
+def test_max_timestamp_zero_in_a_segment_of_an_earlier_version_means_unknown(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
     old = batch(-1, -1, said=0)
     assert replica.append(old, NOW, from_client=False).error is ErrorCode.NONE

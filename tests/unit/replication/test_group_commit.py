@@ -1,4 +1,5 @@
-"""Group commit: one fsync for all who wait, nothing acknowledged before it, and nobody else held up."""
+"""Group commit: one fsync for all waiting appends, none acknowledged before it, other partitions not
+delayed."""
 
 import asyncio
 import random
@@ -82,7 +83,7 @@ def held(disk: WatchedDisk, replica: Replica) -> Callable[[], "asyncio.Future[bo
     return lambda: asyncio.ensure_future(asyncio.to_thread(entered.wait))
 
 
-async def test_one_fsync_serves_all_appends_that_waited(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_one_fsync_covers_all_waiting_appends(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
@@ -101,9 +102,7 @@ async def test_one_fsync_serves_all_appends_that_waited(tmp_path: Path, commits:
     assert replica.high_watermark == replica.recovery_point == 51
 
 
-async def test_appends_of_one_turn_of_the_loop_share_the_first_fsync(
-    tmp_path: Path, commits: GroupCommit
-) -> None:
+async def test_appends_of_one_turn_share_an_fsync(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
@@ -113,7 +112,7 @@ async def test_appends_of_one_turn_of_the_loop_share_the_first_fsync(
     assert disk.syncs["t-0"] == 1
 
 
-async def test_below_flush_messages_nobody_waits(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_append_below_flush_messages_does_not_wait(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk, flush_messages=10)
     replica.flusher = commits.request
@@ -128,9 +127,7 @@ async def test_below_flush_messages_nobody_waits(tmp_path: Path, commits: GroupC
     assert (replica.high_watermark, replica.recovery_point, disk.syncs["t-0"]) == (15, 10, 1)
 
 
-async def test_a_disk_that_hangs_holds_up_its_own_partition_only(
-    tmp_path: Path, commits: GroupCommit
-) -> None:
+async def test_hanging_disk_delays_only_its_own_partitions(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     hanging, other = (open_replica(tmp_path, disk, number=n) for n in (0, 1))
     hanging.flusher = other.flusher = commits.request
@@ -143,7 +140,7 @@ async def test_a_disk_that_hangs_holds_up_its_own_partition_only(
     assert await outcome(hanging, end) == ErrorCode.NONE
 
 
-async def test_a_retry_waits_for_the_same_fsync(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_retry_waits_for_the_same_fsync(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
@@ -157,7 +154,7 @@ async def test_a_retry_waits_for_the_same_fsync(tmp_path: Path, commits: GroupCo
     assert await outcome(replica, end) == ErrorCode.NONE
 
 
-async def test_a_failed_fsync_refuses_all_who_wait_and_takes_the_replica_offline(
+async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     tmp_path: Path, commits: GroupCommit
 ) -> None:
     disk = WatchedDisk()
@@ -181,7 +178,7 @@ async def test_a_failed_fsync_refuses_all_who_wait_and_takes_the_replica_offline
     assert (replica.high_watermark, replica.recovery_point) == (1, 1)
 
 
-async def test_a_failure_that_passes_refuses_who_waits_and_a_retry_is_settled(
+async def test_temporary_failure_fails_waiting_appends_and_a_retry_succeeds(
     tmp_path: Path, commits: GroupCommit
 ) -> None:
     disk = WatchedDisk()
@@ -196,9 +193,7 @@ async def test_a_failure_that_passes_refuses_who_waits_and_a_retry_is_settled(
     assert (replica.log_end_offset, replica.high_watermark) == (1, 1)
 
 
-async def test_the_flush_of_a_log_that_was_closed_is_no_failure_of_the_disk(
-    tmp_path: Path, commits: GroupCommit
-) -> None:
+async def test_flush_of_a_closed_log_is_not_a_disk_failure(tmp_path: Path, commits: GroupCommit) -> None:
     """Topics are deleted all the time while a checkpoint flushes them."""
     replica = open_replica(tmp_path, WatchedDisk(), flush_messages=1000)
     append(replica, 0)
@@ -210,9 +205,7 @@ async def test_the_flush_of_a_log_that_was_closed_is_no_failure_of_the_disk(
     assert logged == []
 
 
-async def test_flush_confirms_what_upkeep_flushes_and_settles_it(
-    tmp_path: Path, commits: GroupCommit
-) -> None:
+async def test_flush_of_log_maintenance_confirms_appends(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     disk.full.add("t-0")
@@ -222,7 +215,7 @@ async def test_flush_confirms_what_upkeep_flushes_and_settles_it(
     assert (replica.recovery_point, replica.high_watermark) == (1, 1)
 
 
-async def test_drain_waits_for_those_that_wait(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_drain_waits_for_pending_flushes(tmp_path: Path, commits: GroupCommit) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
@@ -239,7 +232,7 @@ async def test_drain_waits_for_those_that_wait(tmp_path: Path, commits: GroupCom
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 700])
-async def test_no_power_loss_takes_what_was_acknowledged(
+async def test_acknowledged_records_survive_a_power_failure(
     tmp_path: Path, commits: GroupCommit, segment_bytes: int
 ) -> None:
     """Eight producers; at every acknowledgement the bytes that were synced hold the batch, and what they
@@ -270,7 +263,7 @@ async def test_no_power_loss_takes_what_was_acknowledged(
         left.check()
 
 
-async def test_what_a_killed_process_left_is_synced_before_a_retry_is_acknowledged(tmp_path: Path) -> None:
+async def test_records_of_a_killed_process_are_synced_before_a_retry_is_acknowledged(tmp_path: Path) -> None:
     killed = open_replica(tmp_path, WatchedDisk(), flush_messages=10)
     end = append(killed, 0)
     disk = WatchedDisk()

@@ -1,4 +1,4 @@
-"""How a broker stands with the controller, on virtual time: heartbeats, lease, controlled shutdown."""
+"""Broker lifecycle on virtual time: registration, heartbeats, lease and controlled shutdown."""
 
 import asyncio
 import itertools
@@ -97,7 +97,7 @@ class Bench:
     ("session_ms", "taken_ms", "gives_up"),
     [(3000, 3000, False), (3000, 120_000, True), (100_000, 120_000, False), (100_000, 300_000, True)],
 )
-def test_it_waits_for_the_session_of_the_last_process_but_not_for_ever(
+def test_registration_waits_for_the_session_of_the_previous_process(
     session_ms: int, taken_ms: int, gives_up: bool
 ) -> None:
     """Longer than a session too: after all nodes were killed, a new controller gives each a whole one."""
@@ -124,7 +124,7 @@ async def reach(at_ms: int) -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [50, 500, 2000])
-def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> None:
+def test_heartbeat_is_sent_each_interval(interval_ms: int) -> None:
     bench = Bench(interval_ms)
 
     async def main() -> None:
@@ -141,7 +141,7 @@ def test_the_controller_hears_of_a_broker_each_interval(interval_ms: int) -> Non
     assert bench.failures == []
 
 
-def test_a_broker_whose_heartbeats_are_answered_late_keeps_its_lease() -> None:
+def test_lease_is_kept_when_heartbeat_responses_are_late() -> None:
     bench = Bench(500)
 
     async def main() -> list[bool]:
@@ -158,7 +158,7 @@ def test_a_broker_whose_heartbeats_are_answered_late_keeps_its_lease() -> None:
     assert all(bench.loop.run_for(main()))
 
 
-def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
+def test_controlled_shutdown_continues_until_the_broker_leads_no_partition() -> None:
     bench = Bench(500)
     bench.controller.leads = 3
 
@@ -172,7 +172,7 @@ def test_a_broker_that_leaves_asks_until_it_leads_nothing() -> None:
     assert sum(beat.want_stop for _, beat in bench.controller.heard) == 3
 
 
-def test_a_broker_that_no_controller_answers_does_not_wait_to_hand_over() -> None:
+def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
     """The last node of a cluster to stop: nobody is left to lead."""
     bench = Bench(500, session_ms=3000)
 
@@ -188,7 +188,7 @@ def test_a_broker_that_no_controller_answers_does_not_wait_to_hand_over() -> Non
     assert not bench.loop.run_for(main())
 
 
-def test_a_broker_that_stops_waits_for_a_new_controller() -> None:
+def test_controlled_shutdown_waits_for_a_new_controller() -> None:
     """It is elected, and gives each broker a whole session."""
     bench = Bench(500, session_ms=3000)
     bench.controller.leads = 12
@@ -204,7 +204,7 @@ def test_a_broker_that_stops_waits_for_a_new_controller() -> None:
     assert bench.loop.run_for(main())
 
 
-def test_a_broker_from_which_nobody_takes_over_stops_in_time() -> None:
+def test_controlled_shutdown_ends_in_time_if_no_other_leader_is_elected() -> None:
     bench = Bench(500)
     bench.controller.leads = 1_000_000
 

@@ -1,4 +1,5 @@
-"""Look-ups by time take several turns of the event loop, while retention and elections go on."""
+"""Timestamp look-ups take several turns of the event loop, during which retention and elections may
+happen."""
 
 import random
 import uuid
@@ -69,7 +70,7 @@ def finish(search: TimestampSearch) -> FoundTimestamp | None:
         (lambda replica: replica.offset_for_timestamp(NOW - 5000), 2 * RECORDS),
     ],
 )
-def test_what_retention_deleted_meanwhile_is_not_found(
+def test_segment_deleted_during_a_lookup_is_not_found(
     tmp_path: Path, search: Callable[[Replica], TimestampSearch], offset: int
 ) -> None:
     replica = replica_in(tmp_path)
@@ -85,7 +86,7 @@ def test_what_retention_deleted_meanwhile_is_not_found(
 
 
 @pytest.mark.parametrize("fault", [OSError(), CorruptLog()])
-def test_a_search_that_fails_while_no_segment_goes_is_not_made_again(fault: Exception) -> None:
+def test_failed_lookup_is_not_retried_if_no_segment_was_deleted(fault: Exception) -> None:
     def search(_: object) -> TimestampSearch:
         yield None
         raise fault
@@ -112,7 +113,9 @@ def handler_of(*replicas: Replica) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("led_again", [False, True])
-async def test_what_another_leader_may_have_cut_off_is_no_answer(tmp_path: Path, led_again: bool) -> None:
+async def test_result_is_discarded_if_the_leader_epoch_changed_during_a_lookup(
+    tmp_path: Path, led_again: bool
+) -> None:
     replicas = [replica_in(tmp_path, number) for number in range(8)]
     waiting = handler_of(*replicas)()
     for replica in replicas:
@@ -124,7 +127,7 @@ async def test_what_another_leader_may_have_cut_off_is_no_answer(tmp_path: Path,
     assert codes[-1] == E.NOT_LEADER_OR_FOLLOWER and set(codes) <= {E.NONE, E.NOT_LEADER_OR_FOLLOWER}
 
 
-async def test_partitions_of_one_request_are_searched_one_after_the_other(tmp_path: Path) -> None:
+async def test_partitions_of_one_request_are_searched_sequentially(tmp_path: Path) -> None:
     handle = handler_of(*(replica_in(tmp_path, number) for number in range(40)))
     with LoopSteps("broker/records") as steps:
         answer = await handle()

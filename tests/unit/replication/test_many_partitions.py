@@ -1,4 +1,5 @@
-"""Many partitions: made beside the loop, deleted meanwhile, closed for nothing, half made by a crash."""
+"""Many partitions: created in threads, deleted during that, closed without fsyncs, half created by a
+crash."""
 
 import asyncio
 import random
@@ -14,7 +15,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_manager import MADE_ON_LOOP, ReplicaManager
+from tierlog.broker.replication.replica_manager import CREATED_ON_LOOP_MAX, ReplicaManager
 from tierlog.broker.storage.checkpoints import PARTITION_METADATA, encode_uuid
 from tierlog.broker.storage.log_dir import CONCURRENT_REMOVALS
 from tierlog.broker.storage.log_dirs import LogDirectories
@@ -26,7 +27,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch
 
 EMPTY = ClusterImage(cluster_id="c")
-MANY = MADE_ON_LOOP + 60
+MANY = CREATED_ON_LOOP_MAX + 60
 
 
 def topic(
@@ -69,7 +70,7 @@ class Run:
             SystemClock(),
             self.tasks,
             random.Random(1),
-            moved=lambda partition: None,
+            on_change=lambda partition: None,
         )
         self.directories.claim(1, "c")
 
@@ -94,29 +95,29 @@ def append(replica: Replica) -> ErrorCode:
     return replica.append(memoryview(bytearray(encode_batch([NewRecord(now_ms, None, b"v")]))), now_ms).error
 
 
-async def test_many_are_made_in_threads_and_then_serve(tmp_path: Path) -> None:
+async def test_many_partitions_are_created_in_threads(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
-    came: list[int] = []
-    run.manager.came.append(lambda: came.append(len(run.manager)))
+    created: list[int] = []
+    run.manager.creation_listeners.append(lambda: created.append(len(run.manager)))
     run.manager.follow(EMPTY, topic(1))
     assert len(run.manager) == 0
     assert not run.manager.is_offline(TopicPartition("t", 0))
-    await run.manager.made()
+    await run.manager.wait_until_created()
     assert len(run.manager) == MANY
     assert all(append(replica) is ErrorCode.NONE for replica in run.manager)
-    assert came == [MANY]
+    assert created == [MANY]
     await run.stop()
 
 
-async def test_a_few_are_made_before_anybody_sees_the_image(tmp_path: Path) -> None:
+async def test_few_partitions_are_created_before_handlers_see_the_image(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
-    run.manager.follow(EMPTY, topic(1, MADE_ON_LOOP))
-    assert len(run.manager) == MADE_ON_LOOP
+    run.manager.follow(EMPTY, topic(1, CREATED_ON_LOOP_MAX))
+    assert len(run.manager) == CREATED_ON_LOOP_MAX
     await run.stop()
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3])
-async def test_deleted_and_made_anew_while_threads_make_them(tmp_path: Path, turns: int) -> None:
+async def test_topic_deleted_and_created_again_while_threads_create_it(tmp_path: Path, turns: int) -> None:
     run = await Run(tmp_path).start(EMPTY)
     first, second = topic(1), topic(2, MANY + 5)
     run.manager.follow(EMPTY, first)
@@ -124,20 +125,20 @@ async def test_deleted_and_made_anew_while_threads_make_them(tmp_path: Path, tur
         await asyncio.sleep(0)
     run.manager.follow(first, EMPTY)
     run.manager.follow(EMPTY, second)
-    await run.manager.made()
+    await run.manager.wait_until_created()
     assert len(run.manager) == MANY + 5
     for number in range(MANY + 5):
-        said = tmp_path / "data" / f"t-{number}" / PARTITION_METADATA
-        assert encode_uuid(uuid.UUID(int=2)) in said.read_text()
+        content = tmp_path / "data" / f"t-{number}" / PARTITION_METADATA
+        assert encode_uuid(uuid.UUID(int=2)) in content.read_text()
         assert append(run.replica(number)) is ErrorCode.NONE
     await run.stop()
 
 
-async def test_deleted_while_threads_make_them(tmp_path: Path) -> None:
+async def test_topic_deleted_while_threads_create_it(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     run.manager.follow(EMPTY, topic(1))
     run.manager.follow(topic(1), EMPTY)
-    await run.manager.made()
+    await run.manager.wait_until_created()
     assert len(run.manager) == 0
     assert [path for path in (tmp_path / "data").iterdir() if path.name.startswith("t-0")] == [
         path for path in (tmp_path / "data").iterdir() if path.name.endswith("-delete") and "t-0" in path.name
@@ -145,21 +146,21 @@ async def test_deleted_while_threads_make_them(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_made_anew_elsewhere_while_threads_make_them(tmp_path: Path) -> None:
+async def test_topic_created_again_on_another_broker_while_threads_create_it(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     run.manager.follow(EMPTY, topic(1))
     run.manager.follow(topic(1), EMPTY)
     run.manager.follow(EMPTY, topic(2, node_id=2))
     syncs = run.files.calls["sync"]
-    await run.manager.made()
+    await run.manager.wait_until_created()
     assert len(run.manager) == 0
     assert not list((tmp_path / "data").glob("t-?"))
-    assert run.files.calls["sync"] > syncs, "else the old ones would come back with the power"
+    assert run.files.calls["sync"] > syncs, "else the old directories would come back after a power failure"
     await run.stop()
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
-async def test_the_loop_waits_for_no_disk_where_a_namesake_is_forgotten(tmp_path: Path, policy: str) -> None:
+async def test_old_checkpoints_of_the_same_name_are_removed_off_the_loop(tmp_path: Path, policy: str) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     for replica in run.manager:
         append(replica)
@@ -171,7 +172,7 @@ async def test_the_loop_waits_for_no_disk_where_a_namesake_is_forgotten(tmp_path
     syncs = run.files.calls["sync"]
     run.manager.follow(EMPTY, topic(2, 2))
     assert run.files.calls["sync"] == syncs
-    await run.manager.made()
+    await run.manager.wait_until_created()
     assert run.files.calls["sync"] > syncs
     assert [run.replica(number).log_end_offset for number in range(2)] == [0, 0]
     await run.stop()
@@ -189,29 +190,31 @@ class SlowToUnlink(Counted):
         super().unlink(path, missing_ok=missing_ok)
 
 
-async def test_removals_leave_threads_to_those_who_wait_for_an_fsync(tmp_path: Path) -> None:
+async def test_removals_leave_threads_for_flushes(tmp_path: Path) -> None:
     files = SlowToUnlink()
     run = await Run(tmp_path, files).start(topic(1, 20))
-    room = run.directories.all[0]
+    log_dir = run.directories.all[0]
     run.manager.follow(topic(1, 20), EMPTY)
-    removing = [run.tasks.spawn("remove", room.remove_later(path)) for path in room.deleted()]
+    removing = [
+        run.tasks.spawn("remove", log_dir.remove_later(path)) for path in log_dir.deleted_partitions()
+    ]
     assert len(removing) == 20
     for _ in range(CONCURRENT_REMOVALS):
         assert await asyncio.to_thread(files.entered.acquire, timeout=30)
-    assert await asyncio.wait_for(room.run(lambda: "synced"), 30) == "synced"
+    assert await asyncio.wait_for(log_dir.run(lambda: "synced"), 30) == "synced"
     assert not files.entered.acquire(blocking=False)
     files.go_on.set()
     await asyncio.gather(*removing)
-    assert room.deleted() == []
+    assert log_dir.deleted_partitions() == []
     await run.stop()
 
 
-async def test_making_and_closing_them_waits_for_no_disk(tmp_path: Path) -> None:
+async def test_creating_and_closing_many_partitions_needs_no_fsync_each(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     before = run.files.calls.copy()
     run.manager.follow(EMPTY, topic(1))
-    await run.manager.made()
-    assert run.files.calls - before == {"open": MANY}  # partition.metadata alone
+    await run.manager.wait_until_created()
+    assert run.files.calls - before == {"open": MANY}  # only partition.metadata
     append(run.replica(3))
     await run.stop()
     syncs = run.files.calls["sync"]
@@ -225,7 +228,7 @@ async def test_making_and_closing_them_waits_for_no_disk(tmp_path: Path) -> None
     await again.stop()
 
 
-async def test_the_first_flush_makes_the_directory_and_its_topic_id_durable(tmp_path: Path) -> None:
+async def test_first_flush_makes_the_directory_and_its_topic_id_durable(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     run.manager.follow(EMPTY, topic(1, 1))
     append(run.replica(0))
@@ -243,10 +246,11 @@ async def test_the_first_flush_makes_the_directory_and_its_topic_id_durable(tmp_
     "content", [b"", bytes(44), b"version: 0\ntopic_id: AAAAA", b"version: 0" + bytes(34)]
 )
 @pytest.mark.parametrize("with_log", [False, True])
-async def test_a_directory_whose_id_was_never_on_disk_holds_nothing_that_was_promised(
+async def test_directory_without_a_durable_topic_id_is_set_aside(
     tmp_path: Path, content: bytes, with_log: bool
 ) -> None:
-    """The power failed before its first flush. What lies in it may be an older topic's of the same name."""
+    """A power failure before the first flush. The directory's files may belong to an earlier topic of the
+    same name."""
     run = await Run(tmp_path).start(topic(1, 1))
     if with_log:
         append(run.replica(0))

@@ -1,4 +1,4 @@
-"""Logs that are made later, for want of room: by one of several calls, and not if topic or disk is gone."""
+"""Logs which are created later, as the disk was full: once, and not after their topic or disk has gone."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ from tierlog.records.writer import NewRecord, encode_batch
 
 EMPTY = ClusterImage(cluster_id="c")
 NAME = TopicPartition("t", 0)
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def image_with(topic_id: int) -> ClusterImage:
@@ -35,25 +35,25 @@ def image_with(topic_id: int) -> ClusterImage:
 
 
 class Gate(OsFiles):
-    """No room while `full`; then whoever begins a partition waits for `go_on`. `begun` counts them."""
+    """The disk is full while `full`; after that the creation of a partition waits for `go_on`."""
 
     def __init__(self) -> None:
         self.full = True
-        self.begun = 0
+        self.creations = 0
         self.entered, self.go_on = threading.Event(), threading.Event()
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         if exclusive and path.name == "partition.metadata":
             if self.full:
                 raise OSError(28, "No space left on device")
-            self.begun += 1
+            self.creations += 1
             self.entered.set()
-            assert self.go_on.wait(PATIENCE_S)
+            assert self.go_on.wait(TIMEOUT_S)
         return super().open(path, create=create, exclusive=exclusive)
 
 
 class Node:
-    """A topic is wanted, and there was no room for it; now there is."""
+    """A broker whose disk was full when a topic was created, and has space now."""
 
     def __init__(self, path: Path) -> None:
         self.disk, rng = Gate(), random.Random(1)
@@ -67,7 +67,7 @@ class Node:
             Hands(),
             self.tasks,
             rng,
-            moved=lambda _: None,
+            on_change=lambda _: None,
             fatal=lambda what, failure: self.fatal.append(what),
         )
 
@@ -81,9 +81,9 @@ class Node:
         return self
 
     async def begin(self) -> "asyncio.Task[None]":
-        making = self.tasks.spawn("make", self.manager.make_missing())
-        assert await asyncio.to_thread(self.disk.entered.wait, PATIENCE_S)
-        return making
+        creating = self.tasks.spawn("create", self.manager.retry_missing())
+        assert await asyncio.to_thread(self.disk.entered.wait, TIMEOUT_S)
+        return creating
 
     async def stop(self) -> None:
         await self.tasks.close()
@@ -96,39 +96,39 @@ async def node(tmp_path: Path) -> Node:
     return await Node(tmp_path / "data").start()
 
 
-async def test_of_two_calls_at_once_one_makes_the_log(node: Node) -> None:
+async def test_concurrent_retries_create_a_log_once(node: Node) -> None:
     first = await node.begin()
-    await asyncio.wait_for(node.manager.make_missing(), PATIENCE_S)  # nothing is left for it to do
+    await asyncio.wait_for(node.manager.retry_missing(), TIMEOUT_S)  # has nothing to do
     assert node.manager.get("t", 0) is None
     node.disk.go_on.set()
     await first
-    assert node.disk.begun == 1
+    assert node.disk.creations == 1
     replica = node.manager.get("t", 0)
     assert replica is not None and replica.leads and not node.manager.is_offline(NAME)
     assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
     await node.stop()
 
 
-async def test_a_log_that_was_being_opened_when_its_directory_failed_is_not_served(node: Node) -> None:
-    making = await node.begin()
+async def test_log_is_not_added_if_its_directory_fails_while_it_opens(node: Node) -> None:
+    creating = await node.begin()
     node.directory.fail("broken")
     await asyncio.sleep(0)
     assert node.manager.is_offline(NAME)
     node.disk.go_on.set()
-    await making
+    await creating
     assert (node.manager.get("t", 0), len(node.manager)) == (None, 0)
     assert node.manager.is_offline(NAME)
     assert node.fatal == ["the last log directory"]
-    await node.manager.make_missing()
-    assert node.disk.begun == 1  # and it is not tried again
+    await node.manager.retry_missing()
+    assert node.disk.creations == 1  # not retried
     await node.stop()
 
 
-async def test_a_log_whose_topic_was_deleted_while_it_was_made_is_not_served(node: Node) -> None:
-    making = await node.begin()
+async def test_log_is_not_added_if_its_topic_is_deleted_while_it_opens(node: Node) -> None:
+    creating = await node.begin()
     node.manager.follow(image_with(1), EMPTY)
     node.disk.go_on.set()
-    await making
+    await creating
     assert (node.manager.get("t", 0), len(node.manager)) == (None, 0)
     assert not node.manager.is_offline(NAME)
     await node.stop()

@@ -76,12 +76,14 @@ def manager_on(path: Path, files: OsFiles, threads: int) -> ReplicaManager:
         Hands(),
         TaskGroup(lambda *_: None),
         rng,
-        moved=lambda _: None,
+        on_change=lambda _: None,
     )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-async def test_as_many_logs_are_opened_at_a_time_as_there_are_threads(tmp_path: Path, threads: int) -> None:
+async def test_logs_are_opened_in_num_recovery_threads_per_data_dir_threads(
+    tmp_path: Path, threads: int
+) -> None:
     manager = manager_on(tmp_path, OsFiles(), 1)
     await manager.open_all(image_of(6))
     await manager.close(clean=False)
@@ -93,7 +95,7 @@ async def test_as_many_logs_are_opened_at_a_time_as_there_are_threads(tmp_path: 
     await again.close(clean=False)
 
 
-async def test_progress_is_told(tmp_path: Path) -> None:
+async def test_progress_is_logged(tmp_path: Path) -> None:
     count = 2 * PROGRESS_EVERY + 5
     manager = manager_on(tmp_path, OsFiles(), 2)
     with capture_logs() as told:
@@ -103,7 +105,7 @@ async def test_progress_is_told(tmp_path: Path) -> None:
     await manager.close(clean=False)
 
 
-async def test_a_start_that_is_cancelled_opens_no_other_log_and_leaves_the_loop_free(tmp_path: Path) -> None:
+async def test_cancelled_start_opens_no_more_logs_and_keeps_the_loop_running(tmp_path: Path) -> None:
     manager = manager_on(tmp_path, OsFiles(), 1)
     await manager.open_all(image_of(6))
     await manager.close(clean=False)

@@ -1,4 +1,4 @@
-"""Replicas as the image says: made, led, reconfigured, removed; found again after clean and unclean stops."""
+"""Replica manager: creates, configures and removes replicas as the image says, and recovers them at start."""
 
 import random
 import uuid
@@ -53,7 +53,7 @@ def deleted(image: ClusterImage, topic_id: uuid.UUID) -> ClusterImage:
 
 
 class Run:
-    """One life of a manager on a directory."""
+    """A replica manager on a directory."""
 
     def __init__(self, path: Path, **settings: str) -> None:
         self.failures: list[BaseException] = []
@@ -66,7 +66,7 @@ class Run:
             SystemClock(),
             self.tasks,
             rng,
-            moved=self.moved.append,
+            on_change=self.moved.append,
         )
 
     async def start(self, image: ClusterImage) -> "Run":
@@ -91,7 +91,7 @@ def append(replica: Replica, values: Sequence[bytes]) -> int:
     return result.base_offset
 
 
-async def test_a_created_topic_is_led_and_found_by_name_and_id(tmp_path: Path) -> None:
+async def test_created_topic_is_led_and_found_by_name_and_id(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     image = created(EMPTY, ORDERS, 2, retention_ms="5")
     run.manager.follow(EMPTY, image)
@@ -103,7 +103,7 @@ async def test_a_created_topic_is_led_and_found_by_name_and_id(tmp_path: Path) -
     await run.stop()
 
 
-async def test_a_changed_setting_reaches_the_log(tmp_path: Path) -> None:
+async def test_changed_topic_setting_applies_to_the_log(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     image = created(EMPTY, ORDERS)
     run.manager.follow(EMPTY, image)
@@ -113,7 +113,7 @@ async def test_a_changed_setting_reaches_the_log(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_changed_defaults_reach_every_log_that_sets_nothing_else(tmp_path: Path) -> None:
+async def test_changed_defaults_apply_to_topics_without_an_override(tmp_path: Path) -> None:
     run = await Run(tmp_path, **{"log.segment.bytes": "9000"}).start(EMPTY)
     images = [EMPTY, created(EMPTY, ORDERS, retention_ms="5")]
     cluster, broker = r.ConfigScope.CLUSTER, r.ConfigScope.BROKER
@@ -136,7 +136,7 @@ async def test_changed_defaults_reach_every_log_that_sets_nothing_else(tmp_path:
     await run.stop()
 
 
-async def test_idle_producers_are_forgotten_when_the_node_says(tmp_path: Path) -> None:
+async def test_idle_producers_expire_after_producer_id_expiration_ms(tmp_path: Path) -> None:
     run = await Run(tmp_path, **{"producer.id.expiration.ms": "60000"}).start(EMPTY)
     run.manager.follow(EMPTY, created(EMPTY, ORDERS, retention_ms="-1"))
     now_ms, replica = SystemClock().now_ms(), run.replica()
@@ -166,7 +166,7 @@ async def test_logs_survive_clean_and_unclean_stops(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_a_topic_created_again_shares_nothing(tmp_path: Path) -> None:
+async def test_topic_created_again_starts_empty(tmp_path: Path) -> None:
     image = created(EMPTY, ORDERS)
     run = await Run(tmp_path).start(image)
     append(run.replica(), [b"a"])
@@ -183,7 +183,7 @@ async def test_a_topic_created_again_shares_nothing(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_files_of_a_topic_that_the_cluster_does_not_know_are_kept_aside(tmp_path: Path) -> None:
+async def test_files_of_an_unknown_topic_are_renamed(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(created(EMPTY, ORDERS))
     append(run.replica(), [b"a"])
     await run.stop()
@@ -193,7 +193,7 @@ async def test_files_of_a_topic_that_the_cluster_does_not_know_are_kept_aside(tm
     await run.stop()
 
 
-async def test_a_new_disk_goes_on_behind_the_remote_history(tmp_path: Path) -> None:
+async def test_leader_on_a_new_disk_starts_at_the_end_of_the_remote_log(tmp_path: Path) -> None:
     image = created(EMPTY, ORDERS, remote_storage_enable="true")
     remote = RemotePartition(log_start_offset=40, entries=(remote_segment(0, 99),))
     image = msgspec.structs.replace(image, remote=image.remote.set(TopicIdPartition(ORDERS, 0), remote))

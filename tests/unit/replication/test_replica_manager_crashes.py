@@ -1,4 +1,4 @@
-"""Replica manager and data directory: what a crash, a lost disk or a new topic must not hide or reuse."""
+"""Replica manager after crashes, lost disks and topics created again: nothing is lost, hidden or reused."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ class Node:
             SystemClock(),
             self.tasks,
             rng,
-            moved=lambda partition: None,
+            on_change=lambda partition: None,
         )
 
     @property
@@ -96,7 +96,7 @@ def append(replica: Replica, count: int, **options: Any) -> int:
     return result.base_offset
 
 
-async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_path: Path) -> None:
+async def test_topic_created_again_starts_at_offset_zero(tmp_path: Path) -> None:
     old, new = with_topic(1), with_topic(2)
     node = await started(tmp_path, old)
     append(node.replica, 10)
@@ -104,7 +104,7 @@ async def test_a_topic_made_anew_does_not_start_where_its_predecessor_did(tmp_pa
     await node.manager.checkpoints.write_for([node.replica.name])
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
-    await node.manager.made()
+    await node.manager.wait_until_created()
     append(node.replica, 5)  # acknowledged, and then the process is killed
     again = await started(tmp_path, new)
     assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
@@ -147,7 +147,7 @@ async def paid(replica: Replica) -> None:
 
 
 @pytest.mark.parametrize("cut_meanwhile", [False, True])
-async def test_what_replaces_a_cut_end_is_rolled_without_waiting_for_the_disk(
+async def test_segment_after_a_truncation_rolls_without_waiting_for_the_disk(
     tmp_path: Path, cut_meanwhile: bool
 ) -> None:
     files = Syncs()
@@ -181,7 +181,7 @@ async def test_what_replaces_a_cut_end_is_rolled_without_waiting_for_the_disk(
     await node.tasks.close()
 
 
-async def test_a_log_that_lost_its_end_has_its_checkpoint_lowered_at_the_start(tmp_path: Path) -> None:
+async def test_checkpoint_of_a_log_that_lost_its_end_is_lowered_at_start(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1))
     for _ in range(10):
         append(node.replica, 1)
@@ -195,7 +195,7 @@ async def test_a_log_that_lost_its_end_has_its_checkpoint_lowered_at_the_start(t
     await again.tasks.close()
 
 
-async def test_deleted_records_do_not_come_back_with_a_damaged_checkpoint(tmp_path: Path) -> None:
+async def test_deleted_records_stay_deleted_after_a_damaged_checkpoint(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1))
     for _ in range(10):
         append(node.replica, 1)
@@ -207,7 +207,7 @@ async def test_deleted_records_do_not_come_back_with_a_damaged_checkpoint(tmp_pa
     await node.tasks.close()
 
 
-async def test_a_topic_made_anew_while_the_node_was_away(tmp_path: Path) -> None:
+async def test_topic_created_again_while_the_broker_was_down(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1))
     append(node.replica, 10)
     node.replica.delete_records(10)
@@ -221,7 +221,7 @@ async def test_a_topic_made_anew_while_the_node_was_away(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.glob("*-stray")] != []
 
 
-async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -> None:
+async def test_checkpoints_of_a_deleted_topic_are_not_reused(tmp_path: Path) -> None:
     """They were being taken while the topic was deleted and made anew."""
     old, new = with_topic(1), with_topic(2)
     node = await started(tmp_path, old)
@@ -231,7 +231,7 @@ async def test_checkpoints_of_a_deleted_topic_do_not_come_back(tmp_path: Path) -
     node.directory.write_checkpoints(lambda: rows)
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
-    await node.manager.made()
+    await node.manager.wait_until_created()
     assert node.directory.load_checkpoints().log_starts == {}
     await node.tasks.close()
 
@@ -240,7 +240,7 @@ REMOTE = RemotePartition(log_start_offset=40, copied_end_offset=100)
 TIERED = {"remote.storage.enable": "true"}
 
 
-async def test_a_lost_disk_goes_on_behind_what_is_remote(tmp_path: Path) -> None:
+async def test_leader_with_a_lost_disk_starts_at_the_end_of_the_remote_log(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1, remote=REMOTE, configs=TIERED))
     replica = node.replica
     assert (replica.log_start_offset, replica.log_end_offset, replica.high_watermark) == (40, 100, 100)
@@ -256,7 +256,7 @@ class KilledAfterMetadata(OsFiles):
             raise KeyboardInterrupt
 
 
-async def test_a_kill_before_the_first_segment_of_a_lost_disk(tmp_path: Path) -> None:
+async def test_kill_before_the_first_segment_of_a_lost_disk(tmp_path: Path) -> None:
     image = with_topic(1, remote=REMOTE, configs=TIERED)
     with contextlib.suppress(KeyboardInterrupt):
         Node(tmp_path, KilledAfterMetadata()).manager.follow(EMPTY, image)
@@ -265,7 +265,7 @@ async def test_a_kill_before_the_first_segment_of_a_lost_disk(tmp_path: Path) ->
     assert append(node.replica, 1) == 100
 
 
-async def test_a_log_that_ends_below_what_is_remote_is_begun_anew(tmp_path: Path) -> None:
+async def test_leader_whose_log_ends_below_the_remote_log_starts_at_its_end(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1, configs=TIERED))
     append(node.replica, 60)
     node = await started(tmp_path, with_topic(1, remote=REMOTE, configs=TIERED))
@@ -273,13 +273,13 @@ async def test_a_log_that_ends_below_what_is_remote_is_begun_anew(tmp_path: Path
     node.replica.check()
 
 
-async def test_a_directory_that_does_not_say_whose_it_is_gets_an_owner(tmp_path: Path) -> None:
+async def test_directory_without_an_owner_gets_one(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()  # killed between the directory and its metadata
     await started(tmp_path, with_topic(1))
     assert Node(tmp_path).directory.partitions() == {TopicPartition("t", 0): uuid.UUID(int=1)}
 
 
-async def test_the_longest_name_can_be_set_aside(tmp_path: Path) -> None:
+async def test_longest_topic_name_can_be_renamed_to_stray(tmp_path: Path) -> None:
     name = "n" * 249
     await started(tmp_path, with_topic(1, name))
     await started(tmp_path, EMPTY)
@@ -298,7 +298,7 @@ class Unmovable(OsFiles):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES])
-async def test_a_topic_made_anew_waits_until_its_namesake_is_out_of_the_way(
+async def test_topic_created_again_waits_until_the_old_directory_is_renamed(
     tmp_path: Path, code: int
 ) -> None:
     files, old, new = Unmovable(), with_topic(1), with_topic(2)
@@ -313,7 +313,7 @@ async def test_a_topic_made_anew_waits_until_its_namesake_is_out_of_the_way(
     assert node.manager.is_offline(TopicPartition("t", 0))
     files.failure = None
     node.directory.mark_not_full()
-    await node.manager.make_missing()
+    await node.manager.retry_missing()
     assert (node.replica.log_start_offset, node.replica.log_end_offset) == (0, 0)
     assert append(node.replica, 1) == 0
     await asyncio.sleep(0)
@@ -325,7 +325,9 @@ async def test_a_topic_made_anew_waits_until_its_namesake_is_out_of_the_way(
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["t-0"]
 
 
-async def test_a_log_made_for_a_topic_that_is_gone_by_then_is_not_its_namesakes(tmp_path: Path) -> None:
+async def test_log_created_for_a_deleted_topic_is_not_used_by_a_new_topic_of_the_same_name(
+    tmp_path: Path,
+) -> None:
     node = await started(tmp_path, EMPTY)
     left = node.directory.create(TopicPartition("t", 0), uuid.UUID(int=1))
     (left / f"{0:020d}.log").write_bytes(encode_batch([NewRecord(NOW, b"k", b"v", ())]))
@@ -343,18 +345,18 @@ class FullDisk(OsFiles):
         return super().writev_at(fd, buffers, position)
 
 
-async def test_a_partition_that_found_no_room_is_made_later(tmp_path: Path) -> None:
+async def test_partition_is_created_later_after_a_full_disk(tmp_path: Path) -> None:
     files, image = FullDisk(), with_topic(1)
     node = Node(tmp_path, files)
     node.manager.follow(EMPTY, image)
     assert node.manager.get("t", 0) is None
     files.full = False
     node.directory.mark_not_full()
-    await node.manager.make_missing()
+    await node.manager.retry_missing()
     assert append(node.replica, 1) == 0
 
 
-async def test_a_follower_with_a_lost_disk_asks_its_leader_until_it_is_to_lead_itself(tmp_path: Path) -> None:
+async def test_follower_with_a_lost_disk_fetches_until_it_is_elected(tmp_path: Path) -> None:
     """Were it moved on at once, it would never learn of epochs and producers from the remote tier."""
     alone = with_topic(1, remote=REMOTE, configs=TIERED)
     followed = led_by(alone, 2, leader_epoch=3)
@@ -402,7 +404,7 @@ async def following(path: Path, files: OsFiles) -> tuple[Node, ClusterImage, Clu
     return node, followed, elected
 
 
-async def test_one_elected_while_its_log_is_flushed_leads_after_that(tmp_path: Path) -> None:
+async def test_replica_elected_during_a_flush_leads_after_it(tmp_path: Path) -> None:
     files = HeldSync()
     node, followed, elected = await following(tmp_path, files)
     flush = asyncio.create_task(asyncio.to_thread(node.replica.flush))
@@ -421,14 +423,14 @@ async def test_one_elected_while_its_log_is_flushed_leads_after_that(tmp_path: P
 
 
 @pytest.mark.parametrize("elected_again", [False, True])
-async def test_one_elected_on_a_full_disk_leads_once_there_is_room(
+async def test_replica_elected_on_a_full_disk_leads_when_there_is_space(
     tmp_path: Path, elected_again: bool
 ) -> None:
     files = FullFor()
     node, followed, elected = await following(tmp_path, files)
     files.full = True
     node.manager.follow(followed, elected)
-    await node.manager.make_missing()
+    await node.manager.retry_missing()
     assert (node.replica.leads, node.replica.failed) == (False, None)
     epoch = 4
     if elected_again:  # it has begun anew by now, but for a file
@@ -438,12 +440,12 @@ async def test_one_elected_on_a_full_disk_leads_once_there_is_room(
         assert node.replica.append(memoryview(batch), NOW).error is ErrorCode.KAFKA_STORAGE_ERROR
     files.full = False
     node.directory.mark_not_full()
-    await node.manager.make_missing()
+    await node.manager.retry_missing()
     assert (node.replica.leads, node.replica.leader_epoch) == (True, epoch)
     assert append(node.replica, 1) == 100
 
 
-async def test_a_leader_that_has_failed_is_not_moved_on_when_it_is_elected_again(tmp_path: Path) -> None:
+async def test_log_end_of_a_failed_leader_stays_when_it_is_elected_again(tmp_path: Path) -> None:
     alone = with_topic(1, configs=TIERED)
     node = await started(tmp_path, alone)
     append(node.replica, 5)

@@ -1,4 +1,4 @@
-"""A replica in trouble: errors that pass, retries of what was written but not confirmed, and the end."""
+"""Replica: temporary errors, retries of unconfirmed batches, failures and close."""
 
 import random
 import uuid
@@ -47,7 +47,7 @@ def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> 
     return memoryview(bytearray(data))
 
 
-def test_a_retry_of_what_was_written_but_not_flushed_is_settled(tmp_path: Path) -> None:
+def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     files, heard = NoRoom(), []
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
     replica.listeners.append(lambda moved: heard.append((moved.high_watermark, moved.acknowledgement(1))))
@@ -65,7 +65,7 @@ def test_a_retry_of_what_was_written_but_not_flushed_is_settled(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_closed_replica_answers_nothing_else(tmp_path: Path, clean: bool) -> None:
+def test_closed_replica_returns_kafka_storage_error(tmp_path: Path, clean: bool) -> None:
     replica = open_replica(tmp_path, TopicConfig())
     assert replica.append(batch(), NOW).error == ErrorCode.NONE
     replica.close(clean=clean)
@@ -74,7 +74,9 @@ def test_a_closed_replica_answers_nothing_else(tmp_path: Path, clean: bool) -> N
 
 
 @pytest.mark.parametrize("at_ms", [NOW - 30 * DAY_MS, NOW + 30 * DAY_MS])
-def test_a_producer_is_idle_by_the_monotonic_clock_not_by_its_records(tmp_path: Path, at_ms: int) -> None:
+def test_producers_expire_by_the_monotonic_clock_and_not_by_record_timestamps(
+    tmp_path: Path, at_ms: int
+) -> None:
     config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
     replica = open_replica(tmp_path, config)
     assert replica.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
@@ -87,7 +89,7 @@ def test_a_producer_is_idle_by_the_monotonic_clock_not_by_its_records(tmp_path: 
     assert replica.log.producers.get(7) is None
 
 
-def test_records_that_cannot_be_recompressed_are_refused(tmp_path: Path) -> None:
+def test_records_that_cannot_be_recompressed_are_rejected(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(compression_type="zstd"))
     data = batch(codec=Codec.GZIP)
     data[HEADER_SIZE + 20 : HEADER_SIZE + 24] = b"\xff\xff\xff\xff"
@@ -116,7 +118,7 @@ def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
     return replica
 
 
-def test_retention_makes_room_where_there_is_none(tmp_path: Path) -> None:
+def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
     files = NoRoomFor()
     config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
     replica = filled(tmp_path, files, config)
@@ -129,7 +131,7 @@ def test_retention_makes_room_where_there_is_none(tmp_path: Path) -> None:
     replica.check()
 
 
-def test_a_leader_epoch_needs_no_room(tmp_path: Path) -> None:
+def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
     files = NoRoomFor()
     replica = open_replica(tmp_path, TopicConfig(), files)
     files.endings = (EPOCH_CHECKPOINT,)
@@ -141,7 +143,7 @@ def test_a_leader_epoch_needs_no_room(tmp_path: Path) -> None:
     assert stored.latest == (7, 0)
 
 
-def test_a_failed_replica_leads_nothing(tmp_path: Path) -> None:
+def test_failed_replica_is_not_a_leader(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig())
     assert replica.leads
     replica.failed = "fsync failed"

@@ -1,4 +1,4 @@
-"""Topic settings: each takes effect on the very next append or look, and is gone when it is unset."""
+"""Topic settings: each takes effect on the next append or read, and ends when it is unset."""
 
 import random
 import uuid
@@ -40,7 +40,7 @@ class Node:
             self.clock,
             TaskGroup(lambda *_: None),
             rng,
-            moved=lambda _: None,
+            on_change=lambda _: None,
         )
         self.image = ClusterImage(cluster_id="c")
 
@@ -179,7 +179,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-async def test_a_setting_takes_effect_at_once_and_is_gone_when_unset(tmp_path: Path, change: Change) -> None:
+async def test_setting_takes_effect_at_once_and_ends_when_unset(tmp_path: Path, change: Change) -> None:
     node = await Node(tmp_path).start()
     assert change.effect(node) == change.before
     node.set(change.name, change.value)
@@ -193,7 +193,7 @@ async def test_a_setting_takes_effect_at_once_and_is_gone_when_unset(tmp_path: P
     await node.manager.close(clean=True)
 
 
-async def test_how_long_deleted_files_are_kept(tmp_path: Path) -> None:
+async def test_deleted_files_are_kept_for_file_delete_delay_ms(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.set("retention.ms", "1000")
     assert waits_before_unlinking(node)

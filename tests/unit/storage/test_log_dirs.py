@@ -87,7 +87,7 @@ class Run:
             SystemClock(),
             self.tasks,
             rng,
-            moved=self.moved.append,
+            on_change=self.moved.append,
             fatal=lambda what, failure: self.fatal.append(what),
         )
 
@@ -437,7 +437,7 @@ async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_star
     await run.checkpoint()
     run.disks.broken.clear()
     assert run.directories.recheck_full()
-    await run.manager.make_missing()
+    await run.manager.retry_missing()
     assert not run.is_offline(0)
     assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)
     assert append(run.replica(0)) == ErrorCode.NONE

@@ -1,7 +1,7 @@
-"""The end of all logs of a broker: each is closed in the threads of its directory, and the directory marked.
+"""Log shutdown: closes all logs of a broker, in the threads of their directories.
 
-A directory is marked clean if every log in it closed clean and its checkpoints could be written: then the
-next start needs no recovery. One that hangs is left as it is. Called by the replica manager.
+A directory is marked clean if all its logs closed cleanly and its checkpoints were written. Then the next
+start needs no recovery. A directory that hangs is left as it is. Called by the replica manager.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ _log = structlog.get_logger("tierlog.replicas")
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class LogShutdown:
     directories: LogDirectories
     checkpoints: CheckpointWriter
     replicas: Mapping[TopicPartition, Replica]
     not_open: Set[TopicPartition]
-    """Offline, or not made for want of room: no end of theirs is clean."""
+    """Partitions which failed, or could not be opened on a full disk: their directory is not clean."""
     timeout_s: float
 
     async def close_in(self, directory: LogDirectory, *, clean: bool) -> None:
@@ -41,20 +41,22 @@ class Closing:
         unclean = set(self.not_open)
         for name, end in closing.items():
             if end.done() and (failure := end.exception()) is not None:
-                _log.error("a log did not close clean", partition=str(name), error=str(failure))
+                _log.error("a log did not close cleanly", partition=str(name), error=str(failure))
                 unclean.add(name)
         if clean and not hangs:
             mark = partial(self._mark_clean, directory, unclean)
             hangs = not await all_done([loop.run_in_executor(directory.threads, mark)], self.timeout_s)
         if hangs:
             directory.mark_hung(self.timeout_s)
-            _log.error("no clean end for a directory: it hangs", directory=str(directory.path))
+            _log.error("a log directory was not closed cleanly: it hangs", directory=str(directory.path))
 
     def _mark_clean(self, directory: LogDirectory, unclean: Set[TopicPartition]) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         try:
             self.checkpoints.write_last(directory, self.replicas)
             if directory.failure is None and unclean.isdisjoint(self.directories.partitions_in(directory)):
                 directory.mark_clean()
         except OSError as failure:
-            _log.error("no clean end for a directory", directory=str(directory.path), error=str(failure))
+            _log.error(
+                "a log directory was not closed cleanly", directory=str(directory.path), error=str(failure)
+            )

@@ -1,7 +1,7 @@
-"""One replica, opened or made in its directory, with what its checkpoints and the image say of its log.
+"""Replica loader: opens or creates one replica in its log directory, with its checkpoints and the image.
 
-May run in a thread: the node's start opens many side by side, and later makes many so. Called by the replica
-manager, which takes in what comes of it on the event loop.
+Runs in several threads when the broker starts or creates many partitions. Called by the replica manager,
+which adds the results on the event loop.
 """
 
 import random
@@ -22,13 +22,13 @@ from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.records.errors import RecordsError
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
-"""What opening a log raises that no disk and no waiting will change."""
+"""Exceptions of opening a log which a retry would raise again."""
 
-Opened = list[tuple[TopicPartition, Replica | Exception]]
+Loaded = list[tuple[TopicPartition, Replica | Exception]]
 _log = structlog.get_logger("tierlog.replicas")
 
 
-class ReplicaOpening:
+class ReplicaLoader:
     def __init__(
         self,
         settings: NodeSettings,
@@ -37,27 +37,28 @@ class ReplicaOpening:
         clock: Clock,
         rng: random.Random,
         *,
-        buried: Callable[[LogDirectory, Path], object],
+        on_renamed: Callable[[LogDirectory, Path], object],
     ) -> None:
-        """`buried`: told, in any thread, of a grave that made way."""
+        """`on_renamed`: called, in any thread, with the renamed directory of an earlier topic of the same
+        name."""
         self.is_start = True
-        """`LogDirectories.find` has looked who lies where, and set aside what is another topic's."""
+        """At the start `LogDirectories.find` has already renamed the directories of other topics."""
         self._settings = settings
         self._directories = directories
         self._configs = configs
         self._clock = clock
         self._rng = rng
-        self._buried = buried
+        self._on_renamed = on_renamed
 
-    def try_all(
+    def load_all(
         self,
         image: ClusterImage,
         topics: Mapping[TopicPartition, TopicImage],
         names: Sequence[TopicPartition],
-    ) -> Opened:
-        return [self.try_one(image, topics[name], name) for name in names]
+    ) -> Loaded:
+        return [self.load(image, topics[name], name) for name in names]
 
-    def try_one(
+    def load(
         self, image: ClusterImage, topic: TopicImage, name: TopicPartition
     ) -> tuple[TopicPartition, Replica | Exception]:
         try:
@@ -66,13 +67,12 @@ class ReplicaOpening:
             return name, failure
 
     def _open(self, image: ClusterImage, topic: TopicImage, name: TopicPartition) -> Replica:
-        """In the place that it was given."""
         directory = self._directories.directory_of(name)
         if directory is None or directory.failure is not None:
             raise DirectoryUnusable(None, "the log directory is offline", str(name))
         remote = image.remote_partition(topic.topic_id, name.partition)
-        if not self.is_start and (grave := directory.remove_other_topic(name, topic.topic_id)):
-            self._buried(directory, grave)
+        if not self.is_start and (renamed := directory.remove_other_topic(name, topic.topic_id)):
+            self._on_renamed(directory, renamed)
         is_new = not directory.holds(name)
         known = NO_CHECKPOINTS if is_new else directory.checkpoints
         replica = Replica.open(
@@ -95,14 +95,14 @@ class ReplicaOpening:
         replica.room = directory
         if topic.partitions[name.partition].leader == self._settings.node_id:
             self.skip_remote(image, replica)
-        cut, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
-        if cut or dropped:
-            _log.warning("cut a damaged end off a log", partition=str(name), bytes=cut, segments=dropped)
+        truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments
+        if truncated or dropped:
+            _log.warning("truncated a log at damage", partition=str(name), bytes=truncated, segments=dropped)
         if replica.log.missing_end:
             _log.error(
-                "a log ends before the end that its checkpoints record: files were lost or put back to an "
+                "a log ends before the end that its checkpoints record: files were lost or restored from an "
                 "older copy; this replica leaves the in-sync set and fetches from the leader; if no other "
-                "replica has its records, stop the broker at once and put the newer files back",
+                "replica has its records, stop the broker at once and restore the newer files",
                 partition=str(name),
                 directory=str(replica.log.directory),
                 log_end_offset=replica.log_end_offset,
@@ -111,9 +111,9 @@ class ReplicaOpening:
         return replica
 
     def skip_remote(self, image: ClusterImage, replica: Replica) -> None:
-        """Who is to lead with a disk that is new or has lost its end must use no offset of what is remote
-        again; a follower learns from its leader where to go on. Raises OSError, above all BlockingIOError
-        while a flush is under way.
+        """Move a future leader's log end to the end of the remote log, if the disk is new or the log has lost
+        its end: an offset in the remote log must not be used again. A follower learns its log end from its
+        leader. Raises OSError, in particular BlockingIOError during a flush.
         """
         remote = image.remote_partition(replica.topic_id, replica.name.partition)
         used_end = remote.end_offset or remote.copied_end_offset or 0

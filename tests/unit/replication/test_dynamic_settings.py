@@ -1,8 +1,8 @@
-"""A node takes in what is set for it, or for all, and tells those who keep something made of it."""
+"""Dynamic settings: the node's and the cluster's values apply, and listeners are called."""
 
 from itertools import pairwise
 
-from tierlog.broker.replication.dynamic_settings import RunningSettings
+from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.config.node import NodeSettings, settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -17,8 +17,8 @@ def configured(
     return evolve_all(image, [r.ConfigRecord(scope=scope, name=name, key=key, value=value)])
 
 
-def test_only_what_concerns_this_node_is_told_and_only_when_it_changes() -> None:
-    running = RunningSettings(settings_from({"node.id": "2"}))
+def test_listeners_are_called_only_when_a_setting_of_this_node_changes() -> None:
+    running = DynamicSettings(settings_from({"node.id": "2"}))
     told: list[NodeSettings] = []
     running.listeners.append(told.append)
     of_all = configured(EMPTY, r.ConfigScope.CLUSTER, "", "max.connections", "5")
