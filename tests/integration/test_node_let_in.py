@@ -93,7 +93,7 @@ async def test_it_ends_with_its_last_disk(
     waiting: tuple[Broker, "asyncio.Task[None]"], tmp_path: Path
 ) -> None:
     broker, starting = waiting
-    broker.directories.all[0].note(OSError(errno.EIO, os.strerror(errno.EIO)))
+    broker.directories.all[0].on_error(OSError(errno.EIO, os.strerror(errno.EIO)))
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(NodeFailed, match=r"the last log directory: .*Input/output error"):
             await starting

@@ -407,7 +407,7 @@ async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path,
     assert node.places() == ["a/t-0", note, "b/t-0"]
     node.fill(20, 5)
     node.disk.stuck = set()
-    node.directories.all[0].has_room()
+    node.directories.all[0].mark_not_full()
     node.to(to)
     await node.moved()
     assert node.places() == [f"{to}/t-0"]

@@ -298,7 +298,7 @@ async def test_a_swap_that_fails_for_good_keeps_no_other_log_from_being_cleaned(
     node.write("t")
     node.disk.unnameable = ".log"
     assert await node.cleaner.clean_all() == 0
-    node.directories.all[0].has_room()
+    node.directories.all[0].mark_not_full()
     node.write("u")
     node.disk.failure = failure
     assert await node.cleaner.clean_all() == 1

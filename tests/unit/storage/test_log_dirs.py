@@ -412,7 +412,7 @@ async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_
     run.directories.mark_full_beside(tmp_path)
     for batch in (second, third):
         assert replica.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
-    run.directories.all[0].has_room()
+    run.directories.all[0].mark_not_full()
     gap = replica.append(memoryview(third), now_ms)
     assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for batch in (second, third):

@@ -279,7 +279,7 @@ def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_p
     seen: list[tuple[int, int]] = []
 
     def trace(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code is not LogFlusher.cut.__code__:
+        if frame.f_code is not LogFlusher.on_truncated.__code__:
             return None
         seen.append((log.flusher.truncations, log.recovery_point))
         return trace
