@@ -1,4 +1,4 @@
-"""Replicas that move between log directories: what they carry along, what comes in between, where it ends."""
+"""Moves between log directories: what is moved, interruptions, and results."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ def plug_c(path: Path) -> None:
     (path / "unplugged").rename(path / "c")
 
 
-async def test_a_log_moves_with_all_that_it_knows_while_appends_go_on(tmp_path: Path) -> None:
+async def test_log_moves_with_its_state_while_appends_continue(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 30)
     assert node.append(30, producer=(7, 0, 0)) == 30
@@ -78,7 +78,7 @@ async def test_a_log_moves_with_all_that_it_knows_while_appends_go_on(tmp_path: 
     await node.stop()
 
 
-async def test_what_is_cut_dropped_or_rolled_during_the_copy_is_so_in_the_copy(tmp_path: Path) -> None:
+async def test_truncation_deletion_and_rolls_during_the_copy_apply_to_it(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 40)
     node.disk.gate.clear()
@@ -105,7 +105,7 @@ async def test_what_is_cut_dropped_or_rolled_during_the_copy_is_so_in_the_copy(t
     await node.stop()
 
 
-async def test_an_acknowledgement_that_waits_for_a_flush_gets_it_from_the_new_directory(
+async def test_pending_acknowledgement_is_flushed_in_the_new_directory(
     tmp_path: Path,
 ) -> None:
     node = await Node(tmp_path).start(image_of(flush_messages="1", segment_bytes="10000"))
@@ -126,7 +126,7 @@ def _is_answered(node: Node, end_offset: int) -> bool:
     return not node.moves.under_way or node.replica.acknowledgement(end_offset, 1) is not None
 
 
-async def test_another_target_replaces_a_move_and_the_present_one_ends_it(tmp_path: Path) -> None:
+async def test_new_target_replaces_a_move_and_the_current_directory_cancels_it(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -152,7 +152,7 @@ async def test_another_target_replaces_a_move_and_the_present_one_ends_it(tmp_pa
     await node.stop()
 
 
-async def test_a_deleted_topic_takes_its_copy_along_and_its_namesake_stays(tmp_path: Path) -> None:
+async def test_copy_of_a_deleted_topic_is_removed_and_a_recreated_topic_stays(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -173,7 +173,7 @@ async def test_a_deleted_topic_takes_its_copy_along_and_its_namesake_stays(tmp_p
     assert node.places() == ["b/t-0"]
 
 
-async def test_a_topic_deleted_just_after_the_switch_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_topic_deleted_just_after_the_switch_leaves_no_files(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.to("b")
@@ -192,7 +192,7 @@ async def test_a_topic_deleted_just_after_the_switch_leaves_nothing_behind(tmp_p
     await node.stop()
 
 
-async def test_a_broken_target_costs_the_copy_and_not_the_partition(tmp_path: Path) -> None:
+async def test_broken_target_fails_the_move_but_not_the_partition(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -213,7 +213,7 @@ async def test_a_broken_target_costs_the_copy_and_not_the_partition(tmp_path: Pa
     await node.stop()
 
 
-async def test_a_broken_source_takes_the_partition_offline(tmp_path: Path) -> None:
+async def test_broken_source_takes_the_partition_offline(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -233,7 +233,7 @@ async def test_a_broken_source_takes_the_partition_offline(tmp_path: Path) -> No
     assert node.places() == ["a/t-0"]
 
 
-async def test_a_move_that_a_stop_ended_begins_anew_at_the_next_start(tmp_path: Path) -> None:
+async def test_interrupted_move_restarts_at_the_next_start(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -250,7 +250,7 @@ async def test_a_move_that_a_stop_ended_begins_anew_at_the_next_start(tmp_path: 
     assert node.places() == ["b/t-0"]
 
 
-async def test_what_is_asked_in_vain_is_answered_as_kafka_does(tmp_path: Path) -> None:
+async def test_invalid_requests_get_kafkas_errors(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     path = str(tmp_path / "b")
     assert node.moves.move(NAME, "b") is ErrorCode.LOG_DIR_NOT_FOUND, "a path is absolute"
@@ -266,7 +266,7 @@ async def test_what_is_asked_in_vain_is_answered_as_kafka_does(tmp_path: Path) -
     await node.stop()
 
 
-async def test_a_partition_is_made_in_the_directory_that_it_was_given_before(tmp_path: Path) -> None:
+async def test_new_partition_is_created_in_its_preferred_directory(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.directories.claim(1, "c")
     await node.manager.open_all(EMPTY)
@@ -279,7 +279,7 @@ async def test_a_partition_is_made_in_the_directory_that_it_was_given_before(tmp
     await node.stop()
 
 
-async def test_a_rate_holds_a_copy_back_until_it_is_raised(tmp_path: Path) -> None:
+async def test_rate_limits_a_copy_until_it_is_raised(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of(segment_bytes="1000000"))
     node.fill(0, 100)
     key = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -321,7 +321,7 @@ def _size(path: Path) -> int:
     return 0
 
 
-async def test_a_move_waits_for_what_an_earlier_one_has_left_where_it_lacks_the_room(tmp_path: Path) -> None:
+async def test_move_without_space_waits_for_files_of_an_earlier_one_to_be_removed(tmp_path: Path) -> None:
     node = await Node(tmp_path, Small(20_000)).start(
         image_of(segment_bytes="100000", file_delete_delay_ms="100")
     )
@@ -342,7 +342,7 @@ async def test_a_move_waits_for_what_an_earlier_one_has_left_where_it_lacks_the_
     await node.stop()
 
 
-async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_path: Path) -> None:
+async def test_index_renamed_during_the_copy_is_copied(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of(index_interval_bytes="1"))
     node.fill(0, 40)
     node.disk.lacks = {
@@ -358,7 +358,7 @@ async def test_an_index_that_has_another_name_for_a_moment_is_copied_too(tmp_pat
     await node.stop()
 
 
-async def test_a_file_that_stays_away_ends_the_move(tmp_path: Path) -> None:
+async def test_missing_file_fails_the_move(tmp_path: Path) -> None:
     node = await Node(tmp_path, retry_s=0).start(image_of())
     node.fill(0, 40)
     node.disk.gone = {node.replica.log.rolled_below(40)[0].path(".index")}
@@ -375,7 +375,7 @@ async def test_a_file_that_stays_away_ends_the_move(tmp_path: Path) -> None:
     await node.stop()
 
 
-async def test_damage_that_was_not_told_yet_is_known_after_the_move_too(tmp_path: Path) -> None:
+async def test_unreported_damage_is_known_after_the_move(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     await node.kill()
@@ -395,7 +395,7 @@ async def test_damage_that_was_not_told_yet_is_known_after_the_move_too(tmp_path
 
 
 @pytest.mark.parametrize("to", ["a", "c"])
-async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path, to: str) -> None:
+async def test_next_move_removes_what_a_move_could_not_remove(tmp_path: Path, to: str) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.stuck = {tmp_path / "a" / "t-0"}
@@ -417,7 +417,7 @@ async def test_what_a_move_could_not_take_away_the_next_one_does(tmp_path: Path,
     await node.stop()
 
 
-async def test_an_unfinished_copy_waits_for_a_start_at_which_no_directory_is_offline(tmp_path: Path) -> None:
+async def test_unfinished_copy_is_kept_while_a_directory_is_offline(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()
@@ -439,7 +439,9 @@ async def test_an_unfinished_copy_waits_for_a_start_at_which_no_directory_is_off
 
 
 @pytest.mark.parametrize("place", ["a", "b"])
-async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: str) -> None:
+async def test_partition_found_twice_is_in_the_directory_without_a_move_record(
+    tmp_path: Path, place: str
+) -> None:
     node = await Node(tmp_path).start(image_of(), place)
     node.fill(0, 20)
     await node.stop()
@@ -459,7 +461,7 @@ async def test_found_twice_it_is_where_it_was_not_left(tmp_path: Path, place: st
     ("t-0.{}.moved-away", 2, False),
     ("t-0.moved-away", 1, False),
 ])  # fmt: skip
-async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(
+async def test_moving_partition_is_refused_while_the_target_may_be_offline(
     tmp_path: Path, note: str, target: int, opens: bool
 ) -> None:
     """The last note is one that does not say where it went, as they were once."""
@@ -482,7 +484,7 @@ async def test_what_was_being_moved_stays_shut_while_the_target_may_be_offline(
 
 
 @pytest.mark.parametrize("is_alone", [True, False])
-async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
+async def test_partition_that_may_have_moved_to_a_removed_directory_is_refused(
     tmp_path: Path, is_alone: bool
 ) -> None:
     node = await Node(tmp_path).start(image_of())
@@ -512,7 +514,7 @@ async def test_what_may_have_moved_to_a_directory_that_is_gone_is_not_opened(
     await node.stop()
 
 
-async def test_found_twice_it_is_refused_if_what_was_left_went_to_a_third_one(tmp_path: Path) -> None:
+async def test_partition_found_twice_is_refused_if_it_moved_to_a_third_directory(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     third = node.directories.all[2].directory_id
@@ -526,7 +528,7 @@ async def test_found_twice_it_is_refused_if_what_was_left_went_to_a_third_one(tm
     assert [place for place in node.places() if place.endswith("t-0")] == ["a/t-0", "b/t-0"]
 
 
-async def test_no_move_begins_once_a_directory_is_offline(tmp_path: Path) -> None:
+async def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
     """It may hold the log as it was before an earlier move, and a start would open that."""
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)

@@ -1,4 +1,4 @@
-"""A move between log directories that is cut short: one log is left, with all that was promised."""
+"""Interrupted moves between log directories: one log with all acknowledged records remains."""
 
 import asyncio
 from pathlib import Path
@@ -60,7 +60,7 @@ class KilledAtTheSwitch(PowerLossTree):
             self.left = 0
 
 
-async def test_power_that_fails_after_the_start_that_found_a_move_done_costs_nothing(tmp_path: Path) -> None:
+async def test_power_failure_after_a_completed_move_was_found_loses_nothing(tmp_path: Path) -> None:
     roots = [tmp_path / name for name in "abc"]
     for root in roots:
         root.mkdir()
@@ -82,7 +82,7 @@ async def test_power_that_fails_after_the_start_that_found_a_move_done_costs_not
 
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [True, False])
-async def test_wherever_it_is_cut_short_there_is_one_log_with_all_that_was_promised(
+async def test_one_log_with_all_acknowledged_records_remains_after_any_crash(
     tmp_path: Path, power: bool
 ) -> None:
     outcomes = set[str]()

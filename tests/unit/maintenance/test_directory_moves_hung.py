@@ -1,4 +1,4 @@
-"""A replica moves to a log directory that hangs while flushes are held for the end of the move."""
+"""Moves to a log directory that hangs while flushes are held."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ async def hang(node: Node) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_copy(tmp_path: Path) -> None:
+async def test_target_that_hangs_at_the_end_blocks_no_flush_and_keeps_the_copy(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
     await until(lambda: move.switch_timeouts >= 1)
@@ -44,7 +44,7 @@ async def test_a_target_that_hangs_at_the_end_holds_up_no_flush_and_costs_no_cop
     await node.stop()
 
 
-async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -> None:
+async def test_move_fails_after_too_many_switch_timeouts(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
     while move.switch_timeouts < MAX_SWITCH_TIMEOUTS:
@@ -69,9 +69,7 @@ async def test_a_target_that_is_too_slow_each_time_is_given_up(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", [MoveOutcome.FAILED, MoveOutcome.STOPPED])
-async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
-    tmp_path: Path, end: MoveOutcome
-) -> None:
+async def test_move_to_a_hanging_target_fails_or_can_be_cancelled(tmp_path: Path, end: MoveOutcome) -> None:
     node = await hung_at_the_end(tmp_path)
     if end is MoveOutcome.STOPPED:
         node.moves.times.max_hold_s = 30
@@ -87,7 +85,7 @@ async def test_a_move_whose_target_hangs_for_good_is_given_up_or_called_off(
     await node.stop()
 
 
-async def test_those_who_wait_for_a_flush_get_it_before_flushes_are_held_again(tmp_path: Path) -> None:
+async def test_waiting_flushes_complete_before_flushes_are_held_again(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path, rest_s=60)
     (move,) = node.moves.under_way
     await until(lambda: move.switch_timeouts >= 1)

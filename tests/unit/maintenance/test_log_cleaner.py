@@ -1,4 +1,4 @@
-"""The cleaner over real logs: which log it takes, what a failure costs, what may happen meanwhile."""
+"""Log cleaner on real logs: log selection, failures and concurrent changes."""
 
 import asyncio
 import random
@@ -129,7 +129,7 @@ class Node:
 EXPECTED = {b"key 0": b"value 27", b"key 1": b"value 28", b"key 2": b"value 29"}
 
 
-async def test_dirty_logs_are_compacted_and_the_checkpoint_says_how_far(tmp_path: Path) -> None:
+async def test_dirty_logs_are_compacted_and_checkpointed(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write("t")
     node.write("u", rounds=60, keys=20)
@@ -148,7 +148,7 @@ async def test_dirty_logs_are_compacted_and_the_checkpoint_says_how_far(tmp_path
     await node.stop()
 
 
-async def test_the_active_segment_and_what_is_not_committed_are_left_alone(tmp_path: Path) -> None:
+async def test_active_segment_and_uncommitted_records_are_not_compacted(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write(rounds=5, roll=False)
     assert await node.cleaner.clean_all() == 0
@@ -158,9 +158,7 @@ async def test_the_active_segment_and_what_is_not_committed_are_left_alone(tmp_p
 
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_compacted_log_opens_again_also_under_another_policy(
-    tmp_path: Path, clean: bool, policy: str
-) -> None:
+async def test_compacted_log_opens_under_another_policy(tmp_path: Path, clean: bool, policy: str) -> None:
     node = await Node(tmp_path).start()
     node.write()
     assert await node.cleaner.clean_all() == 1
@@ -173,7 +171,7 @@ async def test_a_compacted_log_opens_again_also_under_another_policy(
     await again.stop()
 
 
-async def test_an_unreadable_checkpoint_of_the_cleaner_means_gaps_anywhere(tmp_path: Path) -> None:
+async def test_unreadable_cleaner_checkpoint_allows_gaps_anywhere(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
     assert await node.cleaner.clean_all() == 1
@@ -190,7 +188,7 @@ async def test_an_unreadable_checkpoint_of_the_cleaner_means_gaps_anywhere(tmp_p
     await again.stop()
 
 
-async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path: Path) -> None:
+async def test_recreated_topic_does_not_inherit_the_cleaner_checkpoint(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
     assert await node.cleaner.clean_all() == 1
@@ -205,7 +203,7 @@ async def test_a_topic_made_anew_under_the_name_is_not_taken_for_clean(tmp_path:
     await node.stop()
 
 
-async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_uncleanable_log_is_skipped_and_others_are_compacted(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write("t")
     node.write("u")
@@ -230,7 +228,7 @@ async def test_a_log_that_cannot_be_compacted_is_left_alone_and_the_others_go_on
     await node.stop()
 
 
-async def test_a_malformed_batch_is_kept_as_it_is_and_the_rest_is_compacted(tmp_path: Path) -> None:
+async def test_malformed_batch_is_kept_and_the_rest_is_compacted(tmp_path: Path) -> None:
     """Written before the topic was compacted, when only its first records were looked at."""
     node = await Node(tmp_path).start(cleanup_policy="delete", retention_ms="-1")
     node.write()
@@ -258,7 +256,7 @@ async def test_a_malformed_batch_is_kept_as_it_is_and_the_rest_is_compacted(tmp_
     await node.stop()
 
 
-async def test_a_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
+async def test_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
     node.disk.full = True
@@ -273,9 +271,7 @@ async def test_a_full_disk_only_delays_a_cleaning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "unnameable", [".timeindex.swap", ".log.swap", ".index.deleted", ".timeindex", ".log"]
 )
-async def test_a_swap_that_failed_half_way_is_completed_by_the_next_cleaning(
-    tmp_path: Path, unnameable: str
-) -> None:
+async def test_failed_swap_is_completed_by_the_next_cleaning(tmp_path: Path, unnameable: str) -> None:
     node = await Node(tmp_path).start()
     node.write()
     node.disk.unnameable = unnameable
@@ -291,9 +287,7 @@ async def test_a_swap_that_failed_half_way_is_completed_by_the_next_cleaning(
 
 
 @pytest.mark.parametrize("failure", [OSError(1, "Operation not permitted"), RuntimeError("a mistake")])
-async def test_a_swap_that_fails_for_good_keeps_no_other_log_from_being_cleaned(
-    tmp_path: Path, failure: Exception
-) -> None:
+async def test_permanently_failing_swap_does_not_block_other_logs(tmp_path: Path, failure: Exception) -> None:
     node = await Node(tmp_path).start()
     node.write("t")
     node.disk.unnameable = ".log"
@@ -309,7 +303,7 @@ async def test_a_swap_that_fails_for_good_keeps_no_other_log_from_being_cleaned(
     await node.stop()
 
 
-async def test_a_swap_is_completed_though_its_log_is_not_dirty(tmp_path: Path) -> None:
+async def test_pending_swap_is_completed_although_its_log_is_clean(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
     node.disk.unnameable = ".log"
@@ -321,7 +315,7 @@ async def test_a_swap_is_completed_though_its_log_is_not_dirty(tmp_path: Path) -
     await node.stop()
 
 
-async def test_segments_lost_while_they_are_compacted_are_no_failure_of_the_log(tmp_path: Path) -> None:
+async def test_segments_deleted_during_compaction_do_not_make_a_log_uncleanable(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(cleanup_policy="compact,delete")
     node.write(rounds=60)
     replica = node.replica()
@@ -341,7 +335,7 @@ async def test_segments_lost_while_they_are_compacted_are_no_failure_of_the_log(
     await node.stop()
 
 
-async def test_records_go_on_coming_while_a_log_is_compacted(tmp_path: Path) -> None:
+async def test_appends_continue_during_compaction(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write()
     node.disk.hold = threading.Event()
@@ -355,7 +349,7 @@ async def test_records_go_on_coming_while_a_log_is_compacted(tmp_path: Path) -> 
     await node.stop()
 
 
-async def test_a_topic_deleted_while_it_is_compacted_disturbs_nothing(tmp_path: Path) -> None:
+async def test_topic_can_be_deleted_during_compaction(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write("t")
     node.disk.hold = threading.Event()
@@ -371,7 +365,7 @@ async def test_a_topic_deleted_while_it_is_compacted_disturbs_nothing(tmp_path: 
     await node.stop()
 
 
-async def test_a_stop_does_not_wait_for_the_end_of_a_cleaning(tmp_path: Path) -> None:
+async def test_stop_interrupts_a_cleaning(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.write(rounds=3000)
     node.disk.hold = threading.Event()
@@ -385,7 +379,7 @@ async def test_a_stop_does_not_wait_for_the_end_of_a_cleaning(tmp_path: Path) ->
     await node.stop()
 
 
-async def test_a_tiered_topic_is_not_compacted(tmp_path: Path) -> None:
+async def test_tiered_topic_is_not_compacted(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(remote_storage_enable="true")
     node.write()
     assert await node.cleaner.clean_all() == 0

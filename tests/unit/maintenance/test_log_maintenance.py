@@ -1,4 +1,6 @@
-"""LogMaintenance: one replica's full disk is not another's, and a failed fsync ends its directory."""
+"""Log maintenance: a full disk delays only its own replicas, and a failed fsync takes the
+directory offline.
+"""
 
 import asyncio
 import random
@@ -111,7 +113,7 @@ class Node:
         return found
 
 
-async def test_a_flush_without_room_delays_no_other_replica(tmp_path: Path) -> None:
+async def test_flush_on_a_full_disk_does_not_delay_other_replicas(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.disk.full = "t-0"
     await node.upkeep.checkpoint(node.directory)
@@ -132,7 +134,7 @@ async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path
     assert [replica.recovery_point for replica in node.replicas] == [1, 1]
 
 
-async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) -> None:
+async def test_segment_jitter_spreads_rolls_of_a_topic(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(segment_ms="100000", segment_jitter_ms="90000")
     rolled_at: dict[int, int] = {}
     for elapsed_ms in range(5_000, 100_001, 5_000):
@@ -144,7 +146,7 @@ async def test_segments_of_one_topic_are_not_rolled_all_at_once(tmp_path: Path) 
     assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
 
 
-async def test_retention_leaves_alone_what_was_deleted_meanwhile(tmp_path: Path) -> None:
+async def test_retention_skips_partitions_deleted_during_its_run(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
     node.clock.now += 10_000
 
@@ -161,7 +163,9 @@ async def test_retention_leaves_alone_what_was_deleted_meanwhile(tmp_path: Path)
         assert [path.name for path in (tmp_path / f"t-{number}").iterdir()] == [f"{0:020d}.log"]
 
 
-async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node(tmp_path: Path) -> None:
+async def test_failed_fsync_takes_the_directory_offline_and_the_last_one_stops_the_node(
+    tmp_path: Path,
+) -> None:
     node = await Node(tmp_path).start()
     node.disk.broken = True
     kept = list(node.replicas)
@@ -171,7 +175,7 @@ async def test_a_failed_fsync_takes_the_directory_and_with_the_last_one_the_node
     assert all(replica.failed and "fsync failed" in replica.failed for replica in kept)
 
 
-async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> None:
+async def test_flush_of_a_deleted_replica_fails_silently(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     kept = list(node.replicas)
     await node.replicas.close(clean=False)
@@ -180,7 +184,7 @@ async def test_the_flush_of_a_deleted_replica_harms_nobody(tmp_path: Path) -> No
     assert node.fatal == []
 
 
-async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> None:
+async def test_retention_continues_where_rolls_fail(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(segment_bytes="1048576", segment_ms="1", retention_bytes="0")
     replica = node.replica(0)
     replica.roll(node.clock.now_ms())
@@ -191,7 +195,7 @@ async def test_retention_goes_on_where_nothing_can_be_rolled(tmp_path: Path) -> 
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
 
 
-async def test_a_bug_met_in_one_partition_keeps_retention_from_no_other(tmp_path: Path) -> None:
+async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_others(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
     bug = KeyError("a bug")
     first, second = node.replicas
@@ -207,7 +211,7 @@ async def test_a_bug_met_in_one_partition_keeps_retention_from_no_other(tmp_path
     assert (first.log_start_offset, second.log_start_offset) == (0, 1)
 
 
-async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: Path) -> None:
+async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(remote_storage_enable="true")
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
@@ -218,7 +222,7 @@ async def test_idle_producers_of_tiered_partitions_are_forgotten_too(tmp_path: P
     assert replica.log.producers.get(7) is None
 
 
-async def test_a_wall_clock_that_jumps_makes_no_producer_idle(tmp_path: Path) -> None:
+async def test_wall_clock_jump_expires_no_producer(tmp_path: Path) -> None:
     """A retry would be written again."""
     node = await Node(tmp_path).start(retention_ms="-1", message_timestamp_after_max_ms=str(1 << 60))
     replica, now_ms = node.replica(0), node.clock.now_ms()
@@ -231,7 +235,7 @@ async def test_a_wall_clock_that_jumps_makes_no_producer_idle(tmp_path: Path) ->
         assert (again.error, again.base_offset) == (first.error, first.base_offset)
 
 
-async def test_reserves_do_not_keep_a_disk_full(tmp_path: Path) -> None:
+async def test_reserved_space_is_released_on_a_full_disk(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(preallocate="true", segment_bytes="1048576")
     files = [replica.segments[0].path_log for replica in node.replicas]
 

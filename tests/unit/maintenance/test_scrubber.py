@@ -1,4 +1,4 @@
-"""The scrubber over real logs of one node: what it finds, what is served then, and what happens meanwhile."""
+"""Scrubber and log repair on real logs of one node."""
 
 import asyncio
 import random
@@ -263,7 +263,7 @@ def _bytes(part: FileSlice) -> bytes:
     return OsFiles().read_at(part.file.fd, part.count, part.position)
 
 
-async def test_whole_logs_are_read_and_nothing_is_found(node: Node) -> None:
+async def test_intact_logs_are_read_without_findings(node: Node) -> None:
     await node.scrubber.scrub_all()
     assert node.scrubber.bytes_read == node.replica.log.size_bytes
     assert node.scrubber.batches_read == BATCHES
@@ -273,7 +273,7 @@ async def test_whole_logs_are_read_and_nothing_is_found(node: Node) -> None:
 
 @pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, *OFFSET_OR_EPOCH, 16], ids=str)
 @pytest.mark.parametrize("offset", [0, 4, 13, BATCHES - 1])
-async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset: int, at: int) -> None:
+async def test_only_damaged_ranges_are_refused(node: Node, offset: int, at: int) -> None:
     """Of a length that is wrong the end is where the index knows the next batch: a few may go with it."""
     node.damage(offset, at)
     await node.scrubber.scrub_all()
@@ -292,7 +292,7 @@ async def test_what_is_damaged_is_refused_and_all_else_served(node: Node, offset
 
 @pytest.mark.parametrize("at", [*OFFSET_OR_EPOCH, LENGTH_AT], ids=str)
 @pytest.mark.parametrize("offset", [0, 4, 13])
-async def test_a_read_that_begins_at_a_wrong_header_makes_it_look(node: Node, offset: int, at: int) -> None:
+async def test_read_at_a_wrong_header_triggers_a_check(node: Node, offset: int, at: int) -> None:
     node.damage(offset, at)
     assert node.read(offset).error is ErrorCode.CORRUPT_MESSAGE
     await asyncio.wait_for(node.found.wait(), 30)
@@ -301,7 +301,7 @@ async def test_a_read_that_begins_at_a_wrong_header_makes_it_look(node: Node, of
 
 @pytest.mark.parametrize("at", OFFSET_OR_EPOCH, ids=str)
 @pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
-async def test_a_replica_that_catches_up_gets_no_wrong_header(node: Node, offset: int, at: int) -> None:
+async def test_catching_up_replica_gets_no_wrong_header(node: Node, offset: int, at: int) -> None:
     """Not within an answer either, and the next fetch, which begins there, is refused."""
     whole = node.replica.read_for_follower(0, 1 << 20)
     assert whole.slice is not None and whole.slice.end_offset == BATCHES
@@ -313,7 +313,7 @@ async def test_a_replica_that_catches_up_gets_no_wrong_header(node: Node, offset
     assert [one.start_offset for one in node.replica.log.damage] == [offset]
 
 
-async def test_a_follower_cuts_nothing_where_it_cannot_see_what_would_remain(tmp_path: Path) -> None:
+async def test_follower_does_not_truncate_where_damage_hides_the_new_end(tmp_path: Path) -> None:
     """But looks, and what it finds is repaired."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     replica = node.replica
@@ -330,7 +330,7 @@ async def test_a_follower_cuts_nothing_where_it_cannot_see_what_would_remain(tmp
     await node.stop()
 
 
-async def test_a_last_epoch_that_has_not_begun_is_looked_at(tmp_path: Path) -> None:
+async def test_unknown_leader_epoch_of_the_last_batch_triggers_a_check(tmp_path: Path) -> None:
     """As a crash may leave it: no file had the epoch of the last batch, so its own word was taken for it."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     replica = node.replica
@@ -347,7 +347,7 @@ async def test_a_last_epoch_that_has_not_begun_is_looked_at(tmp_path: Path) -> N
     await node.stop()
 
 
-async def test_a_log_whose_damage_is_known_still_takes_records(node: Node) -> None:
+async def test_damaged_log_still_accepts_records(node: Node) -> None:
     node.damage(BATCHES - 2)
     await node.scrubber.scrub_all()
     batch = encode_batch([NewRecord(node.clock.now, None, b"new")])
@@ -358,7 +358,7 @@ async def test_a_log_whose_damage_is_known_still_takes_records(node: Node) -> No
         list(node.replica.log.batches(0))  # a coordinator must not go on without it
 
 
-async def test_damage_goes_with_its_segment(node: Node) -> None:
+async def test_damage_is_removed_with_its_segment(node: Node) -> None:
     node.damage(0)
     await node.scrubber.scrub_all()
     second = node.replica.segments[1].base_offset
@@ -367,7 +367,7 @@ async def test_damage_goes_with_its_segment(node: Node) -> None:
     node.replica.check()
 
 
-async def test_what_was_cut_off_meanwhile_is_no_damage(node: Node) -> None:
+async def test_range_truncated_during_the_scrub_is_no_damage(node: Node) -> None:
     """The thread has read the segment as it was; then it was cut, and is another one."""
     replica = node.replica
     node.damage(BATCHES - 1)
@@ -379,7 +379,7 @@ async def test_what_was_cut_off_meanwhile_is_no_damage(node: Node) -> None:
     assert replica.log.damage == () and node.repair.found_count == 0
 
 
-async def test_a_read_that_finds_no_batch_makes_it_look(node: Node) -> None:
+async def test_read_without_a_valid_batch_triggers_a_check(node: Node) -> None:
     node.damage(13, LENGTH_AT)
     assert node.read(13).error is ErrorCode.CORRUPT_MESSAGE
     await asyncio.wait_for(node.found.wait(), 30)
@@ -387,7 +387,7 @@ async def test_a_read_that_finds_no_batch_makes_it_look(node: Node) -> None:
     assert set(offsets_served(node)) >= {*range(13), *range(17, BATCHES)}
 
 
-async def test_a_follower_that_cannot_take_what_it_gets_makes_the_leader_look(node: Node) -> None:
+async def test_batch_rejected_by_a_follower_triggers_a_check_on_the_leader(node: Node) -> None:
     replica = node.replica
     node.damage(4)
     replica.become_leader(1, 1, (1, 2), (1, 2), 0)
@@ -397,7 +397,7 @@ async def test_a_follower_that_cannot_take_what_it_gets_makes_the_leader_look(no
     assert replica.read_for_follower(4, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
 
 
-async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
+async def test_pass_starts_on_request(node: Node) -> None:
     node.damage(4)
     node.scrubber.begin()
     await asyncio.wait_for(node.found.wait(), 30)
@@ -406,7 +406,9 @@ async def test_a_pass_begins_when_it_is_asked_for(node: Node) -> None:
 
 @pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, *OFFSET_OR_EPOCH], ids=str)
 @pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
-async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, offset: int, at: int) -> None:
+async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
+    tmp_path: Path, offset: int, at: int
+) -> None:
     node = await Node(tmp_path, in_sync=(1, 2, 3)).start()
     whole = node.batches()
     node.damage(offset, at)
@@ -421,7 +423,7 @@ async def test_a_leader_puts_back_what_another_has_and_leads_on(tmp_path: Path, 
     await node.stop()
 
 
-async def test_replicas_that_are_damaged_at_different_places_mend_each_other(tmp_path: Path) -> None:
+async def test_replicas_damaged_in_different_places_repair_each_other(tmp_path: Path) -> None:
     """Neither of the others is whole either, and one is not in sync; the range is asked for, no more."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     whole = node.batches()
@@ -472,7 +474,7 @@ async def test_a_quota_of_consumers_is_waited_for_unless_that_takes_long(
 
 
 @pytest.mark.parametrize("at", [HEADER_SIZE + 5, 3, EPOCH_AT + 3], ids=str)
-async def test_what_another_serves_is_checked_before_it_is_taken(tmp_path: Path, at: int) -> None:
+async def test_fetched_batches_are_checked_before_a_repair(tmp_path: Path, at: int) -> None:
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     del node.peers.batches["h3"][13]
     wrong = bytearray(node.peers.batches["h2"][13])
@@ -487,7 +489,7 @@ async def test_what_another_serves_is_checked_before_it_is_taken(tmp_path: Path,
     await node.stop()
 
 
-async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_path: Path) -> None:
+async def test_log_is_not_truncated_while_no_replica_serves_the_range(tmp_path: Path) -> None:
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     whole = node.batches()
     lost = [node.peers.batches[host].pop(13) for host in ("h2", "h3")]
@@ -504,7 +506,7 @@ async def test_where_nobody_has_the_range_nothing_is_cut_until_somebody_has(tmp_
     await node.stop()
 
 
-async def test_a_log_is_cut_only_after_another_was_seen_to_serve_the_rest(tmp_path: Path) -> None:
+async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_path: Path) -> None:
     """Of a compacted topic, where others have other batches: a leader hands over before that."""
     node = await Node(tmp_path, in_sync=(1, 2), **{"cleanup.policy": "compact"}).start()
     replica = node.replica
@@ -578,7 +580,7 @@ def longer(node: Node, offset: int) -> bytes:
     return bytes(batch)
 
 
-async def test_a_bug_met_in_one_log_ends_the_pass_of_no_other(
+async def test_unexpected_error_in_one_log_does_not_stop_the_pass(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug = KeyError("a bug")

@@ -1,4 +1,4 @@
-"""How far compaction goes, what it merges, what it keeps: the rules alone."""
+"""Compaction rules: the cleanable range, which segments are merged, and what is kept."""
 
 import struct
 from pathlib import PurePath
@@ -62,7 +62,9 @@ LOG = (segment(0, age=500), segment(1, age=300), segment(2, age=200), segment(3,
         ({"max_compaction_lag_ms": 400}, 10, 0, 40, LogToClean(10, 30, 100, 200, False)),
     ],
 )
-def test_the_dirty_part(config: dict, cleaned_to: int, start: int, stable: int, expected: LogToClean) -> None:
+def test_cleanable_range(
+    config: dict, cleaned_to: int, start: int, stable: int, expected: LogToClean
+) -> None:
     found = log_to_clean(
         LOG,
         TopicConfig(**config),
@@ -84,11 +86,11 @@ def test_the_dirty_part(config: dict, cleaned_to: int, start: int, stable: int, 
         (LogToClean(0, 0, 0, 0, False), False),
     ],
 )
-def test_when_a_log_must_be_cleaned(dirty: LogToClean, cleans: bool) -> None:
+def test_log_is_cleaned_above_the_dirty_ratio_or_when_overdue(dirty: LogToClean, cleans: bool) -> None:
     assert dirty.needs_cleaning(TopicConfig(min_cleanable_dirty_ratio=0.5)) is cleans
 
 
-def test_neighbours_are_merged_as_far_as_a_segment_may_reach() -> None:
+def test_neighbouring_segments_are_merged_up_to_the_segment_limits() -> None:
     config = TopicConfig(segment_bytes=100, segment_index_bytes=80)
     sizes = [
         SegmentSize(0, 10, 40, 8, 12),
@@ -143,7 +145,7 @@ PAIR = [NewRecord(NOW, b"a", b"1", (("h", b"x"),)), NewRecord(NOW + 700, b"b", b
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_bytes_of_a_kept_record_stay_as_they_are(codec: Codec) -> None:
+def test_kept_records_keep_their_bytes(codec: Codec) -> None:
     batch = batch_of(PAIR, 50, codec=codec, producer_id=3, producer_epoch=1, base_sequence=8)
     before = check_batch(batch)
     kept = run(filter_for(keys_with({b"a": 60, b"b": 51})), batch)
@@ -155,13 +157,13 @@ def test_the_bytes_of_a_kept_record_stay_as_they_are(codec: Codec) -> None:
     assert [record.offset for record in iter_records(kept, max_bytes=1 << 20)] == [51]
 
 
-def test_a_batch_that_is_wholly_kept_is_the_same_object() -> None:
+def test_batch_without_removed_records_is_not_copied() -> None:
     batch = batch_of(PAIR, 50)
     assert run(filter_for(keys_with({b"a": 50, b"b": 51})), batch) is batch
     assert run(filter_for(keys_with({b"a": 99}, end=50)), batch) is batch  # beyond what was mapped
 
 
-def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
+def test_tombstone_is_removed_after_delete_retention_ms() -> None:
     batch = batch_of([NewRecord(NOW - 5, b"a", b"1"), NewRecord(NOW, b"b", None)], 50)
     keys = keys_with({b"a": 50, b"b": 51})
     marked = run(filter_for(keys), batch)
@@ -176,7 +178,7 @@ def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
     assert [record.timestamp for record in iter_records(after, max_bytes=99)] == [NOW - 5]
 
 
-def test_the_last_batch_of_a_live_producer_stays_without_records() -> None:
+def test_last_batch_of_an_active_producer_is_kept_empty() -> None:
     options = {"producer_id": 3, "producer_epoch": 1, "base_sequence": 8, "codec": Codec.LZ4}
     batch = batch_of(PAIR, 50, **options)
     keys = keys_with({b"a": 60, b"b": 61})
@@ -192,7 +194,7 @@ def test_the_last_batch_of_a_live_producer_stays_without_records() -> None:
     assert run(filter_for(keys), kept, stays=True) == kept
 
 
-def test_a_record_without_a_key_goes() -> None:
+def test_records_without_a_key_are_removed() -> None:
     batch = batch_of([NewRecord(NOW, None, b"1"), NewRecord(NOW, b"b", b"2")], 50)
     kept = run(filter_for(keys_with({b"b": 51})), batch)
     assert [record.key for record in iter_records(kept, max_bytes=99)] == [b"b"]
@@ -218,7 +220,7 @@ def of_transaction(base: int, producer: int) -> bytes:
     return batch_of([NewRecord(NOW, b"k%d" % base, b"v")], base, **options)
 
 
-def test_aborted_data_goes_at_once_and_its_marker_a_day_after_the_data() -> None:
+def test_aborted_data_is_removed_at_once_and_its_marker_later() -> None:
     entry = AbortedTxn(7, 10, 11, 12)
     chosen = filter_for(keys_with({b"k10": 10}), aborted=(entry,))
     assert run(chosen, of_transaction(10, 7)) == b""
@@ -234,7 +236,7 @@ def test_aborted_data_goes_at_once_and_its_marker_a_day_after_the_data() -> None
     assert control(filter_for(keys_with({}), now=NOW + DAY), waiting, ABORT) == b""
 
 
-def test_the_marker_of_a_commit_stays_with_its_data() -> None:
+def test_commit_marker_is_kept_while_its_data_exists() -> None:
     marker = marker_of(11, 7, COMMIT)
     chosen = filter_for(keys_with({b"k10": 10}))
     data = of_transaction(10, 7)
@@ -243,7 +245,7 @@ def test_the_marker_of_a_commit_stays_with_its_data() -> None:
     assert check_batch(control(chosen, marker, COMMIT)).delete_horizon_ms == NOW + DAY
 
 
-def test_the_last_marker_of_a_producer_keeps_its_epoch() -> None:
+def test_last_marker_of_a_producer_is_kept_for_its_epoch() -> None:
     marker = marker_of(11, 7, COMMIT)
     waiting = control(filter_for(keys_with({})), marker, COMMIT)
     late = filter_for(keys_with({}), now=NOW + DAY, producers={7: LastRecord(0, -1)})

@@ -1,6 +1,4 @@
-"""The power goes at every single file operation of a cleaning: the log holds the old or the new content of
-each segment, never both, never neither.
-"""
+"""Power failure at every file operation of a cleaning: each segment has either the old or the new content."""
 
 import shutil
 import struct
@@ -80,7 +78,7 @@ def passes(log: PartitionLog, files: OsFiles) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # hundreds of real fsyncs
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN])
-def test_the_power_goes_at_every_file_operation(tmp_path: Path, before: Path, what: str) -> None:
+def test_power_failure_at_every_file_operation(tmp_path: Path, before: Path, what: str) -> None:
     log = open_log(before, CONFIG, clean=True)
     written = {record.offset: record for record in records_of(log)}
     expected, end, recovery_point = last_values(records_of(log)), log.log_end_offset, log.recovery_point
@@ -122,7 +120,7 @@ def test_the_power_goes_at_every_file_operation(tmp_path: Path, before: Path, wh
 
 @pytest.mark.parametrize("clean_stop", [True, False])
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_stop_between_two_steps_of_a_swap(
+def test_node_stops_between_two_steps_of_a_swap(
     tmp_path: Path, before: Path, steps: int, clean_stop: bool
 ) -> None:
     directory = tmp_path / "t-0"
@@ -146,7 +144,7 @@ def test_a_stop_between_two_steps_of_a_swap(
     again.close(clean=False)
 
 
-def test_a_deletion_completes_a_swap_that_is_under_way(tmp_path: Path, before: Path) -> None:
+def test_deletion_completes_a_pending_swap(tmp_path: Path, before: Path) -> None:
     directory = tmp_path / "t-0"
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
@@ -162,7 +160,7 @@ def test_a_deletion_completes_a_swap_that_is_under_way(tmp_path: Path, before: P
     assert not log.has(swap.cleaned)
 
 
-def test_a_segment_that_was_deleted_meanwhile_is_not_swapped(tmp_path: Path, before: Path) -> None:
+def test_swap_is_refused_if_a_source_segment_was_deleted(tmp_path: Path, before: Path) -> None:
     directory = tmp_path / "t-0"
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
@@ -174,7 +172,7 @@ def test_a_segment_that_was_deleted_meanwhile_is_not_swapped(tmp_path: Path, bef
     log.check()
 
 
-def test_readers_of_a_replaced_segment_finish(tmp_path: Path, before: Path) -> None:
+def test_readers_of_a_replaced_segment_can_finish(tmp_path: Path, before: Path) -> None:
     directory = tmp_path / "t-0"
     shutil.copytree(before, directory)
     log = open_log(directory, CONFIG, clean=True)
@@ -186,7 +184,7 @@ def test_readers_of_a_replaced_segment_finish(tmp_path: Path, before: Path) -> N
     assert [first[0].header.base_offset, *(batch.header.base_offset for batch, _ in slow)] == offsets
 
 
-def test_an_abort_of_the_clean_part_takes_no_later_commit_along(tmp_path: Path) -> None:
+def test_abort_in_the_clean_part_does_not_remove_later_committed_data(tmp_path: Path) -> None:
     log = open_log(tmp_path, TopicConfig(cleanup_policy=("compact",)))
     transaction = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
 
@@ -210,7 +208,7 @@ def test_an_abort_of_the_clean_part_takes_no_later_commit_along(tmp_path: Path) 
 
 @pytest.mark.parametrize("kept_batches", [0, 1, 2])
 @pytest.mark.parametrize("synced", [False, True, None])
-def test_a_segment_that_ends_early_was_compacted_only_if_it_was_synced(
+def test_segment_that_ends_early_counts_as_compacted_only_if_synced(
     tmp_path: Path, kept_batches: int, synced: bool | None
 ) -> None:
     """In the log of a compacted topic offsets may be missing; but not because the power went, and no reader

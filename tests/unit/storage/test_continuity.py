@@ -1,4 +1,4 @@
-"""Which headers may follow each other, and which of two that contradict is the wrong one."""
+"""Batch continuity: which headers may follow each other, and which of two contradicting ones is wrong."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def taken(rules: HeaderRules, *batches: tuple[int, int]) -> int:
     return len(list(consistent_prefix(((None, batch(*one)) for one in batches), batches[0][0], rules)))
 
 
-def test_batches_that_follow_each_other_are_taken() -> None:
+def test_contiguous_batches_are_accepted() -> None:
     for epochs in (KNOWN, NOTHING):
         rules = HeaderRules(gaps=False, epochs=epochs, end_offset=40)
         assert taken(rules, (0, 3), (10, 3), (20, 5), (30, 5)) == 4
@@ -31,7 +31,7 @@ def test_batches_that_follow_each_other_are_taken() -> None:
 
 
 @pytest.mark.parametrize("wrong", [1 << 62, (1 << 20) + 10, 8, 11])
-def test_a_wrong_offset_ends_them_before_it(wrong: int) -> None:
+def test_batches_end_before_a_wrong_offset(wrong: int) -> None:
     rules = HeaderRules(gaps=False, epochs=KNOWN)
     assert taken(rules, (0, 3), (wrong, 3), (20, 5)) == 1
 
@@ -45,14 +45,14 @@ def test_a_wrong_offset_ends_them_before_it(wrong: int) -> None:
         (((0, 3), (10, 3), (60, 3)), 2),  # beyond the end
     ],
 )
-def test_in_a_compacted_log_a_jump_is_believed_if_the_next_batch_agrees(
+def test_gap_in_a_compacted_log_is_accepted_if_the_next_batch_agrees(
     batches: tuple[tuple[int, int], ...], count: int
 ) -> None:
     assert taken(HeaderRules(gaps=True, epochs=NOTHING, end_offset=60), *batches) == count
 
 
 @pytest.mark.parametrize("wrong", [1 << 25, 4, 2, -7, -(1 << 31)])
-def test_an_epoch_is_what_the_log_knows(wrong: int) -> None:
+def test_leader_epoch_must_match_the_epoch_cache(wrong: int) -> None:
     assert taken(HeaderRules(gaps=False, epochs=KNOWN), (0, 3), (10, wrong), (20, 5)) == 1
 
 
@@ -66,7 +66,7 @@ def test_an_epoch_is_what_the_log_knows(wrong: int) -> None:
         ((3, 3, 3, 1 << 25), 4),  # nothing can tell
     ],
 )
-def test_an_epoch_that_nothing_knows_is_believed_unless_the_next_batch_contradicts(
+def test_unknown_leader_epoch_is_accepted_unless_the_next_batch_contradicts(
     epochs: tuple[int, ...], count: int
 ) -> None:
     batches = [(10 * number, epoch) for number, epoch in enumerate(epochs)]

@@ -1,4 +1,4 @@
-"""Threads of a directory: bounded, reused, and never waited for by the end of the process."""
+"""Disk threads: bounded, reused, and not waited for at process exit."""
 
 import asyncio
 import subprocess
@@ -23,7 +23,7 @@ print("at the end", flush=True)
 """
 
 
-async def test_no_more_threads_than_allowed_work_and_each_serves_again() -> None:
+async def test_threads_are_bounded_and_reused() -> None:
     threads, gate = DiskThreads("disk", most=2), threading.Event()
     entered = threading.Semaphore(0)
 
@@ -41,7 +41,7 @@ async def test_no_more_threads_than_allowed_work_and_each_serves_again() -> None
     threads.shutdown()
 
 
-async def test_a_failure_is_its_callers() -> None:
+async def test_exception_is_passed_to_the_caller() -> None:
     threads = DiskThreads("disk", most=1)
     loop = asyncio.get_running_loop()
     with pytest.raises(OSError, match="broken"):
@@ -54,7 +54,7 @@ class Answer:
     """Something that can be lost."""
 
 
-def test_an_idle_thread_keeps_no_answer_alive() -> None:
+def test_idle_thread_keeps_no_result_alive() -> None:
     threads, lost = DiskThreads("disk", most=1), threading.Event()
     answer = threads.submit(Answer).result()
     weakref.finalize(answer, lost.set)
@@ -63,7 +63,7 @@ def test_an_idle_thread_keeps_no_answer_alive() -> None:
     threads.shutdown()
 
 
-async def test_work_that_ends_is_waited_for_and_a_hang_is_told() -> None:
+async def test_all_done_waits_for_work_and_reports_a_hang() -> None:
     threads, gate = DiskThreads("disk", most=2), threading.Event()
     loop = asyncio.get_running_loop()
     stuck = loop.run_in_executor(threads, gate.wait)
@@ -75,7 +75,7 @@ async def test_work_that_ends_is_waited_for_and_a_hang_is_told() -> None:
     threads.shutdown()
 
 
-def test_a_process_ends_though_its_disk_hangs() -> None:
+def test_process_exits_although_its_disk_hangs() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", STUCK], check=False, capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""The end of a log is cut off, and the disk refuses any one operation of it."""
+"""Truncation of a log when any one disk operation fails."""
 
 import random
 from dataclasses import replace
@@ -50,7 +50,7 @@ def check(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("rolls", ["many", "none"])
 @pytest.mark.parametrize("offset", [10, 12])
-def test_a_log_that_is_not_cut_goes_on(tmp_path: Path, offset: int, rolls: str) -> None:
+def test_log_continues_after_a_failed_truncation(tmp_path: Path, offset: int, rolls: str) -> None:
     """10 is where a segment ends, 12 lies within one."""
     for left in range(1000):
         directory, files = tmp_path / str(left), Refusing()

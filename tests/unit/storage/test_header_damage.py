@@ -1,4 +1,4 @@
-"""Bits that flip where no CRC covers a batch, in a log that is opened again, compacted or uploaded."""
+"""Flipped bits in header fields without a CRC, in a log that is opened again, compacted or uploaded."""
 
 import random
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def whole(path: Path) -> Iterator[tuple[Path, bytes]]:
 
 
 @pytest.mark.parametrize("number", [0, 2, 5, len(EPOCHS) - 1])
-def test_a_start_that_reads_all_cuts_the_log_before_a_wrong_header(path: Path, number: int) -> None:
+def test_recovery_truncates_the_log_before_a_wrong_header(path: Path, number: int) -> None:
     """Above the recovery point nothing but the batches tells the epoch, so that of the last is believed."""
     good, files = headers(path), dict(whole(path))
     for byte in UNCOVERED:
@@ -87,7 +87,7 @@ def test_a_start_that_reads_all_cuts_the_log_before_a_wrong_header(path: Path, n
 
 @pytest.mark.parametrize("number", [0, len(EPOCHS) - 1])
 @pytest.mark.parametrize("byte", [0, 7, 12, 15])
-def test_a_clean_start_cuts_before_a_wrong_header_that_it_meets(path: Path, number: int, byte: int) -> None:
+def test_clean_start_truncates_before_a_wrong_header_it_reads(path: Path, number: int, byte: int) -> None:
     flip(path, number, byte, 6)
     log = opened(path, clean=True)
     assert log.was_damaged and log.log_end_offset == 2 * number
@@ -95,7 +95,7 @@ def test_a_clean_start_cuts_before_a_wrong_header_that_it_meets(path: Path, numb
 
 
 @pytest.mark.parametrize("epochs", [b"3 0\n4 8\n6 16\n", b"7 0\n8 8\n", b"1 0\n5 8\n6 16\n"])
-def test_a_damaged_file_of_epochs_costs_no_batch(path: Path, epochs: bytes) -> None:
+def test_damaged_leader_epoch_checkpoint_loses_no_batch(path: Path, epochs: bytes) -> None:
     good = headers(path)
     (path / EPOCH_CHECKPOINT).write_bytes(b"0\n%d\n" % epochs.count(b"\n") + epochs)
     log = opened(path, clean=True)

@@ -1,6 +1,6 @@
-"""A kill at every single file operation of a log's life: what was acknowledged is there, in order, once.
+"""Kill at every file operation of a log: everything acknowledged is there, in order, once.
 
-The file port counts operations and refuses all of them from the chosen one on, as a killed process would.
+The file port counts operations and fails all of them from the chosen one on, as for a killed process.
 """
 
 import contextlib
@@ -125,7 +125,7 @@ def values(log: PartitionLog) -> dict[int, bytes | None]:
     return {record.offset: record.value for record in records}
 
 
-def test_a_kill_at_every_file_operation(tmp_path: Path) -> None:
+def test_kill_at_every_file_operation(tmp_path: Path) -> None:
     for left in range(10_000):
         directory = tmp_path / str(left)
         life = Life(directory)
@@ -182,7 +182,7 @@ def test_aborted_transactions_survive_a_restart(tmp_path: Path, clean: bool) -> 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("harm", [None, b"", b"\x00\x00\x00", bytes(24), b"\x7f" * 24])
-def test_indexes_that_cannot_be_right_are_rebuilt(tmp_path: Path, suffix: str, harm: bytes | None) -> None:
+def test_invalid_indexes_are_rebuilt(tmp_path: Path, suffix: str, harm: bytes | None) -> None:
     log = open_log(tmp_path, OsFiles())
     for _ in range(20):
         append(log, 2)
@@ -203,7 +203,7 @@ def test_indexes_that_cannot_be_right_are_rebuilt(tmp_path: Path, suffix: str, h
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("kept", [lambda old: old[:-3], lambda old: b"", lambda old: bytes(len(old))])
 @pytest.mark.parametrize("harmed", [1, 100])
-def test_snapshots_that_were_never_synced_are_passed_over_and_made_anew(
+def test_unsynced_snapshots_are_ignored_and_written_again(
     tmp_path: Path, harmed: int, kept: Callable[[bytes], bytes], clean: bool
 ) -> None:
     log = open_log(tmp_path, OsFiles())
@@ -220,7 +220,7 @@ def test_snapshots_that_were_never_synced_are_passed_over_and_made_anew(
     assert {path: path.read_bytes() for path in whole} == whole
 
 
-def test_what_a_clean_end_relies_on_is_durable(tmp_path: Path) -> None:
+def test_everything_a_clean_start_relies_on_is_durable(tmp_path: Path) -> None:
     disk, directory = WatchedDisk(), tmp_path / "t-0"
     log = open_log(directory, disk)
     for _ in range(20):
@@ -248,7 +248,7 @@ def test_epochs_are_rebuilt_from_synced_batches(tmp_path: Path, harm: bytes | No
     assert again.epochs.entries == entries
 
 
-def test_readers_of_a_deleted_segment_finish(tmp_path: Path) -> None:
+def test_readers_of_a_deleted_segment_can_finish(tmp_path: Path) -> None:
     log = open_log(tmp_path, OsFiles())
     for _ in range(20):
         append(log, 2)
@@ -260,7 +260,7 @@ def test_readers_of_a_deleted_segment_finish(tmp_path: Path) -> None:
     assert [part.read() for part in found.parts if isinstance(part, FileSlice)] == before
 
 
-def test_a_name_deleted_twice_keeps_its_file_for_the_delay_of_the_second(tmp_path: Path) -> None:
+def test_file_deleted_twice_is_kept_for_the_second_delay(tmp_path: Path) -> None:
     log = open_log(tmp_path, OsFiles())
     log.update_config(replace(CONFIG, file_delete_delay_ms=100))
     for now_ms in (NOW, NOW + 60):
@@ -272,7 +272,7 @@ def test_a_name_deleted_twice_keeps_its_file_for_the_delay_of_the_second(tmp_pat
     assert len(due) == len(set(due))
 
 
-def test_many_rolled_segments_keep_few_files_open(tmp_path: Path) -> None:
+def test_rolled_segments_keep_few_files_open(tmp_path: Path) -> None:
     log = open_log(tmp_path, OsFiles())
     for _ in range(100):
         append(log, 2)

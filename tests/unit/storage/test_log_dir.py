@@ -1,4 +1,4 @@
-"""Whose a data directory is, and what is kept, set aside or removed in it."""
+"""Log directory: its owner, its checkpoints, and which partitions are kept, set aside or removed."""
 
 import random
 import threading
@@ -35,7 +35,7 @@ def claimed(
     return directories, directories.claim(node_id, cluster_id)
 
 
-def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
+def test_new_directory_gets_a_permanent_identity(tmp_path: Path) -> None:
     directories, identity = claimed(tmp_path / "data")
     directories.release()
     again, same = claimed(tmp_path / "data", seed=2)
@@ -47,7 +47,7 @@ def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("node_id", "cluster_id", "message"), [(2, "", "belongs to node 1"), (1, "other", "belongs to cluster")]
 )
-def test_another_nodes_directory_is_refused(
+def test_directory_of_another_node_is_refused(
     tmp_path: Path, node_id: int, cluster_id: str, message: str
 ) -> None:
     claimed(tmp_path, 1, "mine")[0].release()
@@ -56,7 +56,7 @@ def test_another_nodes_directory_is_refused(
     claimed(tmp_path, 1, "mine")[0].release()
 
 
-def test_two_processes_cannot_share_it(tmp_path: Path) -> None:
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
     directories, _ = claimed(tmp_path)
     with pytest.raises(DirectoryUnusable, match="another process"):
         claimed(tmp_path)
@@ -64,7 +64,7 @@ def test_two_processes_cannot_share_it(tmp_path: Path) -> None:
     claimed(tmp_path)[0].release()
 
 
-def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:
+def test_partitions_are_found_with_their_topic_ids(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create(NAME, TOPIC_ID)
     directory.create(TopicPartition("a-b", 0), TOPIC_ID)
@@ -73,7 +73,7 @@ def test_partitions_are_found_with_their_topic(tmp_path: Path) -> None:
     assert directory.partitions() == {NAME: TOPIC_ID, TopicPartition("a-b", 0): TOPIC_ID}
 
 
-def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -> None:
+def test_deleted_and_stray_directories_are_not_partitions(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create(NAME, TOPIC_ID)
     buried = directory.rename_deleted(NAME)
@@ -86,7 +86,7 @@ def test_what_was_buried_or_set_aside_is_no_partition_any_more(tmp_path: Path) -
     assert stray.exists()
 
 
-def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
+def test_checkpoints_and_clean_shutdown_file_are_read_once(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     directory.mark_clean()
@@ -95,7 +95,7 @@ def test_checkpoints_and_the_clean_marker_are_read_once(tmp_path: Path) -> None:
     assert (second.recovery_points, second.log_starts) == ({NAME: 20}, {NAME: 10})
 
 
-def test_a_metadata_file_that_was_not_written_whole_was_never_synced(tmp_path: Path) -> None:
+def test_torn_partition_metadata_counts_as_never_synced(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     file = directory.create(NAME, TOPIC_ID) / "partition.metadata"
     whole = file.read_bytes()
@@ -117,7 +117,7 @@ def test_a_metadata_file_that_was_not_written_whole_was_never_synced(tmp_path: P
     assert directory.partitions() == {NAME: TOPIC_ID}
 
 
-def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_anew(tmp_path: Path) -> None:
+def test_checkpoint_rows_being_written_do_not_apply_to_a_recreated_topic(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create(NAME, TOPIC_ID)
     taken, go_on = threading.Event(), threading.Event()
@@ -139,7 +139,7 @@ def test_rows_that_are_on_their_way_to_the_disk_are_not_those_of_a_topic_made_an
     assert opened(tmp_path).load_checkpoints().log_starts == {}
 
 
-def test_two_threads_that_forget_at_once_both_do(tmp_path: Path) -> None:
+def test_two_threads_can_remove_checkpoints_at_once(tmp_path: Path) -> None:
     first = opened(tmp_path)
     names = [TopicPartition("t", number) for number in range(200)]
     first.write_checkpoints(lambda: [CheckpointRow(name, 2, 1) for name in names])
@@ -156,9 +156,7 @@ STARTS, COPY = "log-start-offset-checkpoint", "log-start-offset-checkpoint.copy"
 
 
 @pytest.mark.parametrize("harm", [b"", b"0\n1\norders 3", b"9\n1\norders 3 1\n", b"\xff\xfe", None])
-def test_deleted_records_stay_deleted_though_the_file_that_says_so_is_damaged(
-    tmp_path: Path, harm: bytes | None
-) -> None:
+def test_log_start_survives_damage_of_one_checkpoint_file(tmp_path: Path, harm: bytes | None) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     if harm is None:
@@ -210,7 +208,7 @@ OTHER = TopicPartition("orders", 4)
     ("whole", "flipped"),
     [("orders 3 10", "orders 3 90"), ("orders 3 10", "orders 4 10"), ("orders 3 10", "ordess 3 10")],
 )
-def test_a_flipped_bit_in_one_file_hides_no_record(
+def test_flipped_bit_in_one_log_start_file_hides_no_record(
     tmp_path: Path, damaged: str, whole: str, flipped: str
 ) -> None:
     rows = [CheckpointRow(NAME, 200, 10), CheckpointRow(OTHER, 200, 0)]
@@ -241,7 +239,7 @@ class CrashingFiles(OsFiles):
 
 
 @pytest.mark.parametrize("before", [STARTS, COPY])
-def test_a_crash_between_the_two_files_undoes_no_deletion_that_was_answered(
+def test_crash_between_both_log_start_files_reverts_no_acknowledged_deletion(
     tmp_path: Path, before: str
 ) -> None:
     files = CrashingFiles()
@@ -253,7 +251,7 @@ def test_a_crash_between_the_two_files_undoes_no_deletion_that_was_answered(
     assert opened(tmp_path).load_checkpoints().log_starts[NAME] >= 10
 
 
-def test_without_either_file_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
+def test_without_log_start_files_logs_begin_with_their_first_segment(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     for name in (STARTS, COPY):
@@ -273,7 +271,7 @@ def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:
     assert opened(tmp_path).load_checkpoints().log_starts == {NAME: 20}
 
 
-def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: Path) -> None:
+def test_lost_checkpoint_is_distinguished_from_one_never_written(tmp_path: Path) -> None:
     assert opened(tmp_path).load_checkpoints().recovery_point(NAME) == 0
     opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     assert opened(tmp_path).load_checkpoints().recovery_point(NAME) == 20
@@ -281,7 +279,7 @@ def test_a_lost_checkpoint_is_told_from_one_that_was_not_written_yet(tmp_path: P
     assert opened(tmp_path).load_checkpoints().recovery_point(NAME) is None
 
 
-def test_a_damaged_checkpoint_means_checking_everything(tmp_path: Path) -> None:
+def test_damaged_recovery_point_checkpoint_means_full_recovery(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n9\nx 0 1\n", encoding="utf-8")
     found = opened(tmp_path).load_checkpoints()
     assert (found.recovery_points, found.recovery_point(NAME)) == (None, None)
@@ -300,7 +298,7 @@ def test_high_watermarks_survive_a_restart_and_a_damaged_file(tmp_path: Path) ->
     assert opened(tmp_path).load_checkpoints().high_watermarks == {}
 
 
-def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> None:
+def test_no_high_watermark_is_stored_without_other_replicas(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     assert not (tmp_path / "replication-offset-checkpoint").exists()
@@ -309,7 +307,7 @@ def test_without_other_replicas_no_high_watermark_is_kept(tmp_path: Path) -> Non
     assert opened(tmp_path).load_checkpoints().high_watermarks == {}
 
 
-def test_a_topic_made_anew_does_not_inherit_a_high_watermark(tmp_path: Path) -> None:
+def test_recreated_topic_does_not_inherit_a_high_watermark(tmp_path: Path) -> None:
     opened(tmp_path).write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10, 15)])
     directory = opened(tmp_path)
     directory.load_checkpoints()

@@ -1,4 +1,4 @@
-"""Several log directories: where partitions go, what a failed one takes along, and what is refused."""
+"""Several log directories: placement, failures, and refused partitions."""
 
 import asyncio
 import errno
@@ -126,7 +126,7 @@ def append(replica: Replica, value: bytes = b"v") -> ErrorCode:
     return replica.append(memoryview(bytearray(encode_batch([NewRecord(now_ms, None, value)]))), now_ms).error
 
 
-async def test_partitions_go_where_most_is_free_and_among_equals_where_fewest_are(tmp_path: Path) -> None:
+async def test_new_partition_is_placed_by_free_space_then_by_partition_count(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 4))
     assert sorted(run.place(number) for number in range(4)) == ["a", "a", "b", "b"]
     run.disks.usable = {run.a: 100 * MIB, run.b: 200 * MIB}
@@ -157,7 +157,7 @@ async def test_each_directory_has_its_own_identity_checkpoints_and_marker(tmp_pa
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
-async def test_a_failed_device_takes_its_partitions_and_no_others(tmp_path: Path, code: int) -> None:
+async def test_failed_device_takes_only_its_partitions_offline(tmp_path: Path, code: int) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     lost, kept = (run.replica(number) for number in sorted(range(2), key=run.place))
     run.disks.broken[run.a] = code
@@ -176,7 +176,7 @@ async def test_a_failed_device_takes_its_partitions_and_no_others(tmp_path: Path
     assert (run.b / CLEAN_SHUTDOWN).exists()
 
 
-async def test_a_failed_fsync_takes_the_directory(tmp_path: Path) -> None:
+async def test_failed_fsync_takes_the_directory_offline(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     lost = next(replica for replica in run.manager if run.place(replica.name.partition) == "b")
     assert append(lost) == ErrorCode.NONE
@@ -188,7 +188,7 @@ async def test_a_failed_fsync_takes_the_directory(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_the_last_directory_ends_the_node(tmp_path: Path) -> None:
+async def test_node_stops_when_the_last_directory_fails(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     run.disks.broken = {run.a: errno.EIO, run.b: errno.EIO}
     for replica in run.manager:
@@ -198,7 +198,7 @@ async def test_the_last_directory_ends_the_node(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_a_directory_that_fails_in_recovery(tmp_path: Path) -> None:
+async def test_directory_that_fails_during_recovery_goes_offline(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 4))
     for replica in run.manager:
         append(replica)
@@ -215,7 +215,7 @@ async def test_a_directory_that_fails_in_recovery(tmp_path: Path) -> None:
     await run.stop()
 
 
-async def test_one_unclaimed_directory_is_offline_and_nothing_of_it_is_begun_anew(tmp_path: Path) -> None:
+async def test_partitions_of_an_unusable_directory_are_not_created_again(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     for replica in run.manager:
         append(replica)
@@ -236,7 +236,7 @@ async def test_one_unclaimed_directory_is_offline_and_nothing_of_it_is_begun_ane
     await run.stop()
 
 
-def test_no_directory_or_not_the_one_with_the_metadata_stops_the_start(tmp_path: Path) -> None:
+def test_start_fails_without_any_directory_or_without_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("not a directory")
     run = Run(tmp_path)
     with pytest.raises(OSError, match="exists"):
@@ -248,7 +248,7 @@ def test_no_directory_or_not_the_one_with_the_metadata_stops_the_start(tmp_path:
         Run(tmp_path).directories.claim(1, "c")
 
 
-def test_a_copied_or_foreign_directory_stops_the_start(tmp_path: Path) -> None:
+def test_copied_or_foreign_directory_stops_the_start(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.directories.claim(1, "c")
     run.directories.release()
@@ -261,7 +261,7 @@ def test_a_copied_or_foreign_directory_stops_the_start(tmp_path: Path) -> None:
         Run(tmp_path).directories.claim(1, "c")
 
 
-async def test_a_partition_in_two_directories_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_partition_found_in_two_directories_is_refused(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     name = run.replica(0).name
     append(run.replica(0))
@@ -283,7 +283,7 @@ async def test_a_partition_in_two_directories_is_refused_and_left_alone(tmp_path
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: bool) -> None:
+def test_directory_without_topic_id_is_not_a_partition(tmp_path: Path, killed: bool) -> None:
     disks, name, topic_id = Disks(), TopicPartition("t1", 0), uuid.UUID(int=1)
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, usable in zip(paths, (64 * MIB, 32 * MIB), strict=True):
@@ -311,7 +311,7 @@ def test_a_place_in_which_nothing_was_made_is_no_place(tmp_path: Path, killed: b
     second.release()
 
 
-async def test_the_older_of_two_topics_of_one_name_is_set_aside(tmp_path: Path) -> None:
+async def test_directory_of_an_older_topic_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     place = run.place(0)
     await run.stop()
@@ -325,7 +325,7 @@ async def test_the_older_of_two_topics_of_one_name_is_set_aside(tmp_path: Path) 
     await run.stop()
 
 
-async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_start(tmp_path: Path) -> None:
+async def test_unreadable_log_goes_offline_alone_and_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 4))
     for replica in run.manager:
         append(replica)
@@ -346,7 +346,7 @@ async def test_a_log_that_cannot_be_read_is_offline_alone_and_keeps_its_log_star
 
 
 @pytest.mark.parametrize("at", range(len("version: 0\ntopic_id: "), len("version: 0\ntopic_id: ") + 22))
-async def test_a_flipped_bit_in_a_topic_id_begins_no_log_from_scratch(tmp_path: Path, at: int) -> None:
+async def test_flipped_bit_in_a_topic_id_does_not_start_an_empty_log(tmp_path: Path, at: int) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))
     metadata = tmp_path / run.place(0) / "t1-0" / "partition.metadata"
@@ -364,7 +364,7 @@ async def test_a_flipped_bit_in_a_topic_id_begins_no_log_from_scratch(tmp_path: 
     await run.stop()
 
 
-async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_path: Path) -> None:
+async def test_full_directory_refuses_appends_until_it_has_free_space(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     full, other = (run.replica(number) for number in sorted(range(2), key=run.place))
     assert append(full) == ErrorCode.NONE
@@ -387,7 +387,7 @@ async def test_a_full_directory_refuses_appends_only_until_there_is_room(tmp_pat
     await run.stop()
 
 
-async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) -> None:
+async def test_retry_of_an_acknowledged_batch_needs_no_space(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     now_ms = SystemClock().now_ms()
     record = NewRecord(now_ms, None, b"v")
@@ -400,7 +400,7 @@ async def test_a_retry_of_what_was_acknowledged_needs_no_room(tmp_path: Path) ->
     await run.stop()
 
 
-async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_gap(tmp_path: Path) -> None:
+async def test_batch_after_one_refused_by_a_full_disk_is_not_reported_as_a_gap(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     now_ms = SystemClock().now_ms()
     first, second, third = (
@@ -420,7 +420,7 @@ async def test_a_batch_behind_one_without_room_is_refused_for_that_and_not_as_a_
     await run.stop()
 
 
-async def test_a_log_for_which_there_was_no_room_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
+async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))
     run.replica(0).delete_records(1)
@@ -457,7 +457,7 @@ class HalfWrites(OsFiles):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-async def test_half_a_batch_is_cut_off_at_once(tmp_path: Path) -> None:
+async def test_partly_written_batch_is_truncated_at_once(tmp_path: Path) -> None:
     disk = HalfWrites()
     run = await Run(tmp_path, disk).start(topic(1, 1))
     assert append(run.replica(0)) == ErrorCode.NONE
@@ -469,7 +469,7 @@ async def test_half_a_batch_is_cut_off_at_once(tmp_path: Path) -> None:
     await run.stop(clean=False)
 
 
-async def test_metadata_beside_partitions_fails_with_them(tmp_path: Path) -> None:
+async def test_metadata_in_a_failed_log_directory_fails_with_it(tmp_path: Path) -> None:
     run = await Run(tmp_path, metadata="a/__cluster_metadata").start(topic(1, 2))
     run.directories.all[0].fail("Input/output error")
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""fsync: what fails for good, what passes, and what may happen beside it."""
+"""Flushes: permanent and temporary errors, and concurrent operations."""
 
 import random
 import shutil
@@ -72,7 +72,7 @@ def test_a_failed_fsync_is_final(tmp_path: Path) -> None:
     assert log.recovery_point == 0
 
 
-def test_no_room_for_a_small_file_passes(tmp_path: Path) -> None:
+def test_full_disk_during_a_flush_is_temporary(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)
     append(log)
@@ -88,7 +88,7 @@ def test_no_room_for_a_small_file_passes(tmp_path: Path) -> None:
     assert latest is not None and latest.epoch == 0
 
 
-def test_want_of_descriptors_passes(tmp_path: Path) -> None:
+def test_lack_of_descriptors_is_temporary(tmp_path: Path) -> None:
     def no_descriptors() -> None:
         raise OSError(24, "Too many open files")
 
@@ -102,7 +102,7 @@ def test_want_of_descriptors_passes(tmp_path: Path) -> None:
     assert log.flush() == 1
 
 
-def test_a_flush_that_waited_for_one_that_failed_fails_too(tmp_path: Path) -> None:
+def test_flush_that_waited_for_a_failed_one_fails_too(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)
     append(log)
@@ -125,7 +125,7 @@ def test_a_flush_that_waited_for_one_that_failed_fails_too(tmp_path: Path) -> No
     assert log.recovery_point == 0
 
 
-def test_two_flushes_at_once_both_cover_what_was_appended_before_them(tmp_path: Path) -> None:
+def test_concurrent_flushes_cover_earlier_appends(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)
     append(log)
@@ -147,7 +147,7 @@ def test_two_flushes_at_once_both_cover_what_was_appended_before_them(tmp_path: 
     log.check()
 
 
-def test_a_segment_rolled_and_deleted_beside_a_flush_does_not_fail_it(tmp_path: Path) -> None:
+def test_segment_rolled_and_deleted_during_a_flush_does_not_fail_it(tmp_path: Path) -> None:
     disk = Disk()
     log = open_log(tmp_path, disk)
     append(log)
@@ -174,7 +174,7 @@ def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
+def test_close_does_not_wait_for_a_hanging_disk(tmp_path: Path) -> None:
     """Its topic was deleted and made anew while the fsync hung: the old log touches nothing of the new."""
     disk = Disk()
     directory, buried = tmp_path / "t-0", tmp_path / "t-0-delete"
@@ -201,7 +201,7 @@ def test_closing_does_not_wait_for_a_disk_that_hangs(tmp_path: Path) -> None:
     assert again.flush() == 1
 
 
-def test_the_name_of_a_file_that_the_first_append_makes_is_durable(tmp_path: Path) -> None:
+def test_name_of_the_file_created_by_the_first_append_is_durable(tmp_path: Path) -> None:
     """A new leader's epoch is flushed before that, and its sync of the directory is none of this file."""
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
@@ -214,7 +214,7 @@ def test_the_name_of_a_file_that_the_first_append_makes_is_durable(tmp_path: Pat
     assert open_log(tmp_path, OsFiles()).log_end_offset == 1
 
 
-def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: Path) -> None:
+def test_clean_shutdown_after_recovery_truncated_the_log_to_zero(tmp_path: Path) -> None:
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
     append(log)
@@ -232,7 +232,7 @@ def test_a_clean_stop_vouches_for_a_log_that_recovery_cut_to_nothing(tmp_path: P
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
 
 
-def test_a_clean_stop_vouches_for_a_log_that_was_cut_to_nothing_before_a_kill(tmp_path: Path) -> None:
+def test_clean_shutdown_after_a_truncation_to_zero_before_a_kill(tmp_path: Path) -> None:
     """The cut is in the page cache alone, and the process that comes next finds an empty file."""
     files = PowerLoss(tmp_path, 1 << 60)
     log = open_log(tmp_path, files, clean=True)
@@ -247,7 +247,7 @@ def test_a_clean_stop_vouches_for_a_log_that_was_cut_to_nothing_before_a_kill(tm
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
 
 
-def test_the_file_of_epochs_is_only_ever_replaced(tmp_path: Path) -> None:
+def test_leader_epoch_checkpoint_is_only_replaced(tmp_path: Path) -> None:
     """A crash may leave some of the pages of a file that is written over, and a mixture may look whole."""
     log = open_log(tmp_path / "t-0", OsFiles())
     for epoch in range(4):
@@ -270,7 +270,7 @@ def test_the_file_of_epochs_is_only_ever_replaced(tmp_path: Path) -> None:
     assert open_log(tmp_path / "killed", OsFiles(), clean=True).epochs.entries[-2:] == ((2, 2), (5, 3))
 
 
-def test_who_sees_a_cut_sees_its_recovery_point_wherever_it_is_interrupted(tmp_path: Path) -> None:
+def test_thread_that_sees_a_truncation_sees_its_recovery_point(tmp_path: Path) -> None:
     """A thread that writes checkpoints reads how often the log was cut, and then the recovery point."""
     log = open_log(tmp_path, OsFiles())
     append(log, records=3)

@@ -1,4 +1,4 @@
-"""Indexes of a segment that was flushed as the active one and then rolled; epochs that nobody wrote in."""
+"""Durability of indexes of a segment that is rolled after a flush; leader epochs without records."""
 
 import random
 from pathlib import Path
@@ -55,7 +55,7 @@ def rolled_after_its_flush(directory: Path, files: OsFiles) -> PartitionLog:
     return log
 
 
-def test_a_time_index_that_lost_its_end_below_the_recovery_point_hides_no_record(tmp_path: Path) -> None:
+def test_time_index_truncated_below_the_recovery_point_hides_no_record(tmp_path: Path) -> None:
     """As far as it goes it is right, and the last batches do not say that a younger one is missing."""
     rolled_after_its_flush(tmp_path, OsFiles()).close(clean=False)
     path = tmp_path / TIME_INDEX_NAME
@@ -66,7 +66,7 @@ def test_a_time_index_that_lost_its_end_below_the_recovery_point_hides_no_record
 
 
 @pytest.mark.parametrize(("recovery_point", "damaged"), [(4, True), (3, False)])
-def test_what_was_synced_is_damaged_if_it_is_cut_though_power_failed(
+def test_truncated_synced_data_is_damage_even_after_a_power_failure(
     tmp_path: Path, recovery_point: int, damaged: bool
 ) -> None:
     rolled_after_its_flush(tmp_path, OsFiles()).close(clean=False)
@@ -76,7 +76,7 @@ def test_what_was_synced_is_damaged_if_it_is_cut_though_power_failed(
     assert (log.was_damaged, log.log_end_offset) == (damaged, 3)
 
 
-def test_indexes_that_a_start_had_to_rebuild_are_durable_after_a_clean_stop(tmp_path: Path) -> None:
+def test_rebuilt_indexes_are_durable_after_a_clean_shutdown(tmp_path: Path) -> None:
     files = PowerLoss(tmp_path, 1000)
     rolled_after_its_flush(tmp_path, files).close(clean=False)
     whole = (tmp_path / TIME_INDEX_NAME).read_bytes()
@@ -88,7 +88,7 @@ def test_indexes_that_a_start_had_to_rebuild_are_durable_after_a_clean_stop(tmp_
     assert (tmp_path / TIME_INDEX_NAME).read_bytes() == whole
 
 
-def test_a_cut_at_the_end_takes_an_epoch_that_got_no_record(tmp_path: Path) -> None:
+def test_truncation_at_the_log_end_drops_an_empty_epoch(tmp_path: Path) -> None:
     """This broker began it, and another one leads: KIP-101's questions are asked by epochs of records."""
     log = open_log(tmp_path, OsFiles())
     append(log, NOW, epoch=1)
@@ -100,7 +100,7 @@ def test_a_cut_at_the_end_takes_an_epoch_that_got_no_record(tmp_path: Path) -> N
     assert LeaderEpochs.decode((tmp_path / EPOCH_CHECKPOINT).read_bytes()).entries == ((1, 0),)
 
 
-def test_a_segment_that_is_rebuilt_costs_no_epoch_of_the_segments_behind_it(tmp_path: Path) -> None:
+def test_rebuilt_segment_loses_no_epoch_of_later_segments(tmp_path: Path) -> None:
     """An operator may delete an index that is damaged: the start makes it again."""
     log = open_log(tmp_path, OsFiles())
     for epoch in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Logs under a bound on open files: nothing is lost, and what is gone does not come back empty."""
+"""Logs under a limit on open files: no data is lost, and no removed file comes back empty."""
 
 import random
 from pathlib import Path
@@ -45,7 +45,7 @@ def values(log: PartitionLog) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])
-def test_many_logs_share_a_few_descriptors(tmp_path: Path, most: int) -> None:
+def test_logs_share_a_bounded_number_of_descriptors(tmp_path: Path, most: int) -> None:
     """Appends, rolls, reads, flushes, kills and clean stops in turn, always on the log used longest ago."""
     bound = OpenFiles(most)
     files = OsFiles(bound)
@@ -71,7 +71,7 @@ def test_many_logs_share_a_few_descriptors(tmp_path: Path, most: int) -> None:
     assert bound.evicted > 100
 
 
-def test_a_file_that_somebody_removed_does_not_come_back_empty(tmp_path: Path) -> None:
+def test_removed_file_does_not_come_back_empty(tmp_path: Path) -> None:
     files = OsFiles(OpenFiles(1))
     log, other = open_log(tmp_path / "t-0", files), open_log(tmp_path / "t-1", files)
     append(log, b"a")
@@ -82,7 +82,7 @@ def test_a_file_that_somebody_removed_does_not_come_back_empty(tmp_path: Path) -
     assert not log.active.path().exists()
 
 
-def test_an_empty_log_costs_no_file_and_no_fsync(tmp_path: Path) -> None:
+def test_empty_log_needs_no_file_and_no_fsync(tmp_path: Path) -> None:
     """Only the first append makes `.log`; a clean stop writes nothing, and any start finds an empty log."""
     for clean in (True, False):
         log = open_log(tmp_path / "t-0", OsFiles())

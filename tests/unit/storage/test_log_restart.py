@@ -1,4 +1,4 @@
-"""A log begins anew at an offset: every error, and the power gone, at every file operation of it."""
+"""A log restarts empty at an offset, with an error or a power failure at every file operation."""
 
 import contextlib
 import random
@@ -68,9 +68,7 @@ def begin(log: PartitionLog, start: int, *, tiered: bool) -> None:
 
 @pytest.mark.parametrize("start", [4, 50])
 @pytest.mark.parametrize("tiered", [False, True])
-def test_an_error_at_every_operation_leaves_a_log_that_goes_on(
-    tmp_path: Path, start: int, tiered: bool
-) -> None:
+def test_log_continues_after_an_error_at_every_operation(tmp_path: Path, start: int, tiered: bool) -> None:
     history, producers = (HISTORY, snapshot(start)) if tiered else ([], b"")
     for left in range(1000):
         directory, files = tmp_path / str(left), Refusing()
@@ -123,7 +121,7 @@ def live(directory: Path, files: OsFiles, start: int, *, tiered: bool, durable: 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN, ZEROED])
 @pytest.mark.parametrize(("start", "tiered"), [(4, False), (50, False), (50, True)])
-def test_the_power_goes_at_every_operation_of_a_beginning(
+def test_power_failure_at_every_operation_of_a_restart(
     tmp_path: Path, what: str, start: int, tiered: bool
 ) -> None:
     for left in range(1000):

@@ -1,4 +1,4 @@
-"""Where a log begins a new segment because the old one cannot say any more: full indexes, offsets too far."""
+"""Segments rolled because an index is full or an offset is too far from the base offset."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def append(log: PartitionLog, at: int | None = None, *, timestamp: int = NOW) ->
     log.append(batch, read_header(batch), base, 0, NOW)
 
 
-def test_a_full_offset_index_ends_its_segment(tmp_path: Path) -> None:
+def test_full_offset_index_rolls_the_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_index_bytes=3 * 8)
     for _ in range(20):  # of one timestamp, so that the time index stays small
         append(log)
@@ -35,7 +35,7 @@ def test_a_full_offset_index_ends_its_segment(tmp_path: Path) -> None:
     log.check()
 
 
-def test_a_full_time_index_ends_its_segment(tmp_path: Path) -> None:
+def test_full_time_index_rolls_the_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_index_bytes=3 * 12)
     for n in range(20):
         append(log, timestamp=NOW + n)
@@ -43,7 +43,7 @@ def test_a_full_time_index_ends_its_segment(tmp_path: Path) -> None:
     log.check()
 
 
-def test_an_offset_that_no_index_could_tell_begins_a_segment(tmp_path: Path) -> None:
+def test_offset_too_far_for_the_index_rolls_the_segment(tmp_path: Path) -> None:
     """Offsets in an index are relative to the segment's, in 31 bits; compaction leaves such gaps."""
     log = open_log(tmp_path)
     append(log, 0)
@@ -71,7 +71,7 @@ class Truncations(OsFiles):
         OsFiles.truncate(fd, size)
 
 
-def test_a_new_file_is_not_cut_to_nothing(tmp_path: Path) -> None:
+def test_new_file_is_not_truncated(tmp_path: Path) -> None:
     """Else ext4 writes all of it out when it is closed, and the event loop waits for that."""
     files = Truncations()
     settings = TopicConfig(index_interval_bytes=0, segment_index_bytes=3 * 8)

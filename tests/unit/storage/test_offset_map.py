@@ -1,4 +1,4 @@
-"""The key map against a dictionary: what it holds, what it costs, where it ends."""
+"""Offset map compared with a dictionary: content, memory and capacity."""
 
 import random
 import tracemalloc
@@ -28,7 +28,7 @@ def add(keys: OffsetMap, records: dict[bytes, int] | list[tuple[bytes, int]]) ->
 
 
 @pytest.mark.parametrize("load_factor", [0.5, 0.9, 1.0])
-def test_it_knows_what_a_dictionary_knows(load_factor: float) -> None:
+def test_map_agrees_with_a_dictionary(load_factor: float) -> None:
     rng, last = random.Random(1), dict[bytes, int]()
     keys = OffsetMap(PLENTY, 0, 2000, load_factor)
     for batch in range(100):
@@ -42,7 +42,7 @@ def test_it_knows_what_a_dictionary_knows(load_factor: float) -> None:
     assert all(keys.is_last(b"unknown %d" % n, 0) for n in range(2000))
 
 
-def test_a_key_takes_24_bytes_and_what_the_load_factor_leaves_free() -> None:
+def test_key_takes_24_bytes_plus_the_load_factor() -> None:
     budget, offset = 1 << 20, 1 << 40
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -58,7 +58,7 @@ def test_a_key_takes_24_bytes_and_what_the_load_factor_leaves_free() -> None:
 
 
 @pytest.mark.parametrize(("most_keys", "bytes_at_most"), [(100, 10_000), (1 << 40, 1 << 20)])
-def test_memory_is_taken_only_as_far_as_there_may_be_or_are_keys(most_keys: int, bytes_at_most: int) -> None:
+def test_memory_is_allocated_only_for_possible_and_existing_keys(most_keys: int, bytes_at_most: int) -> None:
     """The event loop waits while memory is zeroed, so it is never much at a time."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -69,7 +69,7 @@ def test_memory_is_taken_only_as_far_as_there_may_be_or_are_keys(most_keys: int,
     tracemalloc.stop()
 
 
-def test_a_table_of_many_chunks_knows_all_its_keys() -> None:
+def test_map_of_many_chunks_finds_all_its_keys() -> None:
     count = 3 * CHUNK_PAGES * PAGE_SLOTS
     keys = OffsetMap(128 << 20, 0, count)
     assert keys.add_batch((span(b"%d" % n, n) for n in range(count)), count, count)
@@ -77,7 +77,7 @@ def test_a_table_of_many_chunks_knows_all_its_keys() -> None:
     assert all(keys.is_last(b"%d" % n, n) and not keys.is_last(b"%d" % n, n - 1) for n in range(count))
 
 
-def test_a_full_map_ends_at_the_batch_that_does_not_fit_but_the_first_one_always_fits() -> None:
+def test_full_map_ends_at_the_batch_that_does_not_fit_unless_it_is_the_first() -> None:
     keys = OffsetMap(0, 7, 1 << 40)
     first = {b"%d" % n: 7 + n for n in range(500)}  # far above the one page that there is
     assert add(keys, first)
@@ -90,7 +90,7 @@ def test_a_full_map_ends_at_the_batch_that_does_not_fit_but_the_first_one_always
     assert not keys.is_last(b"0", 7)
 
 
-def test_keys_of_the_length_of_a_digest_are_not_taken_for_one() -> None:
+def test_keys_as_long_as_a_digest_are_hashed_too() -> None:
     long = b"a key that is longer than its digest"
     keys = OffsetMap(PLENTY, 0, 4)
     assert add(keys, {b"k" * 16: 1, b"k" * 15: 2, b"k" * 17: 3, long: 4})
@@ -98,7 +98,7 @@ def test_keys_of_the_length_of_a_digest_are_not_taken_for_one() -> None:
     assert all(keys.is_last(b"k" * (15 + n), offset) for n, offset in ((1, 1), (0, 2), (2, 3)))
 
 
-def test_a_digest_is_not_found_across_two_others() -> None:
+def test_digest_does_not_match_across_two_others() -> None:
     """Its bytes may stand in the table, the end of one digest and the beginning of the next."""
     keys = OffsetMap(PLENTY, 0, 2)
     assert add(keys, {b"one": 1, b"two": 2})
@@ -107,7 +107,7 @@ def test_a_digest_is_not_found_across_two_others() -> None:
         assert keys._slot_of((one + two)[at : at + DIGEST_BYTES]) < 0
 
 
-def test_records_without_a_key_are_passed_over() -> None:
+def test_records_without_a_key_are_skipped() -> None:
     keys = OffsetMap(PLENTY, 0, 2)
     assert keys.add_batch([span(None, 0), span(b"k", 1)], 2, 2)
     assert (len(keys), keys.end_offset) == (1, 2)

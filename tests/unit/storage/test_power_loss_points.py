@@ -1,8 +1,9 @@
-"""The power goes at every single operation of a log's life, and with it some of what was not synced.
+"""Power failure at every file operation of a log, with the loss of some unsynced data.
 
-Appends in three leader epochs, flushes, rolls by size, retention, a truncation, a clean stop; compaction has
-a test of its own. After each crash: what was synced is there, every record is one that was written at its
-offset, and none of an older epoch stands behind one of a newer epoch (GUARANTEES 2, 4 and 8).
+The log sees appends in three leader epochs, flushes, rolls by size, retention, a truncation and a clean
+shutdown; compaction has a test of its own. After each failure everything synced is there, every record is one
+that was written at its offset, and no record of an older epoch follows one of a newer epoch (GUARANTEES 2, 4
+and 8).
 """
 
 import contextlib
@@ -99,7 +100,7 @@ class Life:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN, ZEROED])
-def test_the_power_goes_at_every_file_operation_of_a_life(tmp_path: Path, what: str) -> None:
+def test_power_failure_at_every_file_operation_of_a_log(tmp_path: Path, what: str) -> None:
     for left in range(10_000):
         directory = tmp_path / str(left)
         directory.mkdir()

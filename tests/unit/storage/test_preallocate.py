@@ -1,5 +1,5 @@
-"""Room on the disk is taken ahead of appends, and what was not used is given back: a whole segment's with its
-first batch where `preallocate` is set, else as much again as a segment has, once it has some.
+"""Disk space is reserved ahead of appends and released when unused: a whole segment with `preallocate`, else
+the segment's size again.
 """
 
 import errno
@@ -50,7 +50,7 @@ def on_disk(directory: Path) -> list[int]:
     return [path.stat().st_blocks * 512 for path in sorted(directory.glob("*.log"))]
 
 
-def test_a_segment_takes_its_room_with_the_first_batch_and_gives_back_the_rest(tmp_path: Path) -> None:
+def test_preallocated_segment_releases_unused_space(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert sum(on_disk(tmp_path)) == 0  # an idle partition takes none
     append(log, 3)
@@ -64,7 +64,7 @@ def test_a_segment_takes_its_room_with_the_first_batch_and_gives_back_the_rest(t
     assert max(on_disk(tmp_path)) < SMALL
 
 
-def test_the_setting_may_change_while_the_log_is_open(tmp_path: Path) -> None:
+def test_preallocate_can_change_while_the_log_is_open(tmp_path: Path) -> None:
     log = opened(tmp_path, DOES_NOT)
     append(log)
     log.update_config(RESERVES)
@@ -75,7 +75,7 @@ def test_the_setting_may_change_while_the_log_is_open(tmp_path: Path) -> None:
     assert before < SMALL < SEGMENT_BYTES <= after
 
 
-def test_a_segment_that_grows_takes_as_much_again_and_gives_back_the_rest(tmp_path: Path) -> None:
+def test_growing_segment_reserves_its_size_again_and_releases_the_rest(tmp_path: Path) -> None:
     log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM))
     append(log, 9, RESERVE_FROM // 10)
     assert on_disk(tmp_path)[0] < RESERVE_FROM + SMALL
@@ -91,7 +91,7 @@ def test_a_segment_that_grows_takes_as_much_again_and_gives_back_the_rest(tmp_pa
     assert sum(on_disk(tmp_path)) < again.size_bytes + 2 * SMALL
 
 
-def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path: Path) -> None:
+def test_recovery_releases_reserved_space_after_a_kill(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, 5)
     again = opened(tmp_path)
@@ -101,7 +101,7 @@ def test_a_kill_leaves_nothing_to_cut_and_recovery_gives_the_room_back(tmp_path:
     assert again.log_end_offset == 6
 
 
-def test_the_zeros_that_kafka_leaves_behind_a_log_are_cut(tmp_path: Path) -> None:
+def test_zeros_preallocated_by_kafka_are_truncated(tmp_path: Path) -> None:
     """Its preallocated files are as long as segment.bytes until they are closed."""
     log = opened(tmp_path, DOES_NOT)
     append(log, 5)
@@ -137,14 +137,14 @@ class Poor(OsFiles):
         (1 << 40, 1 << 40),
     ],
 )
-def test_without_a_reserve_appends_go_on(tmp_path: Path, usable: int, total: int) -> None:
+def test_appends_continue_without_a_reservation(tmp_path: Path, usable: int, total: int) -> None:
     log = opened(tmp_path, RESERVES, Poor(usable, total))
     append(log, 3)
     assert (log.log_end_offset, on_disk(tmp_path)[0] < SMALL) == (3, True)
     assert not log.active.release_reserved()
 
 
-def test_what_is_reserved_can_be_given_back_and_appends_go_on(tmp_path: Path) -> None:
+def test_appends_continue_after_reserved_space_is_released(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, 3)
     assert log.active.release_reserved()
@@ -153,7 +153,7 @@ def test_what_is_reserved_can_be_given_back_and_appends_go_on(tmp_path: Path) ->
     assert opened(tmp_path).log_end_offset == 6
 
 
-def test_a_node_may_have_it_for_all_topics() -> None:
+def test_preallocate_can_be_set_for_all_topics() -> None:
     settings = settings_from({"log.preallocate": "true"})
     assert settings.topic_config({}).preallocate
     assert not settings.topic_config({"preallocate": "false"}).preallocate
@@ -176,7 +176,7 @@ class Scarce(OsFiles):
         return super().open(path, create=create, exclusive=exclusive)
 
 
-def test_a_reserve_that_fails_does_not_fail_the_append_before_it(tmp_path: Path) -> None:
+def test_failed_reservation_does_not_fail_the_append(tmp_path: Path) -> None:
     files = Scarce()
     log = opened(tmp_path, TopicConfig(segment_bytes=8 * RESERVE_FROM), files)
     append(log, 1, RESERVE_FROM)

@@ -1,4 +1,4 @@
-"""ProducerStateEntry state: retries, gaps, epochs, wrap-around, transactions, snapshots."""
+"""Producer state: retries, gaps, epochs, wrap-around, transactions and snapshots."""
 
 import pytest
 from crc32c import crc32c
@@ -37,11 +37,11 @@ def error(verdict: Duplicate | Rejection | None) -> ErrorCode | None:
     return verdict.error if isinstance(verdict, Rejection) else None
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_unknown_producer_may_start_at_any_sequence() -> None:
     assert ProducerStateManager().validate(header(77)) is None
 
 
-def test_each_of_the_last_five_batches_is_known_again() -> None:
+def test_retry_of_any_of_the_last_five_batches_is_a_duplicate() -> None:
     state = written(*(header(n * 2, 2) for n in range(6)))
     assert error(state.validate(header(0, 2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for n in range(1, 6):
@@ -50,11 +50,11 @@ def test_each_of_the_last_five_batches_is_known_again() -> None:
     assert state.validate(header(12)) is None
 
 
-def test_a_gap_is_refused() -> None:
+def test_sequence_gap_is_rejected() -> None:
     assert error(written(header(0)).validate(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_epochs_fence_and_begin_at_zero() -> None:
+def test_new_epoch_fences_the_old_one_and_starts_at_sequence_zero() -> None:
     state = written(header(0, epoch=3))
     assert error(state.validate(header(1, epoch=2))) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert error(state.validate(header(1, epoch=4))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -64,7 +64,7 @@ def test_epochs_fence_and_begin_at_zero() -> None:
     assert state.validate(header(1, epoch=4)) is None
 
 
-def test_sequences_wrap() -> None:
+def test_sequences_wrap_around() -> None:
     assert advance_sequence(LARGEST_SEQUENCE, 1) == 0
     state = written(header(LARGEST_SEQUENCE - 1, 4))
     assert state.validate(header(LARGEST_SEQUENCE - 1, 4)) == Duplicate(100, 103, 50)
@@ -72,7 +72,7 @@ def test_sequences_wrap() -> None:
     assert error(state.validate(header(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_idle_producers_are_forgotten_unless_in_a_transaction() -> None:
+def test_idle_producers_expire_unless_in_a_transaction() -> None:
     state = written(header(0), header(0, producer=10, attributes=TRANSACTIONAL))
     assert state.expire(7000, 1000) == 0  # begins to count
     assert state.expire(7999, 1000) == 0
@@ -80,14 +80,14 @@ def test_idle_producers_are_forgotten_unless_in_a_transaction() -> None:
     assert state.get(9) is None and state.get(10) is not None
 
 
-def test_a_producer_that_writes_is_not_idle() -> None:
+def test_active_producer_does_not_expire() -> None:
     state = written(header(0))
     for now_ms in range(0, 5000, 900):
         assert state.expire(now_ms, 1000) == 0
         state.apply(header(1 + now_ms), 200 + now_ms)
 
 
-def test_idle_time_goes_on_over_a_restart_and_the_clock_begins_again() -> None:
+def test_idle_time_continues_after_a_restart_with_a_new_clock() -> None:
     state = written(header(0))
     for now_ms in (90_000, 90_600):
         state.expire(now_ms, 1000)
@@ -97,7 +97,7 @@ def test_idle_time_goes_on_over_a_restart_and_the_clock_begins_again() -> None:
     assert state.expire(405, 1000) == 1
 
 
-def test_nothing_expires_at_once_after_a_start_from_kafkas_snapshot() -> None:
+def test_no_producer_expires_at_once_after_loading_a_kafka_snapshot() -> None:
     kafkas = ProducerStateManager.decode(snapshot(written(header(0)).encode()[6:56]))
     assert not kafkas.has_all_batches
     assert kafkas.expire(10**12, 1000) == 0
@@ -108,7 +108,7 @@ def snapshot(content: bytes) -> bytes:
     return b"\0\1" + crc32c(content).to_bytes(4, "big") + content
 
 
-def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committed() -> None:
+def test_open_transaction_holds_the_last_stable_offset_until_its_marker_is_committed() -> None:
     state = written(
         header(0, 3, attributes=TRANSACTIONAL), header(0, 2, producer=10, attributes=TRANSACTIONAL)
     )
@@ -126,7 +126,7 @@ def test_an_open_transaction_holds_the_stable_offset_until_its_marker_is_committ
     state.check()
 
 
-def test_a_snapshot_carries_the_last_five_batches() -> None:
+def test_snapshot_has_the_last_five_batches() -> None:
     heads = [header(2 * n, 2) for n in range(7)]
     state = written(*heads, header(0, 1, producer=10))
     again = ProducerStateManager.decode(state.encode())
@@ -139,7 +139,7 @@ def test_a_snapshot_carries_the_last_five_batches() -> None:
     again.check()
 
 
-def test_the_timestamps_of_all_batches_are_kept() -> None:
+def test_snapshot_has_the_timestamps_of_all_batches() -> None:
     """Not the time at which they were written, which is all that Kafka's entry has."""
     state = ProducerStateManager()
     for n in range(3):
@@ -150,14 +150,14 @@ def test_the_timestamps_of_all_batches_are_kept() -> None:
     ]
 
 
-def test_what_a_newer_version_writes_behind_kafkas_entries_is_skipped() -> None:
+def test_unknown_data_after_kafkas_entries_is_skipped() -> None:
     kafkas = written(header(0, 2)).encode()[6:56]
     again = ProducerStateManager.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
     assert not again.has_all_batches
     assert again.validate(header(2)) is None
 
 
-def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
+def test_snapshot_has_the_last_batch_and_the_open_transaction() -> None:
     state = written(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
     again = ProducerStateManager.decode(state.encode())
     assert again.encode() == state.encode()
@@ -168,7 +168,7 @@ def test_a_snapshot_carries_the_last_batch_and_the_transaction() -> None:
 
 
 @pytest.mark.parametrize("at", range(79))
-def test_a_flipped_byte_in_a_snapshot_is_noticed(at: int) -> None:
+def test_flipped_byte_in_a_snapshot_is_detected(at: int) -> None:
     content = bytearray(written(header(0)).encode())
     assert len(content) == 79
     content[at] ^= 1

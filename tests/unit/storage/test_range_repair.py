@@ -1,4 +1,6 @@
-"""A damaged range is put back in place: it is damaged or whole whatever happens, and all else stays."""
+"""Repair of a damaged range in place: after any failure the range is damaged or intact, and all else
+unchanged.
+"""
 
 import random
 from contextlib import suppress
@@ -75,7 +77,7 @@ def opened(directory: Path, files: OsFiles | None = None) -> PartitionLog:
     return open_log(directory, CONFIG, files, recovery_point=COUNT, cleaned_to=None)
 
 
-def test_the_range_is_served_again_once_it_is_on_the_disk(directory: Path) -> None:
+def test_repaired_range_is_served_after_the_sync(directory: Path) -> None:
     whole = flip(directory)
     log = opened(directory)
     [mending] = scrub(log)
@@ -93,7 +95,7 @@ def test_the_range_is_served_again_once_it_is_on_the_disk(directory: Path) -> No
 
 
 @pytest.mark.parametrize("what", [KEPT, LOST])
-def test_the_power_goes_at_every_file_operation(directory: Path, what: str) -> None:
+def test_power_failure_at_every_file_operation(directory: Path, what: str) -> None:
     whole = flip(directory)
     damaged = first(directory).read_bytes()
     for left in range(10):
@@ -114,7 +116,7 @@ def test_the_power_goes_at_every_file_operation(directory: Path, what: str) -> N
     pytest.fail("the repair never ended")
 
 
-def test_a_torn_write_leaves_damage_that_can_be_repaired(directory: Path) -> None:
+def test_damage_can_be_repaired_after_a_torn_write(directory: Path) -> None:
     whole = flip(directory)
     damaged, where = first(directory).read_bytes(), lies(directory)
     sizes = random.Random(1).sample(range(where.stop - where.start), 10)
@@ -130,7 +132,7 @@ def test_a_torn_write_leaves_damage_that_can_be_repaired(directory: Path) -> Non
         assert first(directory).read_bytes() == whole
 
 
-def test_what_was_cut_meanwhile_is_not_written_over(directory: Path) -> None:
+def test_truncated_segment_is_not_overwritten(directory: Path) -> None:
     flip(directory)
     log = opened(directory)
     [mending] = scrub(log)
@@ -140,7 +142,7 @@ def test_what_was_cut_meanwhile_is_not_written_over(directory: Path) -> None:
     log.close(clean=False)
 
 
-def test_other_batches_of_the_same_length_fit_only_where_the_index_says(directory: Path) -> None:
+def test_batches_of_the_same_length_must_match_the_index(directory: Path) -> None:
     whole = flip(directory)
     log = opened(directory)
     [mending] = scrub(log)
@@ -149,7 +151,7 @@ def test_other_batches_of_the_same_length_fit_only_where_the_index_says(director
     log.close(clean=False)
 
 
-def test_what_another_replica_serves_is_checked(directory: Path) -> None:
+def test_batches_of_another_replica_are_checked(directory: Path) -> None:
     log = opened(directory)
     content = first(directory).read_bytes()
     rules = rules_of(log)
@@ -169,7 +171,7 @@ def test_what_another_replica_serves_is_checked(directory: Path) -> None:
     log.close(clean=False)
 
 
-def test_a_gap_of_compaction_is_believed_only_where_the_length_is_compared(directory: Path) -> None:
+def test_compaction_gap_is_accepted_only_if_the_length_matches(directory: Path) -> None:
     """A base offset that a flipped bit has raised looks like one."""
     log = open_log(directory, CONFIG, recovery_point=COUNT, cleaned_to=0)
     where, content = lies(directory).start, bytearray(first(directory).read_bytes())

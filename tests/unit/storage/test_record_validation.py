@@ -1,4 +1,4 @@
-"""What the leader finds in all records of a batch: the same at once and in steps, for any size and codec."""
+"""Batch validation gives the same result at once and in steps, for any size and codec."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -87,7 +87,7 @@ def gap(count: int, codec: Codec) -> bytearray:
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [SMALL, LARGE])
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, YOUNG])
-def test_faults_of_the_whole_batch(codec: Codec, count: int, config: TopicConfig) -> None:
+def test_invalid_batches_are_rejected(codec: Codec, count: int, config: TopicConfig) -> None:
     if codec is Codec.NONE and config is PLAIN:
         config = TopicConfig(compression_type="zstd")  # else its first records tell enough
     good = encode_batch(records(count), codec=codec)
@@ -106,13 +106,13 @@ def test_faults_of_the_whole_batch(codec: Codec, count: int, config: TopicConfig
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])  # snappy's ratio is 21 at the most
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="uncompressed")])
-def test_a_bomb_is_too_large(codec: Codec, config: TopicConfig) -> None:
+def test_decompression_bomb_is_too_large(codec: Codec, config: TopicConfig) -> None:
     bomb = encode_batch([NewRecord(NOW, b"k", bytes(40 << 20))], codec=codec)
     assert code(bomb, config) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_more_records_than_a_batch_of_its_size_may_have(codec: Codec) -> None:
+def test_implausible_record_count_is_rejected(codec: Codec) -> None:
     """They would take seconds to walk, although their bytes are few."""
     header = read_header(encode_batch(records(1)))
     header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
@@ -129,7 +129,7 @@ PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
 
 @pytest.mark.parametrize("name", PACKERS)
 @pytest.mark.parametrize("most", [1 << 20, 20 << 20])
-def test_batches_of_real_clients_that_cannot_be_cut_into_pieces(name: str, most: int) -> None:
+def test_batches_that_cannot_be_decompressed_in_pieces(name: str, most: int) -> None:
     codec, pack = PACKERS[name]
     text = b"".join(b'{"carrier":"AA","flight":%d}' % number for number in range(600))
     plain = encode_batch([NewRecord(NOW, b"k", text)] * 900)
@@ -142,7 +142,7 @@ def test_batches_of_real_clients_that_cannot_be_cut_into_pieces(name: str, most:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [SMALL, LARGE])
-def test_faults_of_single_records_are_told(codec: Codec, count: int) -> None:
+def test_invalid_records_are_reported(codec: Codec, count: int) -> None:
     keyless = records(count)
     keyless[1] = NewRecord(NOW, None, b"v")
     refused = found(encode_batch(keyless, codec=codec), COMPACT).refused
@@ -170,7 +170,7 @@ def test_faults_of_single_records_are_told(codec: Codec, count: int) -> None:
         "0e 00 00 00 02 6b 02 76",  # no header count
     ],
 )
-def test_what_a_record_says_of_its_fields_must_hold_where_all_are_looked_at(record: str) -> None:
+def test_all_fields_are_checked_where_every_record_is_validated(record: str) -> None:
     batch = rebuilt(encode_batch(records(1), codec=Codec.LZ4), lambda _: bytes.fromhex(record))
     assert code(batch, COMPACT) is ErrorCode.INVALID_RECORD
 
@@ -192,7 +192,7 @@ def test_what_a_record_says_of_its_fields_must_hold_where_all_are_looked_at(reco
     ),
     sequence=st.integers(0, 2**31 - 1),
 )
-def test_another_codec_changes_nothing_else(
+def test_recompression_changes_nothing_else(
     source: Codec, target: Codec, values: Sequence[NewRecord], sequence: int
 ) -> None:
     batch = encode_batch(
@@ -213,7 +213,7 @@ def test_another_codec_changes_nothing_else(
     assert header.attributes & ~7 == read_header(batch).attributes & ~7
 
 
-def test_what_is_larger_as_stored_is_judged_as_stored() -> None:
+def test_size_limit_applies_to_the_stored_batch() -> None:
     batch = encode_batch([NewRecord(NOW, None, bytes(5000))], codec=Codec.ZSTD)
     config = TopicConfig(compression_type="uncompressed", max_message_bytes=1000)
     assert code(batch, config) is ErrorCode.MESSAGE_TOO_LARGE
@@ -230,7 +230,7 @@ def turns(batch: bytearray, config: TopicConfig) -> int:
     return given
 
 
-def test_others_have_their_turn_in_between() -> None:
+def test_validation_is_divided_into_short_steps() -> None:
     most = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * A_SLICE, codec=Codec.ZSTD)
     assert turns(most, PLAIN) >= 9
     assert turns(most, COMPACT) >= 9 * A_SLICE // FIELDS_A_SLICE
@@ -241,7 +241,7 @@ def test_others_have_their_turn_in_between() -> None:
 
 
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="gzip")])
-def test_what_fits_a_turn_is_bounded(config: TopicConfig) -> None:
+def test_work_that_fits_one_turn_is_bounded(config: TopicConfig) -> None:
     """By records and by bytes, however well they are compressed."""
     sizes = [10, 100_000, 1_000_000]
     by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]

@@ -1,4 +1,4 @@
-"""Which segments retention deletes, and when one is rolled."""
+"""Retention and roll rules."""
 
 from pathlib import PurePath
 from types import SimpleNamespace
@@ -48,11 +48,11 @@ LOG = (segment(0, newest=NOW - 300), segment(1, newest=NOW - 200), segment(2, ne
         (TopicConfig(retention_ms=50, remote_storage_enable=True), 10, 30, 1),
     ],
 )
-def test_what_goes(config: TopicConfig, log_start: int, high_watermark: int, count: int) -> None:
+def test_expired_segments(config: TopicConfig, log_start: int, high_watermark: int, count: int) -> None:
     assert count_expired(LOG, config, log_start, high_watermark, NOW) == count
 
 
-def test_a_record_without_timestamp_ages_by_its_file() -> None:
+def test_segment_without_timestamps_ages_by_its_file() -> None:
     assert count_expired([segment(0, newest=-1)], TopicConfig(retention_ms=60), 0, 10, NOW) == 0
     assert count_expired([segment(0, newest=-1)], TopicConfig(retention_ms=40), 0, 10, NOW) == 1
 
@@ -86,19 +86,19 @@ def fill(**changes: int) -> SimpleNamespace:
         ({"size": 0}, {}, 2**31, 1000, True),
     ],
 )
-def test_when_to_roll(changes: dict, config: dict, last_offset: int, newest: int, rolls: bool) -> None:
+def test_roll_conditions(changes: dict, config: dict, last_offset: int, newest: int, rolls: bool) -> None:
     topic = TopicConfig(**config)
     limit = age_limit_ms(topic)
     assert must_roll(fill(**changes), topic, 100, last_offset, newest, NOW, limit) is rolls
 
 
-def test_an_idle_segment_is_rolled_by_age_but_never_empty() -> None:
+def test_idle_segment_is_rolled_by_age_unless_empty() -> None:
     assert not must_roll_idle(fill(created_ms=NOW - 100), NOW, 100)
     assert must_roll_idle(fill(created_ms=NOW - 101), NOW, 100)
     assert not must_roll_idle(fill(created_ms=0, size=0), NOW, 100)
 
 
-def test_what_must_be_compacted_soon_is_rolled_soon() -> None:
+def test_compacted_log_is_rolled_by_max_compaction_lag_ms() -> None:
     lag = {"segment_ms": 100, "max_compaction_lag_ms": 40}
     assert age_limit_ms(TopicConfig(**lag)) == 100
     assert age_limit_ms(TopicConfig(**lag, cleanup_policy=("compact",))) == 40

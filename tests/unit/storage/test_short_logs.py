@@ -1,4 +1,4 @@
-"""A log that ends below what its checkpoints prove is damaged: files were lost, cut, or put back."""
+"""A log that ends below what its checkpoints prove is damaged: files were lost, truncated or restored."""
 
 import random
 import shutil
@@ -88,7 +88,7 @@ WAYS = [restore_a_copy, cut_the_last_segment_within_a_batch, remove_the_last_seg
 
 
 @pytest.mark.parametrize("shorten", WAYS)
-def test_a_log_that_ends_below_its_recovery_point_after_a_clean_stop_is_damaged(
+def test_log_below_its_recovery_point_after_a_clean_shutdown_is_damaged(
     log_directory: Path, shorten: Callable[[Path], None]
 ) -> None:
     shorten(log_directory)
@@ -100,7 +100,7 @@ def test_a_log_that_ends_below_its_recovery_point_after_a_clean_stop_is_damaged(
 
 @pytest.mark.parametrize("shorten", WAYS)
 @pytest.mark.parametrize("may_have_lost", [False, True])
-def test_a_log_that_ends_below_its_high_watermark_is_damaged_after_any_stop(
+def test_log_below_its_high_watermark_is_damaged_after_any_shutdown(
     log_directory: Path, shorten: Callable[[Path], None], may_have_lost: bool
 ) -> None:
     shorten(log_directory)
@@ -108,14 +108,14 @@ def test_a_log_that_ends_below_its_high_watermark_is_damaged_after_any_stop(
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
 
 
-def test_a_high_watermark_above_the_log_end_is_written_anew_soon(log_directory: Path) -> None:
-    """Else, after an unclean election, it would call what the log has by then too short again."""
+def test_a_high_watermark_above_the_log_end_is_checkpointed_again_soon(log_directory: Path) -> None:
+    """Otherwise, after an unclean election, the next start would again call the log too short."""
     restore_a_copy(log_directory)
     log = open_log(log_directory, clean=False, recovery_point=COPIED, high_watermark=RECORDS)
-    assert (log.log_end_offset, log.flushing.claimed) == (COPIED, RECORDS)
+    assert (log.log_end_offset, log.flusher.checkpointed_recovery_point) == (COPIED, RECORDS)
 
 
-def test_the_next_start_knows_of_it_too(log_directory: Path) -> None:
+def test_damage_is_known_at_the_next_start_too(log_directory: Path) -> None:
     """Until the controller has been told: by then the checkpoints may be lowered."""
     restore_a_copy(log_directory)
     open_log(log_directory, clean=True, recovery_point=RECORDS).close(clean=True)
@@ -123,7 +123,7 @@ def test_the_next_start_knows_of_it_too(log_directory: Path) -> None:
     assert open_log(log_directory, clean=True, recovery_point=COPIED).was_damaged
 
 
-def test_a_segment_that_ends_within_a_batch_below_the_recovery_point_is_damaged_after_a_kill(
+def test_torn_batch_below_the_recovery_point_is_damage_after_a_kill(
     log_directory: Path,
 ) -> None:
     """A killed process tears nothing that was synced."""
@@ -133,7 +133,7 @@ def test_a_segment_that_ends_within_a_batch_below_the_recovery_point_is_damaged_
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
 
 
-def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_is_no_damage(log_directory: Path) -> None:
+def test_truncation_not_yet_in_the_checkpoint_is_no_damage_after_a_kill(log_directory: Path) -> None:
     """A follower cuts what its leader has not, and lowers its recovery point right after that."""
     log = open_log(log_directory, clean=True, recovery_point=RECORDS)
     log.truncate_to(COPIED, NOW)
@@ -143,6 +143,6 @@ def test_a_cut_whose_checkpoint_was_not_written_before_a_kill_is_no_damage(log_d
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_log_that_ends_where_the_checkpoints_say_is_whole(log_directory: Path, clean: bool) -> None:
+def test_log_that_ends_at_its_checkpoints_is_not_damaged(log_directory: Path, clean: bool) -> None:
     log = open_log(log_directory, clean=clean, recovery_point=RECORDS, high_watermark=RECORDS)
     assert (log.log_end_offset, log.was_damaged, log.missing_end) == (RECORDS, False, 0)

@@ -1,4 +1,4 @@
-"""Whether bytes that were not synced may be gone since a log directory was last used."""
+"""Detection of data loss since a log directory was last used."""
 
 import errno
 import os
@@ -39,30 +39,30 @@ def directories(tmp_path: Path) -> list[Path]:
     return found
 
 
-def test_a_killed_process_has_lost_nothing_while_the_machine_runs_on(directories: list[Path]) -> None:
+def test_killed_process_loses_nothing_under_the_same_boot(directories: list[Path]) -> None:
     record_boot_id(FILES, directories, "one")
     assert not may_have_lost(FILES, directories, "one")
     assert may_have_lost(FILES, directories, "two")
 
 
-def test_after_a_clean_stop_nothing_is_lost_under_any_boot(directories: list[Path]) -> None:
+def test_clean_shutdown_loses_nothing_under_any_boot(directories: list[Path]) -> None:
     record_boot_id(FILES, directories, "one")
     for directory in directories:
         mark_clean_shutdown(FILES, directory)
     assert not may_have_lost(FILES, directories, "two")
 
 
-def test_one_new_directory_among_others_may_be_in_the_place_of_a_lost_one(directories: list[Path]) -> None:
+def test_new_directory_among_others_may_replace_a_lost_one(directories: list[Path]) -> None:
     record_boot_id(FILES, directories[:1], "one")
     assert may_have_lost(FILES, directories, "one")
 
 
-def test_where_the_boot_cannot_be_told_each_is_another(directories: list[Path]) -> None:
+def test_unknown_boot_id_counts_as_a_new_boot(directories: list[Path]) -> None:
     record_boot_id(FILES, directories, "")
     assert may_have_lost(FILES, directories, "")
 
 
-def test_after_a_failed_fsync_the_same_boot_vouches_for_nothing(directories: list[Path]) -> None:
+def test_failed_fsync_counts_as_loss_under_the_same_boot(directories: list[Path]) -> None:
     record_boot_id(FILES, directories, "one")
     record_broker_epoch(FILES, directories, 7)
     clear_boot_id(FILES, directories)
@@ -77,13 +77,13 @@ class FailingFiles(OsFiles):
         raise OSError(errno.EIO, "simulated")
 
 
-def test_a_boot_that_cannot_be_written_off_is_removed(directories: list[Path]) -> None:
+def test_boot_file_is_removed_if_it_cannot_be_cleared(directories: list[Path]) -> None:
     record_boot_id(FILES, directories, "one")
     clear_boot_id(FailingFiles(), directories)
     assert may_have_lost(FILES, directories, "one")
 
 
-def test_why_records_may_be_gone(directories: list[Path]) -> None:
+def test_data_loss_reasons(directories: list[Path]) -> None:
     assert "is new" in str(data_loss_reason(FILES, directories, "one"))
     record_boot_id(FILES, directories, "one")
     assert data_loss_reason(FILES, directories, "one") is None
@@ -93,7 +93,7 @@ def test_why_records_may_be_gone(directories: list[Path]) -> None:
     assert str(directories[1]) in why and "chown" in why
 
 
-def test_a_directory_carries_the_epoch_of_its_last_use(directories: list[Path]) -> None:
+def test_directory_has_the_broker_epoch_of_its_last_use(directories: list[Path]) -> None:
     assert previous_broker_epoch(FILES, directories) == UNKNOWN_EPOCH
     record_boot_id(FILES, directories, "one")
     record_broker_epoch(FILES, directories, 7)
@@ -108,13 +108,13 @@ def test_a_directory_carries_the_epoch_of_its_last_use(directories: list[Path]) 
     assert previous_broker_epoch(FILES, directories) == UNKNOWN_EPOCH
 
 
-def test_the_oldest_of_several_directories_counts(directories: list[Path]) -> None:
+def test_lowest_epoch_of_several_directories_counts(directories: list[Path]) -> None:
     record_broker_epoch(FILES, directories, 7)
     record_broker_epoch(FILES, directories[1:], 9)
     assert previous_broker_epoch(FILES, directories) == 7
 
 
-def test_an_epoch_vouches_for_no_boot(directories: list[Path]) -> None:
+def test_broker_epoch_does_not_imply_a_boot_id(directories: list[Path]) -> None:
     record_broker_epoch(FILES, directories, 7)
     assert may_have_lost(FILES, directories, "one")
     record_boot_id(FILES, directories, "one")
@@ -122,7 +122,7 @@ def test_an_epoch_vouches_for_no_boot(directories: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_copy_of_a_running_process_is_seen_when_it_is_put_back(tmp_path: Path, in_place: bool) -> None:
+def test_restored_copy_of_a_running_node_is_detected(tmp_path: Path, in_place: bool) -> None:
     """Under the same boot and the same broker epoch: what was written after the copy is gone."""
     directory, backup = tmp_path / "a", tmp_path / "backup"
     directory.mkdir()
@@ -137,10 +137,10 @@ def test_a_copy_of_a_running_process_is_seen_when_it_is_put_back(tmp_path: Path,
     assert may_have_lost(FILES, [directory], "one")
 
 
-def test_a_file_of_an_earlier_version_names_no_epoch(directories: list[Path]) -> None:
+def test_file_of_an_earlier_version_has_no_epoch(directories: list[Path]) -> None:
     (directories[0] / BOOT_FILE).write_bytes(b"one")
     assert previous_broker_epoch(FILES, directories[:1]) == UNKNOWN_EPOCH
 
 
-def test_this_machine_tells_its_boot() -> None:
+def test_this_machine_has_a_boot_id() -> None:
     assert boot_id() == boot_id() != ""

@@ -1,4 +1,4 @@
-"""`tierlog log` on files: a sound log is called sound, damage is found where it is, indexes come back."""
+"""`tierlog log` on files: intact logs have no problems, damage is located, indexes are rebuilt."""
 
 import random
 import shutil
@@ -147,7 +147,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def test_a_sound_log_is_sound(data: Path) -> None:
+def test_intact_log_has_no_problems(data: Path) -> None:
     assert problems(data) == problems(data / "t-0") == problems(first(data, "*.log", 1)) == []
     totals = Totals()
     read: list[int] = []
@@ -157,7 +157,7 @@ def test_a_sound_log_is_sound(data: Path) -> None:
     assert sum(read) == totals.size == partition.size
 
 
-def test_every_flipped_bit_of_a_log_is_found(data: Path) -> None:
+def test_every_flipped_bit_of_a_log_is_detected(data: Path) -> None:
     path = first(data, "*.log", 1)
     sound = path.read_bytes()
     for at in range(0, len(sound), 7):
@@ -195,14 +195,14 @@ def test_every_flipped_bit_of_a_log_is_found(data: Path) -> None:
         (lambda data: first(data, "*.log", 1).write_bytes(bytes(200)), "log", "zeros"),
     ],
 )
-def test_damage_is_found_where_it_is(
+def test_damage_is_reported_with_its_file(
     data: Path, harm: Callable[[Path], object], file: str, message: str
 ) -> None:
     harm(data)
     assert [found for found in damage(data) if found[0].endswith(file) and message in found[1]]
 
 
-def test_the_torn_end_of_a_log_that_was_not_closed_is_no_damage(data: Path) -> None:
+def test_torn_end_of_a_log_that_was_not_closed_is_no_damage(data: Path) -> None:
     path = sorted((data / "t-0").glob("*.log"))[-1]
     path.write_bytes(path.read_bytes() + b"torn" * 30)
     assert [name for name, _ in damage(data)] == [path.name]
@@ -212,7 +212,7 @@ def test_the_torn_end_of_a_log_that_was_not_closed_is_no_damage(data: Path) -> N
     assert [name for name, _ in damage(data)] == [path.name]  # what was synced may not be torn
 
 
-def test_a_gap_is_damage_unless_the_log_was_compacted(data: Path) -> None:
+def test_gap_is_damage_unless_the_log_was_compacted(data: Path) -> None:
     path = first(data, "*.log", 2)
     size = read_header(path.read_bytes()).size
     path.write_bytes(path.read_bytes()[size:])
@@ -225,7 +225,7 @@ def test_a_gap_is_damage_unless_the_log_was_compacted(data: Path) -> None:
     assert damage(data) == []
 
 
-def test_a_log_that_was_compacted_is_sound_and_its_indexes_too(tmp_path: Path) -> None:
+def test_compacted_log_and_its_indexes_have_no_problems(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     config = TopicConfig(
         segment_bytes=600,
@@ -252,7 +252,7 @@ def kinds(documents: list[Document]) -> set[str]:
     return {document["kind"] for document in documents}
 
 
-def test_everything_is_dumped(data: Path) -> None:
+def test_all_files_are_dumped(data: Path) -> None:
     found = list(dump(data, Wanted(records=True)))
     assert kinds(found) == {
         "file", "batch", "record", "offset-index", "time-index", "aborted-transaction", "producer",
@@ -271,7 +271,7 @@ def test_everything_is_dumped(data: Path) -> None:
     assert [epoch for epoch, _ in epochs] == [0, 1]
 
 
-def test_a_range_of_offsets_and_keys_alone(data: Path) -> None:
+def test_dump_of_an_offset_range_and_of_keys(data: Path) -> None:
     found = list(dump(data / "t-0", Wanted(start=12, end=20, keys=True)))
     records = [each for each in found if each["kind"] == "record"]
     assert [each["offset"] for each in records] == list(range(12, 20))
@@ -279,7 +279,7 @@ def test_a_range_of_offsets_and_keys_alone(data: Path) -> None:
     assert all(12 <= each["offset"] < 20 for each in found if each["kind"] in ("offset-index", "time-index"))
 
 
-def test_damage_is_dumped_and_what_follows_it(data: Path) -> None:
+def test_dump_reports_damage_and_continues(data: Path) -> None:
     path = first(data, "*.log")
     content = bytearray(path.read_bytes())
     content[70] ^= 1
@@ -289,7 +289,7 @@ def test_damage_is_dumped_and_what_follows_it(data: Path) -> None:
     assert next(each["offset"] for each in found if each["kind"] == "record") == 1
 
 
-def test_indexes_are_rebuilt_as_they_were(data: Path) -> None:
+def test_rebuilt_indexes_equal_the_originals(data: Path) -> None:
     (partition,) = find_partitions(data)
     assert [index.path for index in rebuild_indexes(partition, INTERVAL) if index.changed] == []
     paths = [path for name in INDEXES for path in sorted((data / "t-0").glob(name))]
@@ -308,7 +308,7 @@ def test_indexes_are_rebuilt_as_they_were(data: Path) -> None:
     assert problems(data) == []
 
 
-def test_a_clean_stop_ends_the_time_index_with_the_newest_record_as_a_rebuild_does(tmp_path: Path) -> None:
+def test_clean_shutdown_ends_the_time_index_like_a_rebuild(tmp_path: Path) -> None:
     """The newest batch is 1 ms younger than the last one that the index would have an entry for."""
     directory = tmp_path / "data" / "t-0"
     log = PartitionLog.open(directory, CONFIG, OsFiles(), NOW, clean=False, rng=random.Random(1))
@@ -326,7 +326,7 @@ def test_a_clean_stop_ends_the_time_index_with_the_newest_record_as_a_rebuild_do
     assert path.read_bytes() == sound
 
 
-def test_the_indexes_of_one_segment_need_those_before_it_for_its_transactions(data: Path) -> None:
+def test_rebuild_of_one_segment_reads_earlier_ones_for_transactions(data: Path) -> None:
     path = first(data, "*.txnindex")
     sound = path.read_bytes()
     for snapshot in (data / "t-0").glob("*.snapshot"):
@@ -337,7 +337,7 @@ def test_the_indexes_of_one_segment_need_those_before_it_for_its_transactions(da
     assert path.read_bytes() == sound
 
 
-def test_a_damaged_log_keeps_its_indexes(data: Path) -> None:
+def test_indexes_of_a_damaged_log_are_not_rebuilt(data: Path) -> None:
     path = first(data, "*.log")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -349,7 +349,7 @@ def test_a_damaged_log_keeps_its_indexes(data: Path) -> None:
     assert index.read_bytes() == before
 
 
-def test_a_directory_in_use_is_locked(data: Path) -> None:
+def test_directory_in_use_is_refused(data: Path) -> None:
     running = LogDirectory(data, OsFiles(), random.Random(1))
     running.lock()
     assert log_directory_of(data / "t-0") == log_directory_of(first(data, "*.log")) == data
@@ -360,7 +360,7 @@ def test_a_directory_in_use_is_locked(data: Path) -> None:
         running.lock()
 
 
-def test_what_is_no_log_is_told(data: Path, tmp_path: Path) -> None:
+def test_path_without_a_log_is_reported(data: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     for path in (tmp_path / "other", data / CLEAN_SHUTDOWN):
         with pytest.raises(NotALog):
@@ -369,7 +369,7 @@ def test_what_is_no_log_is_told(data: Path, tmp_path: Path) -> None:
             list(dump(path, Wanted()))
 
 
-def test_a_start_makes_anew_what_was_moved_away(data: Path) -> None:
+def test_start_restores_removed_files(data: Path) -> None:
     """As the runbook has it: what is wrong beside the log, and the two files that vouch for all of them."""
     directory = data / "t-0"
     epochs(data, b"0\n2\n0 0\n1 20\n")
@@ -385,7 +385,7 @@ def test_a_start_makes_anew_what_was_moved_away(data: Path) -> None:
 
 
 @pytest.mark.parametrize("by", [1 << 40, -2])
-def test_no_index_is_made_of_offsets_that_cannot_be(data: Path, by: int) -> None:
+def test_no_index_is_built_from_invalid_offsets(data: Path, by: int) -> None:
     move_offset(first(data, "*.log"), by)
     with pytest.raises(CorruptLog, match="offset"):
         list(rebuild_indexes(find_partitions(data)[0], INTERVAL))

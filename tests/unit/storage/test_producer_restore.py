@@ -1,6 +1,7 @@
-"""Over a restart a producer's last five batches are known again, however large, wherever they lie.
+"""A producer's last five batches are restored after a restart, whatever their size and place.
 
-A snapshot of tierlog's has them. After one of Kafka's, or of an older tierlog, the log is searched for them.
+Snapshots of tierlog contain them. After a snapshot of Kafka or an older tierlog, the log is searched for
+them.
 """
 
 import random
@@ -48,7 +49,7 @@ def append(log: PartitionLog, producer: int, sequence: int, value: bytes) -> mem
 
 @pytest.mark.parametrize("of_kafka", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 30, 3 * MIB])
-def test_large_batches_are_known_again_after_a_clean_stop(
+def test_large_batches_are_restored_after_a_clean_shutdown(
     tmp_path: Path, segment_bytes: int, of_kafka: bool
 ) -> None:
     config = TopicConfig(segment_bytes=segment_bytes)
@@ -68,7 +69,7 @@ PRODUCERS = 1500
 
 
 @pytest.mark.parametrize("ends", ["clean", "killed", "cut"])
-def test_all_five_batches_of_many_producers_are_known_again(tmp_path: Path, ends: str) -> None:
+def test_all_five_batches_of_many_producers_are_restored(tmp_path: Path, ends: str) -> None:
     config = TopicConfig(segment_bytes=200_000)
     log = open_log(tmp_path, config, clean=False)
     heads = [append(log, n, sequence, bytes(10)) for sequence in range(6) for n in range(PRODUCERS)]
@@ -90,7 +91,7 @@ def append_before_kafka(log: PartitionLog, count: int) -> None:
     log.producers.has_all_batches = False  # then a snapshot has Kafka's part alone
 
 
-def test_what_comes_after_a_snapshot_of_kafkas_is_kept_in_snapshots(tmp_path: Path) -> None:
+def test_batches_after_a_kafka_snapshot_are_kept_in_snapshots(tmp_path: Path) -> None:
     """A replica that begins behind a segment which an older tierlog uploaded, and its five batches after."""
     before = open_log(tmp_path / "before", TopicConfig(), clean=False)
     append_before_kafka(before, 2)
@@ -107,7 +108,7 @@ def test_what_comes_after_a_snapshot_of_kafkas_is_kept_in_snapshots(tmp_path: Pa
         assert log.producers.validate(read_header(head)) == Duplicate(offset, offset, NOW)
 
 
-def test_a_start_does_not_read_far_back_through_small_batches(tmp_path: Path) -> None:
+def test_start_does_not_read_far_back_through_small_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path, TopicConfig(), clean=False)
     append_before_kafka(log, 3000)
     log.close(clean=True)
@@ -117,7 +118,7 @@ def test_a_start_does_not_read_far_back_through_small_batches(tmp_path: Path) ->
     assert files.bytes_read < 2.5 * MIB
 
 
-def test_a_damaged_batch_does_not_stop_a_clean_start(tmp_path: Path) -> None:
+def test_damaged_batch_does_not_prevent_a_clean_start(tmp_path: Path) -> None:
     log = open_log(tmp_path, TopicConfig(), clean=False)
     for n in range(20):
         append(log, 1, n, bytes(1000))
