@@ -304,7 +304,7 @@ async def test_rate_limits_a_copy_until_it_is_raised(tmp_path: Path) -> None:
 
 
 class Small(Disk):
-    """In each directory there is room for one of two logs, beside what has to stay free."""
+    """Each directory has space for one of two logs beyond the space kept free."""
 
     def __init__(self, log_bytes: int) -> None:
         super().__init__()
@@ -464,7 +464,7 @@ async def test_partition_found_twice_is_in_the_directory_without_a_move_record(
 async def test_moving_partition_is_refused_while_the_target_may_be_offline(
     tmp_path: Path, note: str, target: int, opens: bool
 ) -> None:
-    """The last note is one that does not say where it went, as they were once."""
+    """The last record has no target id, as in earlier versions."""
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     directory_id = node.directories.all[target].directory_id
@@ -529,7 +529,7 @@ async def test_partition_found_twice_is_refused_if_it_moved_to_a_third_directory
 
 
 async def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
-    """It may hold the log as it was before an earlier move, and a start would open that."""
+    """It may hold the log from before an earlier move, and the next start would open that."""
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.to("b")

@@ -12,7 +12,7 @@ from tierlog.base.files import OsFiles
 
 
 class Unsynced(OsFiles):
-    """Spares the real disk."""
+    """Skips fsyncs of the real disk."""
 
     def sync(self, fd: int) -> None:  # type: ignore[override]
         return
@@ -22,8 +22,9 @@ class Unsynced(OsFiles):
 
 
 async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
-    """Moves a partition while records are appended, until it has moved or the disk is gone; how many were
-    appended, and how many are promised to be durable."""
+    """Move a partition while records are appended, until it has moved or the disk is gone. Returns how many
+    records were appended, and how many were acknowledged as durable.
+    """
     node = await Node(path, disk).start(image_of(flush_messages="3", segment_bytes="1500"))
     node.fill(0, 12)
     await node.commits.flush(node.replica)
@@ -52,7 +53,7 @@ async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
 
 
 class KilledAtTheSwitch(PowerLossTree):
-    """Nothing is carried out any more once a copy has got its name."""
+    """Fails all operations after a copy has got its name."""
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
         super().rename(source, target)

@@ -12,7 +12,7 @@ from tierlog.broker.maintenance.directory_moves import MoveOutcome
 
 
 async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
-    """Its target hangs while flushes are held, for longer than they are held."""
+    """The target hangs for longer than flushes may be held."""
     node = await Node(path, max_hold_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
     node.disk.closes_if = node.replica.log.flusher._lock.locked
@@ -21,7 +21,7 @@ async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
 
 
 async def hang(node: Node) -> None:
-    """Appends, so that something is left for the end, until the target hangs."""
+    """Append records until the target hangs, so that something is left to copy."""
     while not node.disk.waits.is_set():
         node.to("b")  # again, if the machine was too busy for it
         node.append(node.replica.log_end_offset)

@@ -33,8 +33,8 @@ TOPICS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
 
 
 class Disk(OsFiles):
-    """No room for cleaned files while `full`, or for a name that ends with `unnameable`; `hold` stops the
-    cleaner's thread where it begins to write.
+    """Has no space for cleaned files while `full`, or for names that end with `unnameable`; `hold` blocks the
+    cleaner's thread before it writes.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ async def test_uncleanable_log_is_skipped_and_others_are_compacted(tmp_path: Pat
 
 
 async def test_malformed_batch_is_kept_and_the_rest_is_compacted(tmp_path: Path) -> None:
-    """Written before the topic was compacted, when only its first records were looked at."""
+    """The batch was appended before the topic was compacted, when only its first records were checked."""
     node = await Node(tmp_path).start(cleanup_policy="delete", retention_ms="-1")
     node.write()
     good = encode_batch([NewRecord(node.clock.now, b"key 1", b"v", ()) for _ in range(10)])

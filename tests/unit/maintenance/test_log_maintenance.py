@@ -27,7 +27,7 @@ TOPIC = uuid.UUID(int=1)
 
 
 class Disk(OsFiles):
-    """No room for small files in the directory `full`; no fsync at all while `broken`."""
+    """Has no space for small files in the directory `full`; every fsync fails while `broken`."""
 
     full, broken, snapshots = "", False, True
     usable = 1 << 39
@@ -223,7 +223,7 @@ async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> Non
 
 
 async def test_wall_clock_jump_expires_no_producer(tmp_path: Path) -> None:
-    """A retry would be written again."""
+    """Otherwise a retry would be appended again."""
     node = await Node(tmp_path).start(retention_ms="-1", message_timestamp_after_max_ms=str(1 << 60))
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)

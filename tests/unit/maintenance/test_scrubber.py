@@ -46,7 +46,7 @@ OFFSET_OR_EPOCH = [0, 7, EPOCH_AT, EPOCH_AT + 3]
 
 
 class Peers:
-    """The other brokers: each serves, from the batches it has, what a consumer would get."""
+    """The other brokers: each serves its batches as to a consumer."""
 
     is_open = True
 
@@ -98,7 +98,9 @@ def _that_holds(batches: dict[int, bytes], offset: int) -> int | None:
 
 
 class Node:
-    """Broker 1 leads one partition, alone; or with others in a cluster, whose controller `reported` is."""
+    """Broker 1 leads one partition, standalone or in a cluster; `reported` is what the controller
+    was sent.
+    """
 
     def __init__(self, path: Path, in_sync: tuple[int, ...] = (), **config: str) -> None:
         settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
@@ -136,7 +138,7 @@ class Node:
         self.found.set()
 
     async def _report_lost(self, keys: Any) -> None:
-        """What the controller does then: broker 2 leads."""
+        """The controller's reaction: broker 2 becomes leader."""
         self.reported += keys
         self.log_end_when_told = self.replica.log_end_offset
         before = self.image
@@ -159,7 +161,7 @@ class Node:
         return self
 
     def batches(self) -> dict[int, bytes]:
-        """Those of its log, as they are on the disk."""
+        """The batches of its log on disk."""
         found = {}
         for path in sorted(self.replica.log.directory.glob("*.log")):
             content = path.read_bytes()
@@ -182,12 +184,12 @@ class Node:
         return found
 
     async def whole(self) -> None:
-        """What repairs it has ended."""
+        """Wait until all repairs have ended."""
         await asyncio.gather(*self.repair._repairing.values())
         assert self.replica.log.damage == ()
 
     def damage(self, offset: int, at: int = HEADER_SIZE + 5) -> None:
-        """Flips a bit of the batch that holds an offset."""
+        """Flip a bit of the batch that holds an offset."""
         for position, path in self._batches(offset):
             content = bytearray(path.read_bytes())
             content[position + at] ^= 0x40
@@ -237,7 +239,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def offsets_served(node: Node) -> list[int]:
-    """Each offset that some fetch gets, from wherever a client may go on."""
+    """Each offset that a fetch returns, from any offset at which a client may continue."""
     served: list[int] = []
     offset = 0
     while offset < BATCHES:
@@ -274,7 +276,7 @@ async def test_intact_logs_are_read_without_findings(node: Node) -> None:
 @pytest.mark.parametrize("at", [HEADER_SIZE + 5, LENGTH_AT + 3, LENGTH_AT, *OFFSET_OR_EPOCH, 16], ids=str)
 @pytest.mark.parametrize("offset", [0, 4, 13, BATCHES - 1])
 async def test_only_damaged_ranges_are_refused(node: Node, offset: int, at: int) -> None:
-    """Of a length that is wrong the end is where the index knows the next batch: a few may go with it."""
+    """After a wrong length the damage ends at the next indexed batch, so it may include a few others."""
     node.damage(offset, at)
     await node.scrubber.scrub_all()
     [damage] = node.replica.log.damage
@@ -302,7 +304,7 @@ async def test_read_at_a_wrong_header_triggers_a_check(node: Node, offset: int, 
 @pytest.mark.parametrize("at", OFFSET_OR_EPOCH, ids=str)
 @pytest.mark.parametrize("offset", [4, 13, BATCHES - 1])
 async def test_catching_up_replica_gets_no_wrong_header(node: Node, offset: int, at: int) -> None:
-    """Not within an answer either, and the next fetch, which begins there, is refused."""
+    """Not within a response either, and the next fetch, which begins there, fails."""
     whole = node.replica.read_for_follower(0, 1 << 20)
     assert whole.slice is not None and whole.slice.end_offset == BATCHES
     node.damage(offset, at)
@@ -314,7 +316,7 @@ async def test_catching_up_replica_gets_no_wrong_header(node: Node, offset: int,
 
 
 async def test_follower_does_not_truncate_where_damage_hides_the_new_end(tmp_path: Path) -> None:
-    """But looks, and what it finds is repaired."""
+    """The read triggers a check, and the damage is repaired."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     replica = node.replica
     first = replica.segments[1].base_offset
@@ -331,7 +333,7 @@ async def test_follower_does_not_truncate_where_damage_hides_the_new_end(tmp_pat
 
 
 async def test_unknown_leader_epoch_of_the_last_batch_triggers_a_check(tmp_path: Path) -> None:
-    """As a crash may leave it: no file had the epoch of the last batch, so its own word was taken for it."""
+    """As after a crash: the checkpoint did not have the epoch of the last batch, so the batch was trusted."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     replica = node.replica
     node.damage(BATCHES - 1, EPOCH_AT)
@@ -368,7 +370,7 @@ async def test_damage_is_removed_with_its_segment(node: Node) -> None:
 
 
 async def test_range_truncated_during_the_scrub_is_no_damage(node: Node) -> None:
-    """The thread has read the segment as it was; then it was cut, and is another one."""
+    """The thread has read the segment before it was truncated."""
     replica = node.replica
     node.damage(BATCHES - 1)
     replica.become_follower(2, 1, 1)
@@ -424,7 +426,7 @@ async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
 
 
 async def test_replicas_damaged_in_different_places_repair_each_other(tmp_path: Path) -> None:
-    """Neither of the others is whole either, and one is not in sync; the range is asked for, no more."""
+    """The other replicas are damaged too, and one is not in sync; only the range is fetched."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     whole = node.batches()
     del node.peers.batches["h2"][13], node.peers.batches["h3"][4], node.peers.batches["h3"][20]
@@ -507,7 +509,7 @@ async def test_log_is_not_truncated_while_no_replica_serves_the_range(tmp_path: 
 
 
 async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_path: Path) -> None:
-    """Of a compacted topic, where others have other batches: a leader hands over before that."""
+    """In a compacted topic other replicas have other batches. A leader hands over leadership before that."""
     node = await Node(tmp_path, in_sync=(1, 2), **{"cleanup.policy": "compact"}).start()
     replica = node.replica
     del node.peers.batches["h3"]

@@ -32,7 +32,9 @@ def marker(commit: bool) -> list[NewRecord]:
 
 
 def write(log: PartitionLog) -> None:
-    """Ten keys in turn, one of them deleted, a live producer, an aborted and a committed transaction."""
+    """Ten keys in turn, one of them deleted, by an active producer, with an aborted and a committed
+    transaction.
+    """
     for n in range(14):
         put(log, f"key {n % 5}", f"value {n}")
     put(log, "key 9", "soon gone")
@@ -52,7 +54,7 @@ def write(log: PartitionLog) -> None:
 
 
 def last_values(records: list[Record]) -> dict[bytes | None, bytes | None]:
-    """As a reader with read_committed sees them; the aborted transaction is that of producer 7."""
+    """The values that a read_committed reader sees; the aborted transaction is that of producer 7."""
     last = {record.key: record.value for record in records if record.key is not None and len(record.key) > 4}
     return {key: value for key, value in last.items() if key is not None and value is not None}
 
@@ -67,7 +69,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passes(log: PartitionLog, files: OsFiles) -> None:
-    """Two: the second one drops the tombstone, whose time has come, and merges what the first left."""
+    """Two passes: the second removes the expired tombstone and merges what the first left."""
     clean(log, NOW, files=files)
     for path in log.take_due(NOW):
         files.unlink(path)
@@ -211,8 +213,8 @@ def test_abort_in_the_clean_part_does_not_remove_later_committed_data(tmp_path: 
 def test_segment_that_ends_early_counts_as_compacted_only_if_synced(
     tmp_path: Path, kept_batches: int, synced: bool | None
 ) -> None:
-    """In the log of a compacted topic offsets may be missing; but not because the power went, and no reader
-    may pass over what is lost to what came after it. If nobody knows (None), what is there is kept.
+    """Offsets may be missing in a compacted log, but not because of a power failure: a reader must not skip
+    lost records. With an unknown recovery point (None) everything is kept.
     """
     log = open_log(tmp_path, CONFIG)
     while len(log.segments) < 4:

@@ -13,12 +13,12 @@ KNOWN = LeaderEpochs([(3, 0), (5, 20)])
 
 
 def batch(base_offset: int, epoch: int) -> BatchHeader:
-    """Of ten records."""
+    """A batch of ten records."""
     return PLAIN._replace(base_offset=base_offset, leader_epoch=epoch)
 
 
 def taken(rules: HeaderRules, *batches: tuple[int, int]) -> int:
-    """How many of them, given as (base offset, leader epoch)."""
+    """Number of accepted batches, given as (base offset, leader epoch)."""
     return len(list(consistent_prefix(((None, batch(*one)) for one in batches), batches[0][0], rules)))
 
 

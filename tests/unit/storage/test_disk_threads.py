@@ -51,7 +51,7 @@ async def test_exception_is_passed_to_the_caller() -> None:
 
 
 class Answer:
-    """Something that can be lost."""
+    """A result that can be garbage collected."""
 
 
 def test_idle_thread_keeps_no_result_alive() -> None:

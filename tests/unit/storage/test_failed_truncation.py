@@ -41,7 +41,7 @@ def stored(log: PartitionLog) -> list[tuple[int, int]]:
 
 
 def check(log: PartitionLog) -> None:
-    """Also: what is known of the producer is what the log holds of it, and each segment can be read."""
+    """Also check that the producer state matches the log and that each segment can be read."""
     log.check()
     assert [offset for offset, _ in stored(log)] == list(range(0, log.log_end_offset, 2))
     known = log.producers.get(PRODUCER)
@@ -51,7 +51,7 @@ def check(log: PartitionLog) -> None:
 @pytest.mark.parametrize("rolls", ["many", "none"])
 @pytest.mark.parametrize("offset", [10, 12])
 def test_log_continues_after_a_failed_truncation(tmp_path: Path, offset: int, rolls: str) -> None:
-    """10 is where a segment ends, 12 lies within one."""
+    """A segment ends at 10; 12 is within one."""
     for left in range(1000):
         directory, files = tmp_path / str(left), Refusing()
         log = open_log(directory, files)

@@ -48,7 +48,7 @@ def headers(path: Path) -> list[BatchHeader]:
 
 
 def flip(path: Path, number: int, byte: int, bit: int) -> None:
-    """In one of the batches."""
+    """Flip a bit in one of the batches."""
     for file in sorted(path.glob("*.log")):
         content = bytearray(file.read_bytes())
         for at, _ in iter_batches(bytes(content)):
@@ -65,7 +65,7 @@ def whole(path: Path) -> Iterator[tuple[Path, bytes]]:
 
 @pytest.mark.parametrize("number", [0, 2, 5, len(EPOCHS) - 1])
 def test_recovery_truncates_the_log_before_a_wrong_header(path: Path, number: int) -> None:
-    """Above the recovery point nothing but the batches tells the epoch, so that of the last is believed."""
+    """Above the recovery point only batches have the epoch, so that of the last one is trusted."""
     good, files = headers(path), dict(whole(path))
     for byte in UNCOVERED:
         for bit in (3, 6, 7):

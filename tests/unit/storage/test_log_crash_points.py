@@ -27,11 +27,13 @@ CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=0, file_delete_dela
 
 
 class Killed(BaseException):
-    """Not an Exception: nothing in the log may catch it and tidy up."""
+    """Not an Exception, so that the log cannot catch it and clean up."""
 
 
 class KilledAt(OsFiles):
-    """Runs `left` changing operations; the one after them is torn if it is a write, and nothing follows."""
+    """Performs `left` modifying operations; the next one is torn if it is a write, and all later
+    ones fail.
+    """
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -66,7 +68,7 @@ class KilledAt(OsFiles):
 
 
 class Life:
-    """What happens to the log, and what was acknowledged when it ended."""
+    """Operations on a log, and what was acknowledged when it ended."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -234,7 +236,7 @@ def test_everything_a_clean_start_relies_on_is_durable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("harm", [None, b"", b"0\n3\n0 0\n1 20\n2 3", b"0\n3\n0 0\n\0\0\0\0\0\0\0"])
 def test_epochs_are_rebuilt_from_synced_batches(tmp_path: Path, harm: bytes | None, clean: bool) -> None:
-    """Their file is written at once and synced later, so the power may go in between."""
+    """The checkpoint is written at once and synced later, so the power may fail in between."""
     log = open_log(tmp_path, OsFiles())
     for n in range(45):
         append(log, 1, epoch=n // 20)
@@ -289,7 +291,7 @@ def test_rolled_segments_keep_few_files_open(tmp_path: Path) -> None:
 
 
 class MostOpen(OsFiles):
-    """How many files of a directory were open at most, seen at each open."""
+    """The largest number of open files of a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.most = directory, 0

@@ -228,7 +228,7 @@ class Crash(Exception):
 
 
 class CrashingFiles(OsFiles):
-    """The process is killed before a file gets its name."""
+    """The process is killed before a file is renamed."""
 
     before = ""
 

@@ -30,7 +30,9 @@ MIB = 1 << 20
 
 
 class Disks(OsFiles):
-    """A device below each directory: its free space, and what its writes meet. Descriptors count as well."""
+    """One device per directory, with its free space and the errors of its writes. Descriptors are counted
+    too.
+    """
 
     def __init__(self) -> None:
         self.usable: dict[Path, int] = {}
@@ -70,7 +72,7 @@ def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterI
 
 
 class Run:
-    """One life of a manager on the directories `a` and `b`."""
+    """One run of a replica manager with the directories `a` and `b`."""
 
     def __init__(self, path: Path, disks: OsFiles | None = None, metadata: str = "m") -> None:
         self.a, self.b = path / "a", path / "b"
@@ -445,7 +447,7 @@ async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path
 
 
 class HalfWrites(OsFiles):
-    """The disk fills in the middle of a batch."""
+    """The disk becomes full in the middle of a batch."""
 
     full = False
 

@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 
 
 class Disk(OsFiles):
-    """Calls `before_sync` once, before the next fsync; has no room for new small files while `full`."""
+    """Calls `before_sync` once, before the next fsync; has no space for new small files while `full`."""
 
     def __init__(self) -> None:
         self.full = False
@@ -175,7 +175,7 @@ def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
 
 
 def test_close_does_not_wait_for_a_hanging_disk(tmp_path: Path) -> None:
-    """Its topic was deleted and made anew while the fsync hung: the old log touches nothing of the new."""
+    """Its topic was deleted and created again during the fsync: the old log must not touch the new files."""
     disk = Disk()
     directory, buried = tmp_path / "t-0", tmp_path / "t-0-delete"
     log = open_log(directory, disk)
@@ -202,7 +202,9 @@ def test_close_does_not_wait_for_a_hanging_disk(tmp_path: Path) -> None:
 
 
 def test_name_of_the_file_created_by_the_first_append_is_durable(tmp_path: Path) -> None:
-    """A new leader's epoch is flushed before that, and its sync of the directory is none of this file."""
+    """A new leader epoch is flushed before the append, and that sync of the directory does not cover the
+    file.
+    """
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
     log.assign_epoch(0, 0)
@@ -233,7 +235,7 @@ def test_clean_shutdown_after_recovery_truncated_the_log_to_zero(tmp_path: Path)
 
 
 def test_clean_shutdown_after_a_truncation_to_zero_before_a_kill(tmp_path: Path) -> None:
-    """The cut is in the page cache alone, and the process that comes next finds an empty file."""
+    """The truncation is only in the page cache, and the next process finds an empty file."""
     files = PowerLoss(tmp_path, 1 << 60)
     log = open_log(tmp_path, files, clean=True)
     append(log, records=2)
@@ -248,7 +250,7 @@ def test_clean_shutdown_after_a_truncation_to_zero_before_a_kill(tmp_path: Path)
 
 
 def test_leader_epoch_checkpoint_is_only_replaced(tmp_path: Path) -> None:
-    """A crash may leave some of the pages of a file that is written over, and a mixture may look whole."""
+    """After a crash an overwritten file may have some old and some new pages, which may look valid."""
     log = open_log(tmp_path / "t-0", OsFiles())
     for epoch in range(4):
         append(log, epoch)
@@ -271,7 +273,7 @@ def test_leader_epoch_checkpoint_is_only_replaced(tmp_path: Path) -> None:
 
 
 def test_thread_that_sees_a_truncation_sees_its_recovery_point(tmp_path: Path) -> None:
-    """A thread that writes checkpoints reads how often the log was cut, and then the recovery point."""
+    """A checkpoint thread reads the number of truncations first, and then the recovery point."""
     log = open_log(tmp_path, OsFiles())
     append(log, records=3)
     append(log, records=3)

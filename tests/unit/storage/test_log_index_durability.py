@@ -56,7 +56,7 @@ def rolled_after_its_flush(directory: Path, files: OsFiles) -> PartitionLog:
 
 
 def test_time_index_truncated_below_the_recovery_point_hides_no_record(tmp_path: Path) -> None:
-    """As far as it goes it is right, and the last batches do not say that a younger one is missing."""
+    """The remaining entries are right, and the last batches do not show that a newer entry is missing."""
     rolled_after_its_flush(tmp_path, OsFiles()).close(clean=False)
     path = tmp_path / TIME_INDEX_NAME
     path.write_bytes(path.read_bytes()[:12])
@@ -89,7 +89,7 @@ def test_rebuilt_indexes_are_durable_after_a_clean_shutdown(tmp_path: Path) -> N
 
 
 def test_truncation_at_the_log_end_drops_an_empty_epoch(tmp_path: Path) -> None:
-    """This broker began it, and another one leads: KIP-101's questions are asked by epochs of records."""
+    """This broker started the epoch, and another one leads: KIP-101 compares epochs of records."""
     log = open_log(tmp_path, OsFiles())
     append(log, NOW, epoch=1)
     log.assign_epoch(3, 1)
@@ -101,7 +101,7 @@ def test_truncation_at_the_log_end_drops_an_empty_epoch(tmp_path: Path) -> None:
 
 
 def test_rebuilt_segment_loses_no_epoch_of_later_segments(tmp_path: Path) -> None:
-    """An operator may delete an index that is damaged: the start makes it again."""
+    """An operator may delete a damaged index: the next start rebuilds it."""
     log = open_log(tmp_path, OsFiles())
     for epoch in (1, 2, 3):
         append(log, NOW, epoch=epoch)

@@ -46,7 +46,7 @@ def values(log: PartitionLog) -> list[bytes | None]:
 
 @pytest.mark.parametrize("most", [1, 2, 7])
 def test_logs_share_a_bounded_number_of_descriptors(tmp_path: Path, most: int) -> None:
-    """Appends, rolls, reads, flushes, kills and clean stops in turn, always on the log used longest ago."""
+    """Appends, rolls, reads, flushes, kills and clean shutdowns, always on the least recently used log."""
     bound = OpenFiles(most)
     files = OsFiles(bound)
     logs = [open_log(tmp_path / f"t-{number}", files) for number in range(12)]
@@ -83,7 +83,7 @@ def test_removed_file_does_not_come_back_empty(tmp_path: Path) -> None:
 
 
 def test_empty_log_needs_no_file_and_no_fsync(tmp_path: Path) -> None:
-    """Only the first append makes `.log`; a clean stop writes nothing, and any start finds an empty log."""
+    """The first append creates `.log`; a clean shutdown writes nothing, and any start finds an empty log."""
     for clean in (True, False):
         log = open_log(tmp_path / "t-0", OsFiles())
         log.assign_epoch(3, 0)

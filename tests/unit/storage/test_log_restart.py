@@ -42,7 +42,7 @@ def batch_at(base: int, count: int) -> bytearray:
 
 
 def snapshot(offset: int) -> bytes:
-    """Of the producer, which wrote all below the offset."""
+    """A snapshot of the producer that wrote everything below the offset."""
     state = ProducerStateManager()
     for _, header in iter_batches(batch_at(offset - 2, 2)):
         state.apply(header, offset - 2)
@@ -57,7 +57,7 @@ def stored(log: PartitionLog) -> list[tuple[int, int]]:
 
 
 def begin(log: PartitionLog, start: int, *, tiered: bool) -> None:
-    """As a follower does, and `TierStart`."""
+    """Restart the log as a follower and `TierStateMachine` do."""
     if tiered:
         log.truncate_fully_and_start_at(start, NOW, HISTORY, snapshot(start))
         log.flush()

@@ -44,7 +44,7 @@ def test_full_time_index_rolls_the_segment(tmp_path: Path) -> None:
 
 
 def test_offset_too_far_for_the_index_rolls_the_segment(tmp_path: Path) -> None:
-    """Offsets in an index are relative to the segment's, in 31 bits; compaction leaves such gaps."""
+    """Index offsets are relative to the segment's, in 31 bits; compaction leaves such gaps."""
     log = open_log(tmp_path)
     append(log, 0)
     append(log, FAR - 1)
@@ -58,7 +58,7 @@ def test_offset_too_far_for_the_index_rolls_the_segment(tmp_path: Path) -> None:
 
 
 class Truncations(OsFiles):
-    """Notes which logs are cut to nothing."""
+    """Records which logs are truncated to zero."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Truncations(OsFiles):
 
 
 def test_new_file_is_not_truncated(tmp_path: Path) -> None:
-    """Else ext4 writes all of it out when it is closed, and the event loop waits for that."""
+    """Otherwise ext4 writes all dirty pages when the file is closed, and the event loop waits."""
     files = Truncations()
     settings = TopicConfig(index_interval_bytes=0, segment_index_bytes=3 * 8)
     log = PartitionLog.open(tmp_path, settings, files, NOW, clean=False, rng=random.Random(1))

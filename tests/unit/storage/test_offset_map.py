@@ -59,7 +59,7 @@ def test_key_takes_24_bytes_plus_the_load_factor() -> None:
 
 @pytest.mark.parametrize(("most_keys", "bytes_at_most"), [(100, 10_000), (1 << 40, 1 << 20)])
 def test_memory_is_allocated_only_for_possible_and_existing_keys(most_keys: int, bytes_at_most: int) -> None:
-    """The event loop waits while memory is zeroed, so it is never much at a time."""
+    """Zeroing memory blocks the event loop, so little is allocated at a time."""
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     keys = OffsetMap(128 << 20, 0, most_keys)
@@ -99,7 +99,7 @@ def test_keys_as_long_as_a_digest_are_hashed_too() -> None:
 
 
 def test_digest_does_not_match_across_two_others() -> None:
-    """Its bytes may stand in the table, the end of one digest and the beginning of the next."""
+    """The end of one digest and the beginning of the next may equal a third digest."""
     keys = OffsetMap(PLENTY, 0, 2)
     assert add(keys, {b"one": 1, b"two": 2})
     one, two = (blake2b(key, digest_size=DIGEST_BYTES).digest() for key in (b"one", b"two"))

@@ -37,7 +37,7 @@ def open_log(
 
 
 def append(log: PartitionLog, epoch: int) -> None:
-    """Two records, whose values say in which epoch they were written where."""
+    """Append two records whose values say at which offset and in which epoch they were written."""
     base = log.log_end_offset
     records = [NewRecord(NOW + base + n, None, b"%d %d" % (base + n, epoch)) for n in range(2)]
     batch = memoryview(encode_batch(records, producer_id=PRODUCER, producer_epoch=0, base_sequence=base))
@@ -57,7 +57,7 @@ def stored(log: PartitionLog) -> Written:
 
 
 class Life:
-    """A log's life, and what a crash in it must have left."""
+    """A log and what must remain after a crash."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -91,7 +91,7 @@ class Life:
         self.epoch += 1
 
     def _truncate(self, log: PartitionLog, offset: int) -> None:
-        """Durable with the flush after it: a crash before may bring back what was cut."""
+        """Durable after the next flush: a crash before that may restore the truncated records."""
         self.durable = [record for record in self.durable if record[0] < offset - 1]
         log.truncate_to(offset, NOW)
         self.recovery_point = log.flush()

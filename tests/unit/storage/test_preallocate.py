@@ -25,7 +25,7 @@ SMALL = 64 << 10  # of a file without a reserve
 
 
 class Roomy(OsFiles):
-    """Of however large a disk, most is free."""
+    """A large disk that is mostly free."""
 
     def space(self, path: Path) -> Space:
         return Space(1 << 40, 1 << 39)
@@ -46,7 +46,7 @@ def append(log: PartitionLog, count: int = 1, size: int = 1000) -> None:
 
 
 def on_disk(directory: Path) -> list[int]:
-    """Bytes that each segment takes there, oldest first."""
+    """Bytes allocated for each segment, oldest first."""
     return [path.stat().st_blocks * 512 for path in sorted(directory.glob("*.log"))]
 
 
@@ -102,7 +102,7 @@ def test_recovery_releases_reserved_space_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_zeros_preallocated_by_kafka_are_truncated(tmp_path: Path) -> None:
-    """Its preallocated files are as long as segment.bytes until they are closed."""
+    """Kafka's preallocated files have segment.bytes until they are closed."""
     log = opened(tmp_path, DOES_NOT)
     append(log, 5)
     size = log.size_bytes
@@ -115,7 +115,7 @@ def test_zeros_preallocated_by_kafka_are_truncated(tmp_path: Path) -> None:
 
 
 class Poor(OsFiles):
-    """Little room, or a file system that knows no reserves."""
+    """Little space, or a file system without reservations."""
 
     def __init__(self, usable: int, total: int) -> None:
         self.usable, self.total = usable, total
@@ -160,7 +160,7 @@ def test_preallocate_can_be_set_for_all_topics() -> None:
 
 
 class Scarce(OsFiles):
-    """After a write that makes a segment reserve room, its descriptor is taken and there is no other."""
+    """After a write that triggers a reservation the descriptor is closed and no other can be opened."""
 
     log: PartitionLog | None = None
 

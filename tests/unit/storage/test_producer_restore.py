@@ -92,7 +92,7 @@ def append_before_kafka(log: PartitionLog, count: int) -> None:
 
 
 def test_batches_after_a_kafka_snapshot_are_kept_in_snapshots(tmp_path: Path) -> None:
-    """A replica that begins behind a segment which an older tierlog uploaded, and its five batches after."""
+    """A replica starts after a segment uploaded by an older tierlog, with five later batches."""
     before = open_log(tmp_path / "before", TopicConfig(), clean=False)
     append_before_kafka(before, 2)
     bundle = before.producers.encode()

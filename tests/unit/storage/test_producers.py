@@ -104,7 +104,7 @@ def test_no_producer_expires_at_once_after_loading_a_kafka_snapshot() -> None:
 
 
 def snapshot(content: bytes) -> bytes:
-    """With version and checksum in front."""
+    """With version and checksum at the start."""
     return b"\0\1" + crc32c(content).to_bytes(4, "big") + content
 
 
@@ -140,7 +140,7 @@ def test_snapshot_has_the_last_five_batches() -> None:
 
 
 def test_snapshot_has_the_timestamps_of_all_batches() -> None:
-    """Not the time at which they were written, which is all that Kafka's entry has."""
+    """Kafka's entry only has the time at which a batch was written."""
     state = ProducerStateManager()
     for n in range(3):
         state.apply(header(n), 100 + n, now_ms=9000 + n)

@@ -26,7 +26,7 @@ DAMAGED = 3
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of a log with one damaged batch, as a stop left it."""
+    """A log with one damaged batch, after a shutdown."""
     log = open_log(tmp_path / "t-0", CONFIG, cleaned_to=None)
     for n in range(COUNT):
         put(log, f"key {n}", f"value {n}")
@@ -48,7 +48,7 @@ def lies(directory: Path) -> slice:
 
 
 def flip(directory: Path) -> bytes:
-    """What the segment was before."""
+    """Flip a bit; returns the segment's content before."""
     whole = first(directory).read_bytes()
     content = bytearray(whole)
     content[lies(directory).start + HEADER_SIZE + 3] ^= 4
@@ -172,7 +172,7 @@ def test_batches_of_another_replica_are_checked(directory: Path) -> None:
 
 
 def test_compaction_gap_is_accepted_only_if_the_length_matches(directory: Path) -> None:
-    """A base offset that a flipped bit has raised looks like one."""
+    """A base offset raised by a flipped bit looks like a gap."""
     log = open_log(directory, CONFIG, recovery_point=COUNT, cleaned_to=0)
     where, content = lies(directory).start, bytearray(first(directory).read_bytes())
     content[where + 4] ^= 1

@@ -37,7 +37,7 @@ def examination(batch: bytearray, config: TopicConfig) -> BatchValidation:
 
 
 def found(batch: bytearray, config: TopicConfig) -> ValidationResult:
-    """At once, and step by step; both find the same."""
+    """The result at once and step by step, which must be equal."""
     at_once, in_steps = examination(batch, config), examination(batch, config)
     at_once.fits_one_turn()
     result = at_once.at_once()
@@ -55,14 +55,14 @@ def code(batch: bytearray, config: TopicConfig) -> ErrorCode:
 
 
 def rebuilt(batch: bytearray, change: Callable[[bytearray], bytes]) -> bytearray:
-    """The batch with other plain records, its header as it was."""
+    """The batch with other uncompressed records and an unchanged header."""
     header = read_header(batch)
     plain = encode_batch(records(header.record_count))[HEADER_SIZE:]
     return under_codec(header, change(plain), header.codec)
 
 
 def zstd_with_window(plain: bytes) -> bytes:
-    """As a producer at the highest levels writes it, who does not know the size beforehand."""
+    """As a producer at the highest levels compresses it when the size is unknown."""
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return packer.compress(plain) + packer.flush()
@@ -77,7 +77,7 @@ def other_count(batch: bytearray, by: int) -> bytearray:
 
 
 def gap(count: int, codec: Codec) -> bytearray:
-    """The offset deltas have a gap; the header says otherwise."""
+    """A batch with a gap in its offset deltas, contrary to its header."""
     batch = encode_batch(records(count), codec=codec, offset_deltas=[*range(count - 1), count])
     batch[23:27] = (count - 1).to_bytes(4, "big")
     seal(batch, 0, len(batch))
@@ -113,7 +113,7 @@ def test_decompression_bomb_is_too_large(codec: Codec, config: TopicConfig) -> N
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_implausible_record_count_is_rejected(codec: Codec) -> None:
-    """They would take seconds to walk, although their bytes are few."""
+    """Walking them would take seconds, although they have few bytes."""
     header = read_header(encode_batch(records(1)))
     header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
     assert code(under_codec(header, bytes(1 << 20), codec), PLAIN) is ErrorCode.MESSAGE_TOO_LARGE
@@ -220,7 +220,7 @@ def test_size_limit_applies_to_the_stored_batch() -> None:
 
 
 def turns(batch: bytearray, config: TopicConfig) -> int:
-    """How often others have their turn."""
+    """How often the event loop can serve others."""
     given = 0
     for step in examination(batch, config).steps():
         if step is None:
@@ -242,7 +242,7 @@ def test_validation_is_divided_into_short_steps() -> None:
 
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="gzip")])
 def test_work_that_fits_one_turn_is_bounded(config: TopicConfig) -> None:
-    """By records and by bytes, however well they are compressed."""
+    """By records and by bytes, whatever the compression."""
     sizes = [10, 100_000, 1_000_000]
     by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]
     by_records = [encode_batch(records(count), codec=Codec.ZSTD) for count in (1, 100, 100_000)]

@@ -47,7 +47,7 @@ def append(log: PartitionLog, epoch: int = 0) -> None:
 
 @pytest.fixture
 def log_directory(tmp_path: Path) -> Path:
-    """A log of `RECORDS` after a clean stop; beside it a copy of before, after another one."""
+    """A log of `RECORDS` after a clean shutdown, with an earlier copy beside it."""
     directory = tmp_path / "orders-0"
     for end in (COPIED, RECORDS):
         log = open_log(directory, clean=directory.exists(), recovery_point=COPIED)
@@ -116,7 +116,7 @@ def test_a_high_watermark_above_the_log_end_is_checkpointed_again_soon(log_direc
 
 
 def test_damage_is_known_at_the_next_start_too(log_directory: Path) -> None:
-    """Until the controller has been told: by then the checkpoints may be lowered."""
+    """The controller has not been told yet, and the checkpoints may have been lowered."""
     restore_a_copy(log_directory)
     open_log(log_directory, clean=True, recovery_point=RECORDS).close(clean=True)
     assert (log_directory / DAMAGED).exists()
@@ -126,7 +126,7 @@ def test_damage_is_known_at_the_next_start_too(log_directory: Path) -> None:
 def test_torn_batch_below_the_recovery_point_is_damage_after_a_kill(
     log_directory: Path,
 ) -> None:
-    """A killed process tears nothing that was synced."""
+    """A kill does not tear synced data."""
     cut_the_last_segment_within_a_batch(log_directory)
     log = open_log(log_directory, clean=False, recovery_point=RECORDS)
     assert log.recovered_truncated_bytes > 0
@@ -134,7 +134,7 @@ def test_torn_batch_below_the_recovery_point_is_damage_after_a_kill(
 
 
 def test_truncation_not_yet_in_the_checkpoint_is_no_damage_after_a_kill(log_directory: Path) -> None:
-    """A follower cuts what its leader has not, and lowers its recovery point right after that."""
+    """A follower truncates its log first and lowers its recovery point right after that."""
     log = open_log(log_directory, clean=True, recovery_point=RECORDS)
     log.truncate_to(COPIED, NOW)
     log.close(clean=False)

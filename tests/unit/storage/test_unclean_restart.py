@@ -71,7 +71,7 @@ def test_failed_fsync_counts_as_loss_under_the_same_boot(directories: list[Path]
 
 
 class FailingFiles(OsFiles):
-    """Nothing can be synced any more."""
+    """Every fsync fails."""
 
     def sync(self, fd: int) -> None:
         raise OSError(errno.EIO, "simulated")
@@ -123,7 +123,7 @@ def test_broker_epoch_does_not_imply_a_boot_id(directories: list[Path]) -> None:
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_restored_copy_of_a_running_node_is_detected(tmp_path: Path, in_place: bool) -> None:
-    """Under the same boot and the same broker epoch: what was written after the copy is gone."""
+    """Same boot and same broker epoch: writes after the copy are lost."""
     directory, backup = tmp_path / "a", tmp_path / "backup"
     directory.mkdir()
     write_meta_properties(FILES, directory, "c", 1, uuid.uuid4())

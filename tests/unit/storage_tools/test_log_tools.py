@@ -49,7 +49,7 @@ def append(log: PartitionLog, records: list[NewRecord], *, epoch: int, **options
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory after a clean stop: one partition, several segments, two epochs, an aborted
+    """A log directory after a clean shutdown: one partition, several segments, two epochs, an aborted
     transaction over two segments.
     """
     directory = tmp_path / "data" / "t-0"
@@ -93,7 +93,7 @@ def first(data: Path, pattern: str, at: int = 0) -> Path:
 
 
 def change(path: Path, at: int, entry: struct.Struct, **fields: int) -> None:
-    """Adds to fields, called a, b, c, …, of one entry of a file of entries."""
+    """Add to fields a, b, c, … of one entry of a file."""
     content = bytearray(path.read_bytes())
     at = at * entry.size if at >= 0 else len(content) + at * entry.size
     values = list(entry.unpack_from(content, at))
@@ -108,7 +108,7 @@ def offset_entry(data: Path, at: int, **fields: int) -> None:
 
 
 def time_entry(data: Path, **fields: int) -> None:
-    """Of the last entry."""
+    """Change the last entry."""
     change(first(data, "*.timeindex"), -1, TIME_ENTRY, **fields)
 
 
@@ -125,7 +125,7 @@ def epochs(data: Path, text: bytes) -> None:
 
 
 def move_offset(path: Path, by: int) -> None:
-    """Of the third batch or the last, so that the CRC, which does not cover it, stays right."""
+    """Change the base offset of the third or last batch; no CRC covers it."""
     content = bytearray(path.read_bytes())
     at = read_header(content).size
     at += read_header(content, at).size
@@ -136,7 +136,7 @@ def move_offset(path: Path, by: int) -> None:
 
 
 def move_epoch(path: Path, by: int) -> None:
-    """Of the second batch; no CRC covers it either."""
+    """Change the leader epoch of the second batch; no CRC covers it."""
     content = bytearray(path.read_bytes())
     at = read_header(content).size
     struct.pack_into(">i", content, at + 12, read_header(content, at).leader_epoch + by)
@@ -309,7 +309,7 @@ def test_rebuilt_indexes_equal_the_originals(data: Path) -> None:
 
 
 def test_clean_shutdown_ends_the_time_index_like_a_rebuild(tmp_path: Path) -> None:
-    """The newest batch is 1 ms younger than the last one that the index would have an entry for."""
+    """The newest batch is 1 ms newer than the last one with an index entry."""
     directory = tmp_path / "data" / "t-0"
     log = PartitionLog.open(directory, CONFIG, OsFiles(), NOW, clean=False, rng=random.Random(1))
     for number in range(5):
@@ -370,7 +370,9 @@ def test_path_without_a_log_is_reported(data: Path, tmp_path: Path) -> None:
 
 
 def test_start_restores_removed_files(data: Path) -> None:
-    """As the runbook has it: what is wrong beside the log, and the two files that vouch for all of them."""
+    """As in the runbook: the damaged files beside the log, and the two files that would make a start trust
+    them.
+    """
     directory = data / "t-0"
     epochs(data, b"0\n2\n0 0\n1 20\n")
     stale_snapshot(data)
