@@ -117,7 +117,7 @@ class _CheckpointedState(NamedTuple):
     recovery point.
     """
 
-    cuts: int
+    truncations: int
     log_start_offset: int
     cleaned_to: int | None
 

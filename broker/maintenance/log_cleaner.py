@@ -116,7 +116,9 @@ class LogCleaner:
             if self._replicas.holds(replica) and version == _content_version(replica)
         }
         self._logged_malformed = {
-            replica: told for replica, told in self._logged_malformed.items() if self._replicas.holds(replica)
+            replica: offsets
+            for replica, offsets in self._logged_malformed.items()
+            if self._replicas.holds(replica)
         }
         found: list[tuple[Replica, LogToClean]] = []
         most_dirty = 0.0

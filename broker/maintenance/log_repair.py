@@ -47,7 +47,9 @@ RETRY_MAX_S = 8.0
 """Keeps the delay short enough that a replica that comes back is soon asked."""
 
 REPAIR_TRIES = 3
-"""Before a log may be cut: what is not committed yet is so by then, and whoever was restarted is back."""
+"""Attempts before a log may be truncated: by then uncommitted records are committed, and a restarted broker
+is back.
+"""
 
 ReportLost = Callable[[Sequence[tuple[UUID, int]]], Awaitable[None]]
 _log = structlog.get_logger("tierlog.repair")

@@ -54,8 +54,8 @@ def verified_batches(
     batch. `next_header`: the first header of the next segment.
     """
     position, offset = start or (0, segment.base_offset)
-    whole = intact_batches(segment, file or segment.file, position)
-    return consistent_prefix(whole, offset, rules, last_epoch, next_header)
+    batches = intact_batches(segment, file or segment.file, position)
+    return consistent_prefix(batches, offset, rules, last_epoch, next_header)
 
 
 def intact_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[CheckedBatch]:

@@ -227,7 +227,7 @@ class FutureLog:
             spend(count)
             chunk = self._source.read_at(source.fd, count, at)
             if not chunk:
-                raise LogChanged(f"{source.path}: cut at {at}")
+                raise LogChanged(f"{source.path}: truncated at {at}")
             self._files.writev_at(target.fd, (chunk,), at)
             at += len(chunk)
             self.copied_bytes += len(chunk)

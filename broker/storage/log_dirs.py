@@ -105,8 +105,8 @@ class LogDirectories:
                 known[directory] = directory.lock()
             except OSError as failure:
                 failures[directory] = failure
-        said = (properties["cluster.id"] for properties in known.values() if properties.get("cluster.id"))
-        cluster_id = cluster_id or next(said, "") or encode_uuid(random_uuid(self._rng))
+        found = (properties["cluster.id"] for properties in known.values() if properties.get("cluster.id"))
+        cluster_id = cluster_id or next(found, "") or encode_uuid(random_uuid(self._rng))
         ids: dict[uuid.UUID, LogDirectory] = {}
         for directory, properties in known.items():
             try:
@@ -174,29 +174,29 @@ class LogDirectories:
             except OSError as failure:
                 directory.fail(failure.strerror or str(failure))
         for name in wanted:
-            places = found.get(name, [])
-            if name in left and len(places) > 1:
-                places = self._drop_moved_sources(name, places, left[name])
-            targets = left.get(name, {}).get(places[0], set()) if len(places) == 1 else set()
+            directories = found.get(name, [])
+            if name in left and len(directories) > 1:
+                directories = self._drop_moved_sources(name, directories, left[name])
+            targets = left.get(name, {}).get(directories[0], set()) if len(directories) == 1 else set()
             if self._may_be_in_unavailable(targets):
                 refused[name] = self._offline_message("it was being moved, and may lie in")
-                self._partitions[places[0]].add(name)
+                self._partitions[directories[0]].add(name)
             elif name not in refused and (gone := self._unknown_targets(targets)):
-                if not may_be_missing or not self._rename_stale(name, places[0]):
-                    refused[name] = _unknown_target_message(name, places[0], gone)
-                    self._partitions[places[0]].add(name)
-            elif len(places) > 1:
-                paths = " and ".join(str(directory.directory(name)) for directory in places)
+                if not may_be_missing or not self._rename_stale(name, directories[0]):
+                    refused[name] = _unknown_target_message(name, directories[0], gone)
+                    self._partitions[directories[0]].add(name)
+            elif len(directories) > 1:
+                paths = " and ".join(str(directory.directory(name)) for directory in directories)
                 refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
-                for directory in places:  # it has no directory, but its checkpoints are kept
+                for directory in directories:  # it belongs to none, but its checkpoints are kept
                     self._partitions[directory].add(name)
-            elif len(places) == 1:
-                self._put(name, places[0])
+            elif len(directories) == 1:
+                self._put(name, directories[0])
             elif name not in refused and self.offline:
                 refused[name] = self._offline_message("it may lie in")
         for name in left.keys() - refused.keys():
-            place = self._directory_by_partition.get(name)
-            if place is not None and place.failure is not None:
+            current = self._directory_by_partition.get(name)
+            if current is not None and current.failure is not None:
                 continue  # the name of its directory may not be durable
             for directory in left[name]:
                 if directory.failure is None:
@@ -207,7 +207,7 @@ class LogDirectories:
     def _drop_moved_sources(
         self,
         name: TopicPartition,
-        places: list[LogDirectory],
+        directories: list[LogDirectory],
         left: Mapping[LogDirectory, Set[uuid.UUID | None]],
     ) -> list[LogDirectory]:
         """The directories of a partition without the one it was moved from when the node stopped.
@@ -215,17 +215,17 @@ class LogDirectories:
         That one is renamed for deletion once the name of the new one is durable, and durably before the
         record of the move is removed. If that fails, the directory goes offline, and the record stays.
         """
-        stayed = [directory for directory in places if directory not in left]
+        stayed = [directory for directory in directories if directory not in left]
         if len(stayed) != 1:
-            return places
-        if any(left[one].isdisjoint((stayed[0].directory_id, None)) for one in places if one in left):
-            return places  # it moved to a third directory
+            return directories
+        if any(left[one].isdisjoint((stayed[0].directory_id, None)) for one in directories if one in left):
+            return directories  # it moved to a third directory
         try:
             stayed[0].sync_names()
         except OSError as failure:
             stayed[0].fail(failure.strerror or str(failure))
             return stayed
-        for directory in places:
+        for directory in directories:
             if directory is not stayed[0]:
                 _log.warning(
                     "a partition had moved when the node stopped",

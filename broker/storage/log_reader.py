@@ -91,30 +91,30 @@ class LogReader:
         for segment in segments:
             if reached >= end_offset:
                 break
-            room = max_bytes - total
+            remaining = max_bytes - total
             try:
-                cut, ends = self._cut(
-                    segment, position, reached, room, end_offset, min_one and not parts, rules
+                boundary, ends = self._boundary(
+                    segment, position, reached, remaining, end_offset, min_one and not parts, rules
                 )
             except CorruptLog:
                 if parts:
                     break  # the next read from there reports it
                 raise
-            if cut is None or cut.position <= position:
+            if boundary is None or boundary.position <= position:
                 break
-            parts.append(FileSlice(segment.file, position, cut.position - position))
-            total += cut.position - position
-            reached = cut.end_offset
+            parts.append(FileSlice(segment.file, position, boundary.position - position))
+            total += boundary.position - position
+            reached = boundary.end_offset
             self._used(segment)
             if ends:
                 break
-            if cut.position < segment.size or not segment.rolled:
-                self._hint(reached, segment, cut.position)
+            if boundary.position < segment.size or not segment.rolled:
+                self._hint(reached, segment, boundary.position)
                 break
             position = 0
         return LogSlice(tuple(parts), total, base_offset, reached)
 
-    def _cut(
+    def _boundary(
         self,
         segment: Segment,
         position: int,
@@ -126,16 +126,18 @@ class LogReader:
     ) -> tuple[BatchBoundary | None, bool]:
         """Where the part of a segment ends, and whether it ends before an invalid header."""
         upper = segment.boundary_before(end_offset)
-        cut = segment.boundary_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
-        if cut is None and needs_one:
+        boundary = (
+            segment.boundary_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
+        )
+        if boundary is None and needs_one:
             first = next(segment.scan(position, upper.position), None)
-            cut = first and segment.boundary_within(position, first.header.size, upper, self._epochs)
-        if cut is None or rules is None:
-            return cut, False
-        good = _checked(segment, BatchBoundary(position, reached), cut, rules)
-        if good.position == position < cut.position:
+            boundary = first and segment.boundary_within(position, first.header.size, upper, self._epochs)
+        if boundary is None or rules is None:
+            return boundary, False
+        good = _checked(segment, BatchBoundary(position, reached), boundary, rules)
+        if good.position == position < boundary.position:
             raise CorruptLog(f"{segment.path()}: the batch at {position} cannot follow offset {reached - 1}")
-        return good, good.position < cut.position
+        return good, good.position < boundary.position
 
     def _hint(self, offset: int, segment: Segment, position: int) -> None:
         if len(self._hints) >= READ_HINTS:

@@ -30,7 +30,7 @@ FREE_BYTES_KEPT = 64 << 20
 
 
 def copy_suffix(
-    files: Files, whole: SegmentExport, offset: int, interval_bytes: int
+    files: Files, exported: SegmentExport, offset: int, interval_bytes: int
 ) -> tuple[SegmentExport, int]:
     """The part of an exported segment from `offset` on, and the CRC-32C of its file. The caller removes
     `log_path`.
@@ -38,77 +38,77 @@ def copy_suffix(
     Raises CorruptLog if no batch begins at the offset, and OSError: ENOSPC if there is too little space,
     before anything is written.
     """
-    directory, info = whole.log_path.parent, whole.info
+    directory, info = exported.log_path.parent, exported.info
     source = Segment(files, directory, info.base_offset, 0)
     source.size, source.rolled = info.size_bytes, True
-    source.set_indexes(whole.offset_index, whole.time_index, b"")
-    tail = Segment(files, directory, offset, 0)
-    tail.file_suffix = UNFINISHED
+    source.set_indexes(exported.offset_index, exported.time_index, b"")
+    suffix = Segment(files, directory, offset, 0)
+    suffix.file_suffix = UNFINISHED
     try:
         first = source.find(offset)
         if first is None or first.header.base_offset != offset:
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
-        _require_room(files, source.size - first.position, tail)
-        _copy(files, source, first, tail)
-        checksum = _index(tail, interval_bytes, whole.leader_epochs)
+        _require_room(files, source.size - first.position, suffix)
+        _copy(files, source, first, suffix)
+        checksum = _index(suffix, interval_bytes, exported.leader_epochs)
     except BaseException:
         with suppress(OSError):
-            files.unlink(tail.path(), missing_ok=True)
+            files.unlink(suffix.path(), missing_ok=True)
         raise
     finally:
         source.close()
-        tail.close()
+        suffix.close()
     export = replace(
-        whole,
+        exported,
         info=replace(
             info,
             base_offset=offset,
-            size_bytes=tail.size,
-            first_timestamp=tail.first_timestamp,
-            max_timestamp=tail.max_timestamp,
-            path_log=tail.path(),
+            size_bytes=suffix.size,
+            first_timestamp=suffix.first_timestamp,
+            max_timestamp=suffix.max_timestamp,
+            path_log=suffix.path(),
         ),
-        log_path=tail.path(LOG),
-        offset_index=bytes(tail.offset_index),
-        time_index=bytes(tail.time_index),
-        txn_index=encode_txn_index(find_aborted(whole.txn_index, offset, info.end_offset)),
-        has_transactions=bool(tail.has_transactions),
+        log_path=suffix.path(LOG),
+        offset_index=bytes(suffix.offset_index),
+        time_index=bytes(suffix.time_index),
+        txn_index=encode_txn_index(find_aborted(exported.txn_index, offset, info.end_offset)),
+        has_transactions=bool(suffix.has_transactions),
     )
     return export, checksum
 
 
-def _require_room(files: Files, count: int, tail: Segment) -> None:
-    usable = files.space(tail.directory).usable
+def _require_room(files: Files, count: int, suffix: Segment) -> None:
+    usable = files.space(suffix.directory).usable
     if usable < count + FREE_BYTES_KEPT:
         what = f"not enough space to copy {count} bytes for an upload: {usable} bytes are free, and "
         what += f"{FREE_BYTES_KEPT} are kept for appends"
         raise OSError(errno.ENOSPC, what)
 
 
-def _copy(files: Files, source: Segment, first: BatchAt, tail: Segment) -> None:
-    fd = files.open(tail.path(), create=True)
+def _copy(files: Files, source: Segment, first: BatchAt, suffix: Segment) -> None:
+    fd = files.open(suffix.path(), create=True)
     try:
         files.truncate(fd, 0)  # an earlier attempt may have left one
         position, file = first.position, source.file
         while position < source.size:
             part = files.read_at(file.fd, min(_COPY_BYTES, source.size - position), position)
             if not part:
-                raise CorruptLog(f"{source.path()}: cut at {position}")
+                raise CorruptLog(f"{source.path()}: truncated at {position}")
             files.writev_at(fd, (part,), position - first.position)
             position += len(part)
     finally:
         files.close(fd)
-    tail.size = source.size - first.position
+    suffix.size = source.size - first.position
 
 
-def _index(tail: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
+def _index(suffix: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
     good, checksum = 0, 0
     rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted earlier
-    for position, header, content in verified_batches(tail, rules):
-        tail.index_batch(position, header, header.base_offset, interval_bytes)
+    for position, header, content in verified_batches(suffix, rules):
+        suffix.index_batch(position, header, header.base_offset, interval_bytes)
         checksum = crc32c(content, checksum)
         good = position + header.size
-    if good != tail.size:
-        raise CorruptLog(f"{tail.path()}: damaged at or after offset {tail.end_offset}")
-    tail.add_time_entry()
+    if good != suffix.size:
+        raise CorruptLog(f"{suffix.path()}: damaged at or after offset {suffix.end_offset}")
+    suffix.add_time_entry()
     return checksum

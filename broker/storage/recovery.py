@@ -172,15 +172,15 @@ def _load(
         loaded.rebuilt.append(base)
         loaded.epochs.truncate_from_end(base)  # the file may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
-        cut, damaged = _rebuild(
+        truncated, damaged = _rebuild(
             segment, interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
         )
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
-        loaded.truncated_bytes += cut
+        loaded.truncated_bytes += truncated
         may_end_early = gaps and (synced or recovery_point is None)
         if end is not None and (
-            cut or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
+            truncated or segment.end_offset > end or (segment.end_offset < end and not may_end_early)
         ):
             _drop_segments_after(loaded, files, directory, bases[at + 1 :], allow_torn=allow_torn)
             break
@@ -488,7 +488,9 @@ def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
     for batch in segment.scan(position):
         indexed = segment.base_offset + relative_offset
         if batch.position == position and segment.offset_index and batch.header.last_offset != indexed:
-            raise CorruptLog(f"{segment.path(OFFSET_INDEX)} says {indexed} for {batch.header.last_offset}")
+            raise CorruptLog(
+                f"{segment.path(OFFSET_INDEX)} has {indexed}, the log {batch.header.last_offset}"
+            )
         before = batch.header.base_offset if expected is None else expected
         if fault := rules.fault(batch.header, before):
             raise CorruptLog(f"{segment.path()}: {fault}")
@@ -534,15 +536,15 @@ def _rebuild(
         segment.index_batch(position, header, header.base_offset, interval_bytes)
         epochs.note(header.leader_epoch, header.base_offset)
         good = position + header.size
-    cut = segment.size - good
-    if cut:
+    truncated = segment.size - good
+    if truncated:
         _check_epoch_file(segment, good, rules)
-    damaged = cut > 0 and not allow_torn and not is_torn(segment, good)
+    damaged = truncated > 0 and not allow_torn and not is_torn(segment, good)
     if damaged:
         _mark_damaged(segment.files, segment.directory)
     segment.size = good
     segment.trim()  # always, as space may be reserved beyond
-    return cut, damaged
+    return truncated, damaged
 
 
 def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:

@@ -85,9 +85,9 @@ class Segment:
         "__weakref__",
         "_bytes_since_entry",
         "_has_excess",
+        "_has_reserved",
         "_maximum_offset",
         "_offset_index",
-        "_reserved",
         "_time_index",
         "_txn_index",
         "base_offset",
@@ -136,7 +136,7 @@ class Segment:
         self._maximum_offset = base_offset  # last offset of the batch that set max_timestamp
         self._bytes_since_entry = 0
         self._has_excess = False  # a failed write may have left bytes beyond `size`
-        self._reserved = False
+        self._has_reserved = False
         self.reserved_to = RESERVE_FROM
         """An append that ends above it is followed by `reserve_ahead`."""
 
@@ -257,7 +257,7 @@ class Segment:
 
     def persist(self) -> None:
         """Write the index files and trim the log file. Not durable before `sync`."""
-        if self._has_excess or self._reserved:
+        if self._has_excess or self._has_reserved:
             self.trim()
         for suffix, content in (
             (OFFSET_INDEX, self.offset_index),
@@ -308,7 +308,7 @@ class Segment:
         """Truncate the file to `size`, which also frees reserved space."""
         file = self.file
         self.files.truncate(file.fd, self.size)
-        self._has_excess = self._reserved = False
+        self._has_excess = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def reserve_ahead(self, most: int) -> None:
@@ -327,11 +327,11 @@ class Segment:
             total, usable = self.files.space(self.directory)
             if count > 0 and usable >= max(RESERVE_FREE_FACTOR * count, total // RESERVE_ABOVE):
                 self.files.reserve(file.fd, self.size, count)
-                self._reserved = True
+                self._has_reserved = True
 
     def release_reserved(self) -> bool:
         """Free reserved space. Returns False if there is none. Raises OSError."""
-        if not self._reserved:
+        if not self._has_reserved:
             return False
         self.trim()
         return True
@@ -346,25 +346,25 @@ class Segment:
         """Continue with identical files in another directory. Readers of the old files can continue."""
         self.directory, self.files = directory, files
         files.open_files.let_go(self)
-        self._has_excess = self._reserved = False
+        self._has_excess = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def close(self) -> None:
         """Release the descriptor for good; slices that are being sent keep it open."""
         self.files.open_files.let_go(self)
 
-    def prefix_until(self, cut: BatchBoundary, interval_bytes: int) -> "Segment":
+    def prefix_until(self, boundary: BatchBoundary, interval_bytes: int) -> "Segment":
         """The segment as it would be after truncation at a boundary, over the same file. Raises OSError, and
         CorruptLog if its batches cannot be read.
         """
         rest = Segment(self.files, self.directory, self.base_offset, self.created_ms)
-        for position, header in self.scan(0, cut.position):
+        for position, header in self.scan(0, boundary.position):
             rest.index_batch(position, header, header.base_offset, interval_bytes)
         for transaction in decode_txn_index(self.txn_index):
-            if transaction.last_offset < cut.end_offset:
+            if transaction.last_offset < boundary.end_offset:
                 rest.add_aborted(transaction)
-        rest.size, rest.end_offset = cut.position, cut.end_offset
-        rest.damage = tuple(one for one in self.damage if one.position < cut.position)
+        rest.size, rest.end_offset = boundary.position, boundary.end_offset
+        rest.damage = tuple(one for one in self.damage if one.position < boundary.position)
         return rest
 
     def truncate_to(self, rest: "Segment") -> None:
@@ -421,13 +421,13 @@ class Segment:
         file, read_at = self.file, self.files.read_at  # held, as the segment may be unloaded
         chunk, chunk_at = b"", position
         while position < end:
-            if self.damage and (sound := self._past_damage(position)) != position:
-                position = sound
+            if self.damage and (intact := self._past_damage(position)) != position:
+                position = intact
                 continue
             if position - chunk_at + HEADER_SIZE > len(chunk):
                 chunk, chunk_at = read_at(file.fd, SCAN_BYTES, position), position
                 if len(chunk) < HEADER_SIZE:
-                    raise CorruptLog(f"{self.path()}: cut at {position}")
+                    raise CorruptLog(f"{self.path()}: truncated at {position}")
             header = read_header(chunk, position - chunk_at)
             if header.batch_length < HEADER_SIZE - LOG_OVERHEAD or position + header.size > self.size:
                 raise CorruptLog(f"{self.path()}: batch length {header.batch_length} at {position}")

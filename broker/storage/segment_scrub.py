@@ -48,7 +48,7 @@ class SegmentScrub:
         self._index = b"" if segment.rolled else bytes(segment.offset_index)
         self._known = {one.position: one for one in segment.damage}
         self._at = BatchBoundary(0, segment.base_offset)
-        self._batches = self._from_here()
+        self._batches = self._scan()
 
     @property
     def is_current(self) -> bool:
@@ -74,29 +74,29 @@ class SegmentScrub:
         self.done = self._at.position >= self._end.position
         return self._at.position - began
 
-    def _from_here(self) -> Iterator[CheckedBatch]:
+    def _scan(self) -> Iterator[CheckedBatch]:
         return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
 
     def _pass_damage(self) -> None:
         """Skip the batch at this position, which is invalid, unless a second read says otherwise."""
         at = self._at
         known = self._known.get(at.position)
-        again = next(self._from_here(), None) if known is None else None
+        again = next(self._scan(), None) if known is None else None
         if again is None:
             self._at = (
-                self._next_whole() if known is None else BatchBoundary(known.end_position, known.end_offset)
+                self._next_intact() if known is None else BatchBoundary(known.end_position, known.end_offset)
             )
             if known is None:
                 self.found.append(Damage(*_both(at, self._at)))
-        self._batches = self._from_here()
+        self._batches = self._scan()
 
-    def _next_whole(self) -> BatchBoundary:
+    def _next_intact(self) -> BatchBoundary:
         """The first intact batch after this position: after the damaged batch if its length is right, or at
         an indexed position.
         """
         for position in self._candidates():
             if self._at.position < position < self._end.position:
-                header = self._whole_batch(position)
+                header = self._intact_batch(position)
                 if header is None or header.base_offset <= self._at.end_offset:
                     continue
                 if not self._rules.fault(header, header.base_offset):
@@ -113,10 +113,10 @@ class SegmentScrub:
         index, segment = self._index, self.segment
         with suppress(FileNotFoundError):
             index = index or segment.files.read_whole(segment.path(OFFSET_INDEX))
-        whole = index[: len(index) - len(index) % OFFSET_ENTRY.size]
-        yield from sorted(position for _, position in OFFSET_ENTRY.iter_unpack(whole))
+        entries = index[: len(index) - len(index) % OFFSET_ENTRY.size]
+        yield from sorted(position for _, position in OFFSET_ENTRY.iter_unpack(entries))
 
-    def _whole_batch(self, position: int) -> BatchHeader | None:
+    def _intact_batch(self, position: int) -> BatchHeader | None:
         try:
             size = read_header(self._read(position, HEADER_SIZE)).size
             if not HEADER_SIZE <= size <= min(LARGEST_BATCH, self._end.position - position):

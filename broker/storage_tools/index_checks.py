@@ -68,7 +68,7 @@ class TimeIndexCheck:
         self._entries = list(decode_time_index(without_trailing_zeros(index, TIME_ENTRY.size), base_offset))
         self._at = 0
         self._largest = NO_TIMESTAMP  # of records
-        self._largest_said = NO_TIMESTAMP  # includes batches that compaction emptied, as in Kafka
+        self._largest_in_headers = NO_TIMESTAMP  # includes batches that compaction emptied, as in Kafka
         self._rolled = rolled
 
     def batch(self, found: BatchFound, ended: CompletedTransaction | None) -> Iterator[str]:
@@ -78,7 +78,7 @@ class TimeIndexCheck:
             self._at += 1
             if self._largest > timestamp:
                 yield f"a record before offset {offset} has timestamp {self._largest}, above {timestamp}"
-        self._largest_said = max(self._largest_said, found.header.max_timestamp)
+        self._largest_in_headers = max(self._largest_in_headers, found.header.max_timestamp)
         if found.header.record_count:
             self._largest = max(self._largest, found.header.max_timestamp)
 
@@ -86,7 +86,7 @@ class TimeIndexCheck:
         for _, offset in self._entries[self._at :]:
             yield f"offset {offset} is beyond the log"
         last = self._entries[-1].timestamp if self._entries else NO_TIMESTAMP
-        if last > self._largest_said or (self._rolled and last < self._largest):
+        if last > self._largest_in_headers or (self._rolled and last < self._largest):
             yield f"it ends with timestamp {last}, the largest in the log is {self._largest}"
 
 
@@ -137,12 +137,12 @@ class ProducersCheck:
 
     def compare(self, snapshot: bytes) -> Iterator[str]:
         """Idle producers may be missing in a snapshot, since they expire. Raises MalformedSnapshot."""
-        for said in ProducerStateManager.decode(snapshot):
-            known = self._state.get(said.producer_id)
-            if known is not None and _comparable(known) != _comparable(said):
+        for expected in ProducerStateManager.decode(snapshot):
+            known = self._state.get(expected.producer_id)
+            if known is not None and _comparable(known) != _comparable(expected):
                 yield (
-                    f"producer {said.producer_id} has (epoch, sequence, offset, transaction) "
-                    f"{_comparable(said)}, the log has {_comparable(known)}"
+                    f"producer {expected.producer_id} has (epoch, sequence, offset, transaction) "
+                    f"{_comparable(expected)}, the log has {_comparable(known)}"
                 )
 
 

@@ -130,7 +130,7 @@ class Verification:
     # -- the log --
 
     def _segment(self, base: int, *, last: bool) -> Iterator[Problem]:
-        path, fault, sound = self._partition.log(base), "", True
+        path, fault, intact = self._partition.log(base), "", True
         checks: dict[Path, Check] = {}
         messages: dict[Path, list[str]] = {}
         for file, check in self._index_checks(base, rolled=not last):
@@ -143,7 +143,7 @@ class Verification:
                 yield Problem(path, fault)  # batches follow: it is not a torn end
                 self._end, fault = -1, ""
             if isinstance(found, UnreadableTail) or found.fault:
-                fault, sound = f"position {found.position}: {found.fault}", False
+                fault, intact = f"position {found.position}: {found.fault}", False
                 self._producers = None
                 continue
             yield from self._batch(path, base, found)
@@ -154,10 +154,10 @@ class Verification:
             yield Problem(path, fault, not last or self._is_durable(self._end))
         self._totals.segments += 1
         self._totals.size += path.stat().st_size
-        for file, check in checks.items() if sound else ():  # else what follows the damage is not known
+        for file, check in checks.items() if intact else ():  # else what follows the damage is not known
             for message in islice([*messages[file], *check.end()], MESSAGES_PER_FILE):
                 yield Problem(file, message, self._is_durable(self._end - 1))
-        if not sound and not last:
+        if not intact and not last:
             self._end = -1
 
     def _batch(self, path: Path, base: int, found: BatchFound) -> Iterator[Problem]:
@@ -221,21 +221,21 @@ class Verification:
         wrong; if two batches agree with each other, the file is.
         """
         header, unconfirmed = found.header, self._unconfirmed
-        epoch, said = header.leader_epoch, self._epochs.epoch_of(header.last_offset)
+        epoch, expected = header.leader_epoch, self._epochs.epoch_of(header.last_offset)
         self._unconfirmed = None
         if self._epochs.allows(epoch, header.last_offset):
             self._wrong_epoch = NO_EPOCH
         elif unconfirmed is not None and epoch == self._wrong_epoch:
             yield unconfirmed._replace(
                 path=self._partition.directory / EPOCH_CHECKPOINT,
-                message=f"offset {header.base_offset} has leader epoch {said}, in the log {epoch}",
+                message=f"offset {header.base_offset} has leader epoch {expected}, in the log {epoch}",
             )
             return
         elif epoch != self._wrong_epoch:  # its other batches have been reported
             self._wrong_epoch = epoch
             at = f"position {found.position}: leader epoch {epoch} at offset {header.base_offset}"
             is_damage = self._is_durable(header.base_offset)
-            self._unconfirmed = Problem(path, f"{at}, in {EPOCH_CHECKPOINT} {said}", is_damage)
+            self._unconfirmed = Problem(path, f"{at}, in {EPOCH_CHECKPOINT} {expected}", is_damage)
         if unconfirmed is not None:
             yield unconfirmed
 

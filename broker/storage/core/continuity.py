@@ -51,8 +51,8 @@ class HeaderRules:
         offset = header.last_offset
         if offset >= self.epochs_end or self.epochs.allows(header.leader_epoch, offset):
             return ""
-        said, epoch = self.epochs.epoch_of(offset), header.leader_epoch
-        return f"the batch at offset {header.base_offset} is of leader epoch {epoch}, expected {said}"
+        expected, epoch = self.epochs.epoch_of(offset), header.leader_epoch
+        return f"the batch at offset {header.base_offset} has leader epoch {epoch}, expected {expected}"
 
     def known_until(self, header: BatchHeader) -> int:
         """End of the range in which batches with that header's epoch are valid, if they are contiguous."""
