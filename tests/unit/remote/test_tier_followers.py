@@ -517,7 +517,7 @@ async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) 
     pair.other.files.room = FREE_BYTES_KEPT
     await pair.elect(2)
     await until(lambda: pair.other.driver.status("t")[0].last_error is not None)
-    assert "no room to copy" in (pair.other.driver.status("t")[0].last_error or "")
+    assert "not enough space to copy" in (pair.other.driver.status("t")[0].last_error or "")
     assert not list(pair.other.directory.rglob("*.tmp"))
     assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
     pair.other.files.room = None
