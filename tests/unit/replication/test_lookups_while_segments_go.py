@@ -129,7 +129,7 @@ async def test_result_is_discarded_if_the_leader_epoch_changed_during_a_lookup(
 
 async def test_partitions_of_one_request_are_searched_sequentially(tmp_path: Path) -> None:
     handle = handler_of(*(replica_in(tmp_path, number) for number in range(40)))
-    with LoopSteps("broker/records") as steps:
+    with LoopSteps("records") as steps:
         answer = await handle()
     assert {each.error_code for each in answer.topics[0].partitions} == {E.NONE}
     assert {each.offset for each in answer.topics[0].partitions} == {RECORDS - 1}

@@ -228,7 +228,7 @@ async def test_partition_moved_off_a_full_disk_is_reported_at_once(
     broker.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)
     await until(lambda: not broker.reports._due.is_set())  # nothing is left to report
-    broker.directories.moved(TopicPartition("t", held[0]), broker.directories.all[0])
+    broker.directories.set_directory(TopicPartition("t", held[0]), broker.directories.all[0])
     await until(lambda: full(controller) == held[1:])
     await broker.stop()
 
