@@ -46,7 +46,7 @@ def consume(
     report.check("the order per key holds", 0, received.out_of_order)
     report.check("both members took part", MEMBERS, sum(count > 0 for count in received.members.values()))
     report.say(f"{remote_share:.0%} of the bytes came from the object store, the rest from local disk")
-    report.figure("rate of consuming", f"{received.count / seconds:,.0f} src/tierlog/records/s")
+    report.figure("rate of consuming", f"{received.count / seconds:,.0f} records/s")
     report.figure("share of bytes read from the object store", f"{remote_share:.1%}")
 
 

@@ -79,7 +79,7 @@ def produce(
         "every record was acknowledged, and none refused", (len(flights), 0), (sent.acknowledged, sent.errors)
     )
     report.figure("produced", f"{len(flights):,} records, {size(sent.value_bytes)} of values")
-    report.figure("rate of producing, with the crash", f"{len(flights) / seconds:,.0f} src/tierlog/records/s")
+    report.figure("rate of producing, with the crash", f"{len(flights) / seconds:,.0f} records/s")
     report.figure("from SIGKILL to serving again", f"{crash.seconds:.2f} s")
     return sent
 

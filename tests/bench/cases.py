@@ -63,7 +63,7 @@ P50, P99, P999 = (Figure(f"p{n}_ms", f"p{t} ms", LESS) for n, t in ((50, "50"), 
 CPU_SHARE = Figure("broker_cpu_pct", "CPU %", LESS)
 MEMORY = Figure("rss_mib", "resident MiB", LESS)
 PEAK = Figure("peak_rss_mib", "resident MiB at most", LESS)
-RECORDS = Figure("msgs_s", "src/tierlog/records/s", MORE)
+RECORDS = Figure("msgs_s", "records/s", MORE)
 PER_MILLION = Figure("broker_cpu_s_per_million", "CPU seconds per million records", LESS)
 
 WRITE = ("raw-produce", "--retain", RETAINED, "--batch")

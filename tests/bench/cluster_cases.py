@@ -18,7 +18,7 @@ LOAD_CASES: dict[str, Case] = {
     "librdkafka, 1 KB, as fast as it goes": Case(
         ("rd-produce", "--rf", "3"), (RATE.at_least(1.3), CPU.at_most(0.6))
     ),
-    "librdkafka, 2,000 src/tierlog/records/s": Case(
+    "librdkafka, 2,000 records/s": Case(
         ("rd-produce", "--rf", "3", "--rate", "2000"), (P50, P99.at_most(0.7), P999.at_most(0.7)), 2.0
     ),
     "librdkafka end to end, 1,000/s": Case(

@@ -50,12 +50,12 @@ def test_a_bound_holds_whatever_kafka_does(gap_s: float, met: str) -> None:
 
 def test_every_figure_has_a_row_and_one_that_failed_says_why() -> None:
     made = report()
-    made.at("librdkafka, 2,000 src/tierlog/records/s", TIERLOG).failures.append("RuntimeError: 5 failed")
+    made.at("librdkafka, 2,000 records/s", TIERLOG).failures.append("RuntimeError: 5 failed")
     made.at(KILL, TIERLOG).failures.append("TimeoutError: 12 of 2000 partitions are led after 60 s")
     page = section(made, kills=2)
     titles = [f"{case}: {figure.title}" for case, figures in FIGURES.items() for figure in figures]
     assert [title for title in titles if not row(page, f"{title} |")] == []
-    assert row(page, "librdkafka, 2,000 src/tierlog/records/s: p99 ms")[1:6] == [
+    assert row(page, "librdkafka, 2,000 records/s: p99 ms")[1:6] == [
         "not measured",
         "failed",
         "",
