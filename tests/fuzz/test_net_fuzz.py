@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connection_harness import Client
 from mutation import long_strings, string_fields
 from net_fuzz import BYSTANDER, NetFuzz, traced
-from pump import Client
 from traffic import Traffic
 
 from tierlog.broker.handlers.table import SERVED

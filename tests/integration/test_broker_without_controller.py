@@ -10,8 +10,8 @@ from typing import Any
 
 import aiohttp
 from confluent_kafka import Producer
+from controller_and_broker import controller_and_broker
 from deliveries import Deliveries
-from voter_and_broker import voter_and_broker
 
 from tierlog.broker.app import Broker
 from tierlog.broker.node_base import Foundation
@@ -68,7 +68,7 @@ async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> 
 
 
 async def test_a_voter_that_is_no_broker_has_brokers_served_and_is_none(tmp_path: Path) -> None:
-    voter, broker = voter_and_broker(tmp_path)
+    voter, broker = controller_and_broker(tmp_path)
     async with contextlib.AsyncExitStack() as stack, aiohttp.ClientSession() as session:
 
         async def ask(node: Foundation, path: str) -> tuple[int, Any]:

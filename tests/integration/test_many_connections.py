@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from crowd import Crowd
+from many_clients import ManyClients
 from scraping import metric
 from wire_client import Client
 
@@ -37,7 +37,7 @@ def descriptors(count: int) -> Iterator[None]:
 
 
 def frame(api: str, version: int, message: object) -> bytes:
-    return bytes(encode_request(BY_NAME[api], version, 1, "crowd", message))
+    return bytes(encode_request(BY_NAME[api], version, 1, "many-clients", message))
 
 
 HELLO = frame(
@@ -94,10 +94,10 @@ def test_active_connections_are_served_fairly(
     client.close()
     frames = [asking(kind, topic) for kind in kinds.split()]
     with descriptors(ACTIVE + 500):
-        crowd = Crowd((broker.host, broker.port), [frames[n % len(frames)] for n in range(ACTIVE)])
-        crowd.run(ROUNDS * ACTIVE)
-        assert min(crowd.answers) >= ROUNDS / 3, sorted(crowd.answers)[:10]
-        crowd.close()
+        clients = ManyClients((broker.host, broker.port), [frames[n % len(frames)] for n in range(ACTIVE)])
+        clients.run(ROUNDS * ACTIVE)
+        assert min(clients.answers) >= ROUNDS / 3, sorted(clients.answers)[:10]
+        clients.close()
 
 
 @pytest.mark.slow
@@ -105,9 +105,9 @@ def test_who_has_many_requests_under_way_does_not_starve_others(tierlog_broker: 
     """Ten clients with hundreds of requests on their way, among two hundred that have one."""
     hogs, others = 10, 200
     depths = [500] * hogs + [1] * others
-    crowd = Crowd((tierlog_broker.host, tierlog_broker.port), [HELLO] * len(depths), depths)
-    crowd.run(100 * len(depths))
-    mean_of_hogs = sum(crowd.answers[:hogs]) / hogs
+    clients = ManyClients((tierlog_broker.host, tierlog_broker.port), [HELLO] * len(depths), depths)
+    clients.run(100 * len(depths))
+    mean_of_hogs = sum(clients.answers[:hogs]) / hogs
     # in each turn of the loop, one answer for those with one request and FRAMES_PER_TURN for those with more
-    assert min(crowd.answers[hogs:]) >= mean_of_hogs / FRAMES_PER_TURN / 3, sorted(crowd.answers)
-    crowd.close()
+    assert min(clients.answers[hogs:]) >= mean_of_hogs / FRAMES_PER_TURN / 3, sorted(clients.answers)
+    clients.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from voter_and_broker import voter_and_broker
+from controller_and_broker import controller_and_broker
 from wire_client import Client, message
 
 from tierlog.records.writer import NewRecord, encode_batch
@@ -21,7 +21,7 @@ class Apart:
     """A voter that is no broker, and a broker that is no voter: it follows a change, then shows it."""
 
     def __init__(self, directory: Path) -> None:
-        self._voter, self._broker = voter_and_broker(directory)
+        self._voter, self._broker = controller_and_broker(directory)
 
     async def start(self) -> str:
         await self._voter.start()

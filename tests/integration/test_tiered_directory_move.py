@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from connection_harness import until
 from faulty_store import FaultyStore
-from pump import until
 from tier_node import produce
 from wire_client import Client
 

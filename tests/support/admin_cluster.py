@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pump import Client
+from connection_harness import Client
 from wire_client import message
 
 from tierlog.base.clock import SystemClock

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pump import Client
+from connection_harness import Client
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from pump import until
+from connection_harness import until
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles

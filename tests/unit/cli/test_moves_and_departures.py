@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from cli_process import run, told
-from controlled import Controlled
-from pump import until
+from connection_harness import until
+from inline_controller import InlineController
 
 from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
@@ -26,7 +26,7 @@ from tierlog.metadata.quorum.api import QUORUM_PATH
 RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
 
 
-class Watched(Controlled):
+class Watched(InlineController):
     """One that tells its subscribers, so that the stream of events is alive."""
 
     def __init__(self, *brokers: int) -> None:

@@ -1,6 +1,6 @@
 """What operators are shown of brokers and partitions."""
 
-from controlled import Controlled
+from inline_controller import InlineController
 
 from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
 from tierlog.metadata.controller.commands import Reassign
@@ -8,9 +8,9 @@ from tierlog.metadata.controller.commands import Reassign
 FLAG = "min.insync.replicas"
 
 
-def three() -> Controlled:
+def three() -> InlineController:
     """Two partitions of three replicas, one of one."""
-    controller = Controlled(1, 2, 3)
+    controller = InlineController(1, 2, 3)
     controller.create("orders", (1, 2, 3), (2, 3, 1), **{FLAG: "2"})
     controller.create("single", (3,))
     return controller
@@ -64,7 +64,7 @@ def test_a_broker_that_was_forgotten_is_still_named_by_its_partitions() -> None:
 
 
 def test_replicas_that_only_join_are_not_missed() -> None:
-    controller = Controlled(1, 2, 3)
+    controller = InlineController(1, 2, 3)
     controller.create("orders", (1, 2))
     controller.do(Reassign(changes=(("orders", 0, (1, 3)),)))
     row = partitions_view(controller.image)["partitions"][0]

@@ -7,38 +7,38 @@ from structlog.testing import capture_logs
 from tierlog.broker.gateway.loop_lag import LAG_BOUNDS_S, WARN_EVERY_S, WARN_LAG_S, LoopLag
 
 
-class Hands:
+class ManualClock:
     now = 100.0
 
     def __call__(self) -> float:
         return self.now
 
 
-async def turn_after(hands: Hands, seconds: float) -> None:
+async def turn_after(clock: ManualClock, seconds: float) -> None:
     """What the loop does for so long, and the sample after it."""
-    hands.now += seconds
+    clock.now += seconds
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
 async def test_pauses_are_counted_by_length_and_long_ones_logged_now_and_then() -> None:
-    hands = Hands()
-    lag = LoopLag(hands, sample_every_s=0)
+    clock = ManualClock()
+    lag = LoopLag(clock, sample_every_s=0)
     with capture_logs() as lines:
         lag.start()
-        await turn_after(hands, 0.02)
-        assert lag.seconds.total == hands.now - 100.0
+        await turn_after(clock, 0.02)
+        assert lag.seconds.total == clock.now - 100.0
         assert lines == []
         for pause in (WARN_LAG_S * 2, WARN_LAG_S * 3, WARN_LAG_S * 5):
-            await turn_after(hands, pause)
+            await turn_after(clock, pause)
         assert [(line["log_level"], line["worst_ms"]) for line in lines] == [("warning", 200)]
-        hands.now += WARN_EVERY_S
+        clock.now += WARN_EVERY_S
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert [line["worst_ms"] for line in lines] == [200, round(WARN_EVERY_S * 1000)]
         counted = lag.seconds.count
         lag.stop()
-        await turn_after(hands, 1.0)
+        await turn_after(clock, 1.0)
         assert lag.seconds.count == counted
     assert lag.seconds.buckets[LAG_BOUNDS_S.index(0.025)] == 1
     assert lag.seconds.buckets[-1] == 0

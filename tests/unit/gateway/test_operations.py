@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from controlled import Controlled
+from inline_controller import InlineController
 
 from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.gateway.operations import operation_routes
@@ -14,7 +14,7 @@ from tierlog.metadata.records import ConfigScope
 
 
 class Asker:
-    def __init__(self, controller: Controlled, session: aiohttp.ClientSession) -> None:
+    def __init__(self, controller: InlineController, session: aiohttp.ClientSession) -> None:
         self.controller = controller
         self._session = session
 
@@ -27,7 +27,7 @@ class Asker:
 
 @pytest.fixture
 async def ask() -> AsyncIterator[Asker]:
-    controller = Controlled(1, 2, 3)
+    controller = InlineController(1, 2, 3)
     server = AdminServer(operation_routes(MetadataClient(controller)))
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession(url) as session:
@@ -161,7 +161,7 @@ async def test_without_a_quorum_nothing_is_changed_but_all_can_be_looked_at(ask:
     assert (await ask("GET", "/v1/partitions"))["total"] == 1
 
 
-def rejoin(controller: Controlled, topic: str, number: int, broker_epoch: int) -> None:
+def rejoin(controller: InlineController, topic: str, number: int, broker_epoch: int) -> None:
     """Broker 1 is in sync again, as the leader says."""
     from tierlog.metadata.controller import commands as c
 

@@ -1,6 +1,6 @@
 """What is shown of quotas: one line for each pair of labels, and a pause before each kind."""
 
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.broker.gateway.exposition import PAUSE
 from tierlog.broker.gateway.metrics import quota_families
@@ -13,7 +13,7 @@ OF_EACH_CLIENT = (("client-id", None), ("user", "ada"))
 
 
 def test_accounts_with_the_same_labels_are_added_up() -> None:
-    quotas, clock = ClientQuotas(), Hands()
+    quotas, clock = ClientQuotas(), ManualClock()
     for entity in (OF_USER, OF_EACH_CLIENT):
         quotas.configure({entity: {KEY: 1000.0}})
         assert quotas.charge(KEY, "ada", "", 12_000, clock.now) == 2_000
@@ -24,7 +24,7 @@ def test_accounts_with_the_same_labels_are_added_up() -> None:
 
 
 def test_others_have_their_turn_before_each_kind_and_the_clock_is_read_anew() -> None:
-    quotas, clock = ClientQuotas(), Hands()
+    quotas, clock = ClientQuotas(), ManualClock()
     quotas.configure({OF_USER: {KEY: 1000.0}})
     quotas.charge(KEY, "ada", "", 12_000, clock.now)
     families = list(quota_families(quotas, clock))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
@@ -33,7 +33,7 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         settings = settings_from({"log.dirs": str(path), "log.cleanup.policy": "compact"})
-        files, clock, rng = OsFiles(), Hands(), random.Random(1)
+        files, clock, rng = OsFiles(), ManualClock(), random.Random(1)
         self.tasks = TaskGroup(lambda *_: None)
         self.directories = LogDirectories([path], files, rng)
         commits = GroupCommit()

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connection_harness import until
 from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
-from pump import until
 
 from tierlog.config.node import RACK_AWARE_SELECTOR
 from tierlog.protocol.api import FETCH_KEY

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connection_harness import until
 from fetch_node import EPOCH, FOLLOWED, LED, TOPIC, Node, fetch_node
-from pump import until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.delete_records import _Deletion, delete_records_handler

@@ -13,7 +13,7 @@ from typing import Any
 
 import cramjam
 import pytest
-from pump import Client, turns, until
+from connection_harness import Client, turns, until
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles

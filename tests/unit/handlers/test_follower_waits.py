@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from connection_harness import until
 from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
-from pump import until
 
 from tierlog.broker.handlers.purgatory import PATIENT_TURNS
 from tierlog.protocol.api import FETCH_KEY

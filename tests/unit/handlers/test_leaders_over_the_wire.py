@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pump import Client
+from connection_harness import Client
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles

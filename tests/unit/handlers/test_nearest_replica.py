@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from connection_harness import until
 from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
 from immutables import Map
-from pump import until
 
 from tierlog.broker.handlers.nearest_replica import nearest_replica
 from tierlog.config.node import RACK_AWARE_SELECTOR

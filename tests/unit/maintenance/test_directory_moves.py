@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from connection_harness import until
 from moving_node import EMPTY, NAME, Disk, Node, image_of
-from pump import until
 from structlog.testing import capture_logs
 
 from tierlog.base.clock import SystemClock

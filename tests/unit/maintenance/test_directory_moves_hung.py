@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from connection_harness import until
 from moving_node import NAME, Node, image_of
-from pump import until
 
 from tierlog.broker.maintenance.directory_move import MAX_SWITCH_TIMEOUTS
 from tierlog.broker.maintenance.directory_moves import MoveOutcome

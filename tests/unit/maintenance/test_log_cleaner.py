@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from compaction import records_of
-from hands import Hands
+from manual_clock import ManualClock
 from structlog.testing import capture_logs
 
 from tierlog.base.files import FileSlice, OsFiles
@@ -73,7 +73,7 @@ class Node:
     """One node with two topics of one partition each."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.disk, self.clock = path, Disk(), Hands()
+        self.path, self.disk, self.clock = path, Disk(), ManualClock()
         self.image = ClusterImage(cluster_id="c")
 
     def configure(self, **configs: str) -> ClusterImage:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles, Space
 from tierlog.base.tasks import TaskGroup
@@ -48,7 +48,7 @@ class Disk(OsFiles):
         OsFiles.sync(fd)
 
 
-class Jumping(Hands):
+class Jumping(ManualClock):
     """`now` is the monotonic clock."""
 
     jumped_ms = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.leader_epochs import EpochEnd
@@ -103,7 +103,7 @@ class Node:
     """
 
     def __init__(self, path: Path, in_sync: tuple[int, ...] = (), **config: str) -> None:
-        settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), Hands()
+        settings, rng, self.clock = settings_from({"log.dirs": str(path)}), random.Random(1), ManualClock()
         self.reported: list[Any] = []
         self.in_sync, self.peers = in_sync, Peers()
         self.image = evolve_all(

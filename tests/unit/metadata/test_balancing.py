@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pump import until
+from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.clock import SystemClock

@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 
 from certificates import Authority
-from pump import until
+from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from pump import turns, until
+from connection_harness import turns, until
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.failure_watch import RETRY_MIN_S, Address, FailureWatch, address_of

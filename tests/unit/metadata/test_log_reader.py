@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable
 
 import pytest
+from connection_harness import until
 from crc32c import crc32c
-from pump import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from pump import turns, until
+from connection_harness import turns, until
 from structlog.testing import capture_logs
 
 from tierlog.base.clock import SystemClock
@@ -64,7 +64,7 @@ async def test_observer_leaves_a_leader_that_does_not_answer_a_heartbeat() -> No
         assert observer.leader == 2 and voters.polled[0] == 3 and 3 not in voters.polled[2:]
 
 
-class Refusing(Voters):
+class RefusingVoters(Voters):
     """Node 3 replies at once that it is not the leader, before the log shows it."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Refusing(Voters):
 
 
 async def test_observer_keeps_reading_from_a_leader_that_refuses() -> None:
-    voters = Refusing()
+    voters = RefusingVoters()
     async with observed(voters) as observer:
         await until(lambda: len(voters.polled) == 2)
         reply = asyncio.ensure_future(observer.heartbeat(HEARTBEAT, timeout_s=30))

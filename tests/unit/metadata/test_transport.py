@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 from aiohttp import web
-from pump import until
+from connection_harness import until
 from structlog.testing import capture_logs
 
 from tierlog.base.tasks import TaskGroup

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from pump import Broker
+from connection_harness import Broker
 
 
 @pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])

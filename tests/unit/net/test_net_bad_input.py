@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
+from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 
 from tierlog.broker.net.end_reasons import Why
 from tierlog.protocol.api import APIS, encode_request

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
+from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import RawReply, RequestContext
 from tierlog.broker.net.bounds import (

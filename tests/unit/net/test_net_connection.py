@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pump import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
+from connection_harness import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
+from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.net.end_reasons import Why

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
+from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest

@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from pump import HEARTBEAT, Broker, until
+from connection_harness import HEARTBEAT, Broker, until
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import OpenFiles, SharedFile

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from pump import DELETE_TOPICS, HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
+from connection_harness import DELETE_TOPICS, HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
 
 from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
 from tierlog.broker.net.bounds import FRAMES_PER_TURN

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from pump import (
+from connection_harness import (
     DELETE_TOPICS,
     HEARTBEAT,
     LIST_OFFSETS,

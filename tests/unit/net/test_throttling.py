@@ -5,9 +5,9 @@ import itertools
 from typing import Any
 
 import pytest
-from hands import Hands
+from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 from immutables import Map
-from pump import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
+from manual_clock import ManualClock
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.listener import Refusal
@@ -36,7 +36,7 @@ class Throttled:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.clock = Hands()
+        self.clock = ManualClock()
         self.quotas = ClientQuotas()
         self.image = NONE
         self.sizes: list[int] = []

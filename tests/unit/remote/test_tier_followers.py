@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from connection_harness import until
 from faulty_store import FaultyStore
-from pump import until
 from tier_node import START_MS, TierNode, flip_a_bit, take_role
 
 from tierlog.base.files import FileSlice, OsFiles, Space

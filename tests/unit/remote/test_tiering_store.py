@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pump import until
+from connection_harness import until
 from structlog.testing import capture_logs
 from tier_node import CLUSTER, TierNode, produce
 

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
@@ -64,7 +64,7 @@ class Node:
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path), "metadata.log.dir": f"{path}-metadata"}),
             self.directories,
-            Hands(),
+            ManualClock(),
             self.tasks,
             rng,
             on_change=lambda _: None,

@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 from structlog.testing import capture_logs
 
 from tierlog.base.files import OsFiles
@@ -73,7 +73,7 @@ def manager_on(path: Path, files: OsFiles, threads: int) -> ReplicaManager:
     return ReplicaManager(
         settings,
         LogDirectories([path], files, rng),
-        Hands(),
+        ManualClock(),
         TaskGroup(lambda *_: None),
         rng,
         on_change=lambda _: None,

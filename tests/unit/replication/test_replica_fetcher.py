@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pump import until
+from connection_harness import until
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from controlled import Controlled
+from inline_controller import InlineController
 from power_loss_tree import PowerLossTree
 
 from tierlog.base.clock import SystemClock
@@ -32,7 +32,7 @@ from tierlog.records.writer import NewRecord, encode_batch
 PARTITIONS = 4
 
 
-class RecordingController(Controlled):
+class RecordingController(InlineController):
     """A controller which keeps the reports, and publishes images to its subscribers."""
 
     def __init__(self, *brokers: int) -> None:

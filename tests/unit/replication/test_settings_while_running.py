@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
@@ -32,7 +32,7 @@ class Node:
 
     def __init__(self, path: Path) -> None:
         rng = random.Random(1)
-        self.clock = Hands()
+        self.clock = ManualClock()
         self.directories = LogDirectories([path], OsFiles(), rng)
         self.manager = ReplicaManager(
             settings_from({"log.dirs": str(path)}),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from compaction import NOW, append, dirty_of, open_log
-from hands import Hands
+from manual_clock import ManualClock
 
 from tierlog.base.clock import SystemClock
 from tierlog.broker.storage.cleaner import SLICE_RECORDS, Cleaner, CleanerThrottler, CleaningStopped, take_job
@@ -69,7 +69,7 @@ def test_reads_and_writes_stay_below_the_rate() -> None:
             clock.now += round(timeout * 1000)
             return False
 
-    clock, stop = Hands(), Waits()
+    clock, stop = ManualClock(), Waits()
     throttler = CleanerThrottler(clock, stop, lambda: 1000)
     for _ in range(50):
         throttler.spend(100)
@@ -86,7 +86,7 @@ def test_a_changed_rate_applies_from_the_next_step() -> None:
             clock.now += round(timeout * 1000)
             return False
 
-    clock, stop, rates = Hands(), Waits(), [1e12]
+    clock, stop, rates = ManualClock(), Waits(), [1e12]
     throttler = CleanerThrottler(clock, stop, lambda: rates[-1])
     throttler.spend(1_000_000)
     assert stop.waited_s < 0.001

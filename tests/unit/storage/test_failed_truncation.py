@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusing import Refusing
+from failing_files import FailingFiles
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.broker.storage.log import PartitionLog
@@ -53,7 +53,7 @@ def check(log: PartitionLog) -> None:
 def test_log_continues_after_a_failed_truncation(tmp_path: Path, offset: int, rolls: str) -> None:
     """A segment ends at 10; 12 is within one."""
     for left in range(1000):
-        directory, files = tmp_path / str(left), Refusing()
+        directory, files = tmp_path / str(left), FailingFiles()
         log = open_log(directory, files)
         if rolls == "none":
             log.update_config(replace(CONFIG, segment_bytes=1 << 20))

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
+from failing_files import FailingFiles
 from power_loss import KEPT, LOST, TORN, ZEROED, Killed, PowerLoss
-from refusing import Refusing
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.leader_epochs import EpochEntry
@@ -71,7 +71,7 @@ def begin(log: PartitionLog, start: int, *, tiered: bool) -> None:
 def test_log_continues_after_an_error_at_every_operation(tmp_path: Path, start: int, tiered: bool) -> None:
     history, producers = (HISTORY, snapshot(start)) if tiered else ([], b"")
     for left in range(1000):
-        directory, files = tmp_path / str(left), Refusing()
+        directory, files = tmp_path / str(left), FailingFiles()
         log = open_log(directory, files, tiered=tiered)
         for _ in range(10):
             append(log, OLD)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 
 
-class Crowd:
+class ManyClients:
     """Connection n keeps `depths[n]` times `frames[n]` under way (once, if not said otherwise)."""
 
     def __init__(

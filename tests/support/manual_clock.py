@@ -1,7 +1,7 @@
 """A clock that a test moves by hand."""
 
 
-class Hands:
+class ManualClock:
     """Stands still until a test moves `now`, in milliseconds."""
 
     now = 1_700_000_000_000

@@ -8,7 +8,7 @@ from tierlog.broker.controller_node import Voter
 from tierlog.config.node import settings_from
 
 
-def voter_and_broker(directory: Path) -> tuple[Voter, Broker]:
+def controller_and_broker(directory: Path) -> tuple[Voter, Broker]:
     """Nodes 1 and 2, neither started; start the voter first. Their data lies below the directory."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         place = f"127.0.0.1:{held.getsockname()[1]}"

@@ -12,7 +12,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 
 
-class Controlled:
+class InlineController:
     """A MetadataSource. `available` False: no quorum answers."""
 
     def __init__(self, *brokers: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tierlog.base.files import OsFiles
 
 
-class Refusing(OsFiles):
+class FailingFiles(OsFiles):
     """`left`: how many operations are carried out before the one that is not; None: all of them."""
 
     def __init__(self) -> None:
