@@ -193,7 +193,7 @@ def log_families(of: ReplicaManager) -> Iterator[Family]:
     for some in _slices(replicas):
         yield PAUSE
         names += [(replica.name.topic, str(replica.name.partition)) for replica in some]
-        led += sum(replica.leads for replica in some)
+        led += sum(replica.is_leader for replica in some)
     for name, value in _OF_A_REPLICA.items():
         yield name, zip(names, map(value, replicas), strict=True)
     yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
@@ -208,7 +208,7 @@ def _in_sync(node: Node, serving: Serving) -> Iterator[Family]:
         yield PAUSE
         for replica in some:
             partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
-            if partition is None or not replica.leads:
+            if partition is None or not replica.is_leader:
                 continue
             least = replica.config.min_insync_replicas
             found.update(conditions(partition, least))
@@ -236,12 +236,12 @@ def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
 
 
 def _lets_catch_up(replica: Replica) -> bool:
-    return replica.leads and not replica.followers.keys() <= replica.in_sync
+    return replica.is_leader and not replica.followers.keys() <= replica.in_sync
 
 
 def _catches_up(node: Node, replica: Replica) -> bool:
     partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
-    return replica.follows and partition is not None and node.settings.node_id not in partition.in_sync
+    return replica.is_follower and partition is not None and node.settings.node_id not in partition.in_sync
 
 
 def _disks(serving: Serving) -> Iterator[Family]:

@@ -65,7 +65,7 @@ class Dependencies:
         (KIP-392).
         """
         replica = self.replicas.get(topic, partition)
-        if replica is None or replica.leads or replica.failed is not None or not self._may_serve:
+        if replica is None or replica.is_leader or replica.failed is not None or not self._may_serve:
             return None
         return replica
 
@@ -77,7 +77,7 @@ class Dependencies:
         """The replica that leads, by the topic's name or id; or the code that says why there is none here."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
-            if replica.leads and self._may_serve:
+            if replica.is_leader and self._may_serve:
                 return replica
             if replica.failed is not None:
                 return ErrorCode.KAFKA_STORAGE_ERROR

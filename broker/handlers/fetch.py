@@ -212,7 +212,7 @@ class _Fetcher:
                 return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
                 return _diverged(reading, item, replica, end.epoch, end.end_offset)
-        if asked.rack is not None and replica.leads:
+        if asked.rack is not None and replica.is_leader:
             nearest = self._nearest(replica, asked.rack, item.fetch_offset)
             if nearest != LEADER_ITSELF:
                 return _sent_away(reading, item, replica, nearest)

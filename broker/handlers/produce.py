@@ -164,8 +164,8 @@ def _append(
         return answer
     result = replica.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
-    if result.examination is not None:
-        unexamined[replica] = [Unexamined(replica, records, answer, result.examination)]
+    if result.validation is not None:
+        unexamined[replica] = [Unexamined(replica, records, answer, result.validation)]
     else:
         _fill_in(deps, answer, replica, result, acks, pending)
     return answer
@@ -184,9 +184,9 @@ def _append_examined(
         batch.answer.error_code, batch.answer.base_offset = _gone(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
-    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, examined=examined)
-    batch.examination = result.examination
-    if result.examination is None:
+    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, validated=examined)
+    batch.examination = result.validation
+    if result.validation is None:
         _fill_in(deps, batch.answer, replica, result, acks, pending)
 
 
@@ -209,7 +209,7 @@ def _fill_in(
             for bad in result.bad_records
         ]
         return
-    reached = replica.high_watermark if acks == ACKS_ALL else replica.settled_offset
+    reached = replica.high_watermark if acks == ACKS_ALL else replica.flushed_offset
     if acks != ACKS_NONE and reached <= result.last_offset:
         pending.append(_Pending(deps, replica, result.last_offset + 1, acks, answer))
 

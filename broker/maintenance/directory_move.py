@@ -301,7 +301,7 @@ class DirectoryMove:
         directory = target.directory(self.name)
         target.files.rename(future.directory, directory)
         log.switch_directory(directory, target.files)
-        self.replica.room = target
+        self.replica.log_dir = target
         self._directories.set_directory(self.name, target)
         del self._checkpoints.moving[self.name]
         self.has_switched = True

@@ -155,7 +155,7 @@ class DirectoryMoves:
             is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
         except (OSError, MalformedCheckpoint):
             return False
-        return is_of_it and replica.room is not directory
+        return is_of_it and replica.log_dir is not directory
 
     async def stop(self) -> None:
         """Stop all moves; the next start begins them again. A hanging disk is not waited for."""

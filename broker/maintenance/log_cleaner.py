@@ -267,7 +267,7 @@ class LogCleaner:
 
 
 async def _in_thread(replica: Replica, work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(replica.room.threads, work)
+    return await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, work)
 
 
 def _is_compacted(config: TopicConfig) -> bool:

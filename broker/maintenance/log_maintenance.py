@@ -21,7 +21,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.replication.replica_roles import Room
+from tierlog.broker.replication.replica_roles import LogDirState
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.node import NodeSettings
@@ -100,7 +100,7 @@ class LogMaintenance:
         Unexpected errors of single partitions are raised after all others have been processed.
         """
         now_ms = self._clock.now_ms()
-        due: defaultdict[Room, list[Path]] = defaultdict(list)
+        due: defaultdict[LogDirState, list[Path]] = defaultdict(list)
         unexpected: list[Exception] = []
         for number, replica in enumerate(self._replicas):
             if not self._replicas.holds(replica):
@@ -110,7 +110,7 @@ class LogMaintenance:
             except Exception as failure:
                 failure.add_note(f"partition {replica.name}")
                 unexpected.append(failure)
-            due[replica.room] += replica.take_due(now_ms)
+            due[replica.log_dir] += replica.take_due(now_ms)
             if not replica.log.is_empty or number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)  # let requests run between two partitions
         loop = asyncio.get_running_loop()

@@ -125,10 +125,8 @@ class LogRepair:
                 if await self._continue(replica, tries):
                     tries = 0
                 else:
-                    wait_s = RETRY_S if replica.holds_still else RETRY_S * 2**tries
-                    took_s = (
-                        time_s() - began_s
-                    )  # it may have read everything after the damage from another replica
+                    wait_s = RETRY_S if replica.is_fetching_paused else RETRY_S * 2**tries
+                    took_s = time_s() - began_s  # up to a read of everything after the damage
                     await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
                     tries = min(tries + 1, 2 * REPAIR_TRIES)
         finally:
@@ -158,7 +156,7 @@ class LogRepair:
                 async with self._one_range:
                     written = await self._write(replica, repair, source)
                 if written:
-                    await asyncio.get_running_loop().run_in_executor(replica.room.threads, repair.sync)
+                    await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, repair.sync)
             except RangeUnavailable as why:
                 _log.info(
                     "a replica does not have what is damaged here",
@@ -225,21 +223,21 @@ class LogRepair:
         partition = self._image().partition(replica.topic_id, replica.name.partition)
         if partition is None or self._report_lost is None:
             return False
-        held_still = replica.holds_still
+        was_paused = replica.is_fetching_paused
         if not await self._is_elsewhere(replica, partition):
             self._resume_fetching(replica)  # this may be the only copy
             return False
         partition = self._image().partition(replica.topic_id, replica.name.partition)  # it may have changed
         if partition is None:
             return False
-        if not held_still:
-            replica.holds_still = True
-            if replica.follows:
+        if not was_paused:
+            replica.is_fetching_paused = True
+            if replica.is_follower:
                 self._replicas.restart_fetching(replica)
         if self._broker_id in (*partition.in_sync, *partition.eligible):
             await self._report_lost([(replica.topic_id, replica.name.partition)])
             return False
-        return held_still and replica.follows and self._truncate(replica)
+        return was_paused and replica.is_follower and self._truncate(replica)
 
     async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether an in-sync replica serves everything committed that a truncation removes."""
@@ -294,7 +292,7 @@ class LogRepair:
         return True
 
     def _resume_fetching(self, replica: Replica) -> None:
-        if replica.holds_still:
-            replica.holds_still = False
-            if replica.follows and self._replicas.holds(replica):
+        if replica.is_fetching_paused:
+            replica.is_fetching_paused = False
+            if replica.is_follower and self._replicas.holds(replica):
                 self._replicas.restart_fetching(replica)

@@ -183,7 +183,7 @@ class Scrubber:
         scrub = SegmentScrub(log, segment)
         while not scrub.done:
             began, batches = loop.time(), scrub.batches
-            size = await loop.run_in_executor(replica.room.threads, scrub.step)
+            size = await loop.run_in_executor(replica.log_dir.threads, scrub.step)
             batches = scrub.batches - batches
             self.bytes_read += size
             self.batches_read += batches

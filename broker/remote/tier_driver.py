@@ -154,7 +154,7 @@ class TierDriver:
     def wake_all(self) -> None:
         """Looks at every led partition anew; lets go of those whose disk has failed."""
         for where, state in list(self._states.items()):
-            if not (state.replica.leads and _tiered(state.replica)):
+            if not (state.replica.is_leader and _tiered(state.replica)):
                 self._let_go(where)
         for replica in self._replicas:
             if replica.config.remote_storage_enable:  # 10,000 others cost nothing
@@ -163,7 +163,7 @@ class TierDriver:
     async def trim_followers(self) -> None:
         """Followers drop what is remote by local.retention.*, each for itself: they upload nothing."""
         for replica in self._replicas:
-            if not (replica.follows and _tiered(replica)):
+            if not (replica.is_follower and _tiered(replica)):
                 continue
             remote = self._metadata.image.remote_partition(replica.topic_id, replica.name.partition)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
@@ -190,7 +190,7 @@ class TierDriver:
 
     def _consider(self, replica: Replica) -> None:
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
-        if not (replica.leads and _tiered(replica)):
+        if not (replica.is_leader and _tiered(replica)):
             self._let_go(where)
             return
         state = self._states.get(where)
@@ -263,7 +263,7 @@ class TierDriver:
 
     def _is_due(self, where: TopicIdPartition, state: _State) -> bool:
         """Whether the work is still this broker's."""
-        return self._states.get(where) is state and state.replica.leads
+        return self._states.get(where) is state and state.replica.is_leader
 
     def _tell(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:
@@ -417,7 +417,7 @@ class TierDriver:
             return
         interval_bytes = replica.config.index_interval_bytes
         cut = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
-        loop, threads = asyncio.get_running_loop(), replica.room.threads
+        loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
         tail, tail_checksum = await loop.run_in_executor(threads, cut)
         try:
             await self._upload(where, state, _source(tail, tail_checksum))
@@ -531,7 +531,7 @@ class TierDriver:
         return f"{topic}-{partition} has no replica on this broker: {led}"
 
     def _led(self, topic: str) -> list[Replica]:
-        led = [replica for replica in self._replicas if replica.name.topic == topic and replica.leads]
+        led = [replica for replica in self._replicas if replica.name.topic == topic and replica.is_leader]
         if not led:
             raise TierRefused(f"this broker leads no partition of topic {topic!r}")
         if not _tiered(led[0]):

@@ -92,7 +92,7 @@ class TierStart:
             producer_snapshot=history.producer_snapshot,
         )
         # What it knows of before is durable first; a fsync takes its time, and there may be many starts.
-        await asyncio.get_running_loop().run_in_executor(replica.room.threads, replica.flush)
+        await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, replica.flush)
         if replica.failed is None and replica.log.is_empty:  # else records have made it
             replica.log.active.create()
         _log.info("begins behind what is remote", partition=str(replica.name), offset=history.end_offset)

@@ -56,7 +56,7 @@ async def _read(
     loop, scrub = asyncio.get_running_loop(), SegmentScrub(replica.log, segment)
     while not scrub.done:
         await asyncio.sleep(0)  # requests have their turn between two
-        await _in_time(loop.run_in_executor(replica.room.threads, scrub.step), segment, timeout_s)
+        await _in_time(loop.run_in_executor(replica.log_dir.threads, scrub.step), segment, timeout_s)
         if not (goes_on() and scrub.is_current):
             return None
     return scrub

@@ -74,7 +74,7 @@ class AlterPartitionManager:
         while True:
             await asyncio.sleep(self._settings.replica_lag_time_max_ms / 2000)
             for number, replica in enumerate(self._replicas):
-                if replica.leads and replica.followers:
+                if replica.is_leader and replica.followers:
                     self.submit(replica)
                 if number % CHECKED_PER_TURN == 0:
                     await asyncio.sleep(0)
@@ -122,12 +122,12 @@ class AlterPartitionManager:
             if outcome.error is ErrorCode.NONE and outcome.partition_epoch > proposal.partition_epoch:
                 self.shrinks += len(proposal.in_sync) < size
                 self.expands += len(proposal.in_sync) > size
-            replica.isr_answered(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
+            replica.on_isr_response(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
         return True
 
     def _failed(self, proposals: list[tuple[Replica, IsrProposal]]) -> None:
         for replica, proposal in proposals:
-            replica.isr_failed(proposal)
+            replica.on_isr_failure(proposal)
             self._due[replica] = None
 
 

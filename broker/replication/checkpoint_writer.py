@@ -63,7 +63,7 @@ class CheckpointWriter:
             _log.error("cannot write checkpoints", directory=str(directory.path), error=str(failure))
             return False
         for replica, truncations in truncated:
-            replica.checkpointed(truncations)
+            replica.on_checkpoint_written(truncations)
         return True
 
     def lower(self, replica: Replica) -> None:
@@ -86,7 +86,7 @@ class CheckpointWriter:
             del self._lowering[directory]
 
     def _must_write(self, replica: Replica) -> bool:
-        return replica.owes_checkpoint and self._replicas.get(replica.name) is replica
+        return replica.needs_checkpoint and self._replicas.get(replica.name) is replica
 
     def write_last(self, directory: LogDirectory, replicas: Mapping[TopicPartition, Replica]) -> None:
         """Write the checkpoints of closed replicas at shutdown. Runs in a thread. Raises OSError."""
@@ -116,7 +116,7 @@ class CheckpointWriter:
         for name in self._directories.partitions_in(directory):
             replica = replicas.get(name)
             if replica is not None:
-                if replica.owes_checkpoint:
+                if replica.needs_checkpoint:
                     truncations = (
                         replica.log.flusher.truncations
                     )  # read first: the log may be truncated again

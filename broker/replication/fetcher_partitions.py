@@ -37,9 +37,9 @@ _log = structlog.get_logger("tierlog.fetchers")
 class FetcherDependencies:
     """What all fetchers of a broker share. `broker_epoch` is that of the current registration.
 
-    `lower_checkpoint` writes the checkpoint of a replica that needs one (`Replica.owes_checkpoint`); fetching
-    waits for it. `start_from_tier` starts a replica at the leader's local log start, when the offsets below
-    are remote; it returns whether that succeeded.
+    `lower_checkpoint` writes the checkpoint of a replica that needs one (`Replica.needs_checkpoint`);
+    fetching waits for it. `start_from_tier` starts a replica at the leader's local log start, when the
+    offsets below are remote; it returns whether that succeeded.
     """
 
     settings: NodeSettings
@@ -185,7 +185,7 @@ class FetcherPartitions:
 
     def _add_state(self, partition: FetcherPartition, changed: dict[Key, FetchState]) -> None:
         replica, lower = partition.replica, self._deps.lower_checkpoint
-        needs_checkpoint = lower is not None and replica.owes_checkpoint
+        needs_checkpoint = lower is not None and replica.needs_checkpoint
         position = None if needs_checkpoint else replica.fetch_position()
         if position is not None:
             changed[partition.key] = FetchState(position, replica.log_start_offset)

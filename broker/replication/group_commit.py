@@ -1,10 +1,10 @@
-"""Group commit: fsync in worker threads, and one of them for all who wait.
+"""Group commit: one fsync, in a thread, for all appends which wait.
 
-Appends of one turn of the event loop share a flush, and so do all that arrive while a flush of their log is
-under way: theirs is the next one. Invariants: of one replica at most one flush is under way; a flush begins
-after what it confirms was appended, and the replica hears of its end on the event loop; it runs in the
-threads of the replica's directory, so that a disk that hangs delays no other. Called by replicas
-(flush.messages), log maintenance (flush.ms, checkpoints) and the composition root.
+Appends of one turn of the event loop share a flush. Appends during a flush of their log share the next one.
+Invariants: a replica has at most one flush in progress; a flush begins after the appends which it confirms,
+and `Replica.flushed` is called on the event loop when it ends; it runs in the threads of the replica's
+directory, so a disk that hangs delays no other. Called by replicas (flush.messages), log maintenance
+(flush.ms, checkpoints) and app.py.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 
 from tierlog.base.histogram import Histogram
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_roles import Room
+from tierlog.broker.replication.replica_roles import LogDirState
 from tierlog.broker.storage.disk_threads import all_done
 from tierlog.broker.storage.log_flusher import LogClosed
 
@@ -29,51 +29,50 @@ class GroupCommit:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.seconds = Histogram(FLUSH_BOUNDS_S)
-        """How long fsyncs of logs took."""
-        self._asked: dict[Replica, Waiters] = {}  # not begun
-        self._under_way: dict[Replica, Waiters] = {}
+        """Durations of log fsyncs."""
+        self._requested: dict[Replica, Waiters] = {}  # not begun
+        self._in_progress: dict[Replica, Waiters] = {}
 
     def request(self, replica: Replica) -> None:
-        """Soon a flush begins that covers all that was appended; `Replica.flushed` hears of its end."""
-        if replica in self._asked:
+        """Begin a flush of everything appended so far, soon. `Replica.flushed` is called when it ends."""
+        if replica in self._requested:
             return
-        self._asked[replica] = []
-        if replica not in self._under_way:
-            self._loop.call_soon(self._begin, replica)  # after what the sockets of this turn bring
+        self._requested[replica] = []
+        if replica not in self._in_progress:
+            self._loop.call_soon(self._begin, replica)  # after the appends of this turn
 
     async def flush(self, replica: Replica) -> None:
-        """Returns when all that was appended before the call is durable. Raises OSError, above all
-        SyncFailed.
-        """
+        """Returns when everything appended before the call is durable. Raises OSError, in particular
+        SyncFailed."""
         await self._next_flush(replica)
 
     async def drain(self, timeout_s: float) -> None:
-        """Waits for all that was asked for so far, its failures are its askers'; a directory in which no
-        flush has ended for `timeout_s` is told that it hangs.
+        """Wait for all requested flushes, ignoring their failures. A directory in which no flush has ended
+        for `timeout_s` is marked as hanging.
         """
-        works: defaultdict[Room, Waiters] = defaultdict(list)
-        for replica in {**self._asked, **self._under_way}:
-            works[replica.room].append(self._next_flush(replica))
-        ended = await asyncio.gather(*(all_done(of_one, timeout_s) for of_one in works.values()))
-        for room, all_ended in zip(works, ended, strict=True):
-            for work in works[room]:
+        works: defaultdict[LogDirState, Waiters] = defaultdict(list)
+        for replica in {**self._requested, **self._in_progress}:
+            works[replica.log_dir].append(self._next_flush(replica))
+        ended = await asyncio.gather(*(all_done(flushes, timeout_s) for flushes in works.values()))
+        for log_dir, all_ended in zip(works, ended, strict=True):
+            for work in works[log_dir]:
                 _ = work.exception() if work.done() else work.cancel()
             if not all_ended:
-                room.mark_hung(timeout_s)
+                log_dir.mark_hung(timeout_s)
 
     def _next_flush(self, replica: Replica) -> "asyncio.Future[None]":
         self.request(replica)
         ended: asyncio.Future[None] = self._loop.create_future()
-        self._asked[replica].append(ended)
+        self._requested[replica].append(ended)
         return ended
 
     def _begin(self, replica: Replica) -> None:
-        self._under_way[replica] = self._asked.pop(replica)
-        work = self._loop.run_in_executor(replica.room.threads, _flush, replica)
+        self._in_progress[replica] = self._requested.pop(replica)
+        work = self._loop.run_in_executor(replica.log_dir.threads, _flush, replica)
         work.add_done_callback(partial(self._ended, replica))
 
     def _ended(self, replica: Replica, work: "asyncio.Future[float]") -> None:
-        waiters, failure = self._under_way.pop(replica), work.exception()
+        waiters, failure = self._in_progress.pop(replica), work.exception()
         if failure is None:
             self.seconds.observe(work.result())
         elif not isinstance(failure, LogClosed):
@@ -81,9 +80,9 @@ class GroupCommit:
         try:
             replica.flushed(failure)
         finally:
-            self._settle(replica, waiters, failure)
+            self._complete(replica, waiters, failure)
 
-    def _settle(self, replica: Replica, waiters: Waiters, failure: BaseException | None) -> None:
+    def _complete(self, replica: Replica, waiters: Waiters, failure: BaseException | None) -> None:
         for waiter in waiters:
             if waiter.done():  # cancelled
                 continue
@@ -91,16 +90,16 @@ class GroupCommit:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(failure)
-        if replica not in self._asked:
+        if replica not in self._requested:
             return
-        if self._asked[replica] or replica.wants_flush:
+        if self._requested[replica] or replica.wants_flush:
             self._begin(replica)
         else:
-            del self._asked[replica]  # the flush that has ended confirmed that too
+            del self._requested[replica]  # the flush that has ended covered it
 
 
 def _flush(replica: Replica) -> float:
-    """How many seconds it took; in a thread."""
-    begun = perf_counter()
+    """Flush in a thread; returns the duration in seconds."""
+    started = perf_counter()
     replica.flush()
-    return perf_counter() - begun
+    return perf_counter() - started

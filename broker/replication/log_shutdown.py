@@ -35,7 +35,7 @@ class LogShutdown:
         closing = {
             name: loop.run_in_executor(directory.threads, partial(replica.close, clean=clean))
             for name, replica in self.replicas.items()
-            if replica.room is directory
+            if replica.log_dir is directory
         }
         hangs = not await all_done(closing.values(), self.timeout_s)
         unclean = set(self.not_open)

@@ -47,7 +47,7 @@ class PendingLeaders:
 
     async def _lead_after_flush(self, replica: Replica) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(replica.room.threads, replica.log.flusher.wait)
+        await loop.run_in_executor(replica.log_dir.threads, replica.log.flusher.wait)
         if replica in self._waiting:
             self._waiting[replica] = False
             self._retry(replica.name)

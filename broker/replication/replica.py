@@ -1,10 +1,11 @@
-"""One partition's replica on this broker: the leader core joined to the log.
+"""Replica: one partition's replica on this broker, the leader core joined to the log.
 
-Every produce and fetch of the partition passes here. The core decides, the log writes, and listeners hear
-when the high watermark has moved or a flush has failed. Errors leave as Kafka's codes; an OSError becomes
-KAFKA_STORAGE_ERROR and leaves the log as it was. Where flush.messages asks for an fsync, the high watermark
-and the acknowledgement of acks=1 wait for it, the caller does not: see `acknowledgement`. One owner: the
-event loop; only `flush` may run in a thread. Called by the replica manager.
+Every produce and fetch of the partition passes through it. The core decides, the log writes, and listeners
+are called when the high watermark has moved or a flush has failed. Errors are Kafka's codes; an OSError
+becomes KAFKA_STORAGE_ERROR and leaves the log unchanged. If flush.messages requires an fsync, the high
+watermark and the acknowledgement of acks=1 wait for it, but `append` does not: see `acknowledgement`. One
+owner: the event loop; only `flush` may run in a thread. Owned by the replica manager; called by the handlers
+and the fetchers.
 """
 
 import random
@@ -20,7 +21,7 @@ from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, TopicPartition
 from tierlog.broker.replication.core.follower import FollowerCore
 from tierlog.broker.replication.core.leader import LeaderCore
-from tierlog.broker.replication.replica_roles import ReplicaRoles, Room
+from tierlog.broker.replication.replica_roles import LogDirState, ReplicaRoles
 from tierlog.broker.storage.core.batch_validation import (
     RecordChecks,
     first_records_are_consistent,
@@ -55,8 +56,8 @@ LATEST_OFFSET = -1
 
 
 class AppendResult(NamedTuple):
-    """Offsets of the batch (of the first copy for a retry), or -1 and an error that means: not written; but
-    KAFKA_STORAGE_ERROR: unknown. With an examination nothing is decided yet: carry it out, and append anew.
+    """Offsets of the batch (for a duplicate, of its first copy), or -1 and an error: the batch was not
+    written, or, with KAFKA_STORAGE_ERROR, that is unknown. If `validation` is set, run it and append again.
     """
 
     error: ErrorCode
@@ -66,11 +67,11 @@ class AppendResult(NamedTuple):
     log_start_offset: int
     message: str | None = None
     bad_records: tuple[InvalidRecord, ...] = ()
-    examination: BatchValidation | None = None
+    validation: BatchValidation | None = None
 
 
 class ReadResult(NamedTuple):
-    """`remote`: the offset lies below the local files and above the log start, so tiering has it."""
+    """`remote`: the offset is below the local log start, so it must be read from the remote log."""
 
     error: ErrorCode
     slice: LogSlice | None
@@ -80,11 +81,11 @@ class ReadResult(NamedTuple):
     aborted: list[tuple[int, int]]
     remote: bool = False
     diverging: EpochEnd = UNKNOWN_END
-    """For a follower: where this log stops agreeing with its own."""
+    """For a follower: where its log diverges from this one."""
 
 
 class Traffic(NamedTuple):
-    """What went in and out of partitions since they were opened."""
+    """Traffic of partitions since they were opened."""
 
     bytes_in: int
     records_in: int
@@ -97,7 +98,7 @@ class Traffic(NamedTuple):
 NO_TRAFFIC = Traffic(0, 0, 0)
 
 
-class _Always:
+class _NoLogDir:
     refusal: str | None = None
     threads: Executor | None = None
 
@@ -105,12 +106,12 @@ class _Always:
         return
 
 
-def _nobody_looks(offset: int, why: str) -> None:
+def _ignore_suspicion(offset: int, why: str) -> None:
     return
 
 
 def flush_at_once(replica: "Replica") -> None:
-    """The flusher of those who own no threads: the caller waits for the disk."""
+    """A flusher without threads: the caller waits for the disk."""
     try:
         replica.flush()
     except OSError as failure:
@@ -133,13 +134,14 @@ class Replica(ReplicaRoles):
         self.topic_id = topic_id
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
-        self.room: Room = _Always()
+        self.log_dir: LogDirState = _NoLogDir()
         self.flusher: Callable[[Replica], None] = flush_at_once
-        """Sees to it that `flush` is called, and then `flushed` on the event loop."""
-        self.suspect: Callable[[int, str], None] = _nobody_looks
-        """Told of an offset where the log may be damaged, and how that was noticed; the scrubber looks."""
+        """Arranges for a call of `flush`, and then of `flushed` on the event loop."""
+        self.suspect: Callable[[int, str], None] = _ignore_suspicion
+        """Called with an offset at which the log may be damaged, and the reason; the scrubber then checks
+        it."""
         self.failed: str | None = None
-        """Why nothing of this replica can be trusted any more (a failed fsync, or it is closed)."""
+        """Why the replica can no longer be used: a failed fsync, or it is closed."""
         self._producer_expiration_ms = producer_expiration_ms
         self._core = LeaderCore(
             broker_id,
@@ -150,11 +152,11 @@ class Replica(ReplicaRoles):
         self._follower = FollowerCore(broker_id)
         self.bytes_in = 0
         self.bytes_out = 0
-        """What was sent to consumers, from either tier; counted by the Fetch handler."""
+        """Bytes sent to consumers, from both tiers; counted by the Fetch handler."""
         self._opened_at = log.log_end_offset
         self.repairs = 0
-        """How often a damaged range of its log was put back."""
-        self._refused_end = 0  # what lies below it and is not settled was refused: its flush failed
+        """Number of damaged ranges of its log that were repaired."""
+        self._failed_end = 0  # unflushed batches which end at or below it have failed with their flush
 
     @classmethod
     def open(
@@ -176,11 +178,11 @@ class Replica(ReplicaRoles):
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         high_watermark: int = 0,
     ) -> "Replica":
-        """Opens the log in the partition's own directory; raises OSError. May run in a thread.
+        """Open the log in the partition's directory. May run in a thread. Raises OSError.
 
-        `high_watermark`: as far as it was known to be committed, if the log still reaches so far.
-        What a killed process left unsynced is synced here if flush.messages would have: a retry of it is
-        acknowledged at once.
+        `high_watermark` is the checkpointed one; the log end bounds it. Records which a killed process left
+        unflushed are flushed here if flush.messages requires it, since a retry of them is acknowledged at
+        once.
         """
         log = PartitionLog.open(
             directory,
@@ -200,7 +202,7 @@ class Replica(ReplicaRoles):
             replica.flush()
         return replica
 
-    # -- where it stands --
+    # -- state --
 
     @property
     def config(self) -> TopicConfig:
@@ -215,8 +217,8 @@ class Replica(ReplicaRoles):
         return self.log.log_end_offset
 
     @property
-    def settled_offset(self) -> int:
-        """Everything below it is on this broker as durable as flush.messages asks: what acks=1 waits for."""
+    def flushed_offset(self) -> int:
+        """Everything below it is as durable here as flush.messages requires: acks=1 waits for it."""
         return self._core.log_end_offset
 
     @property
@@ -238,7 +240,7 @@ class Replica(ReplicaRoles):
     def update_config(self, config: TopicConfig) -> None:
         self.log.update_config(config)
         if self._core.set_min_in_sync(config.min_insync_replicas):
-            self._moved()
+            self._on_high_watermark_moved()
 
     # -- produce --
 
@@ -250,13 +252,14 @@ class Replica(ReplicaRoles):
         acks: int = -1,
         from_client: bool = True,
         at_once: bool = True,
-        examined: ValidationResult | None = None,
+        validated: ValidationResult | None = None,
     ) -> AppendResult:
-        """Appends one batch, in place: offset and epoch are written into `records`, which must be writable.
+        """Append one batch in place: offset and epoch are written into `records`, which must be writable.
 
-        `from_client=False` is for coordinators, whose batches are built here: only CRC and leadership are
-        checked. Unless `at_once`, a batch whose records take long to look at comes back unwritten, with the
-        examination that it needs; what that found is given back as `examined`, and all else judged anew.
+        `from_client=False` is for coordinators, which build their batches here: only the CRC and leadership
+        are checked. Unless `at_once`, a batch whose records take long to validate is not written; the result
+        has the validation to run. Then call again with its result as `validated`; everything else is checked
+        again.
         """
         config = self.log.config
         if self.failed is not None:
@@ -277,24 +280,27 @@ class Replica(ReplicaRoles):
         if verdict is not None:
             return self._answer(verdict)
         try:
-            walks = from_client and (examined is not None or self._must_walk(records, header, now_ms))
+            must_validate = from_client and (
+                validated is not None or self._must_validate_records(records, header, now_ms)
+            )
         except RecordsError as error:
             return self._refuse(refusal(error))
-        if walks or stored_codec(header, config) is not header.codec:
-            if examined is None or examined.config != config:
-                examination = BatchValidation(records, header, config, now_ms)
-                if not (at_once or examination.fits_one_turn()):
+        if must_validate or stored_codec(header, config) is not header.codec:
+            if validated is None or validated.config != config:
+                validation = BatchValidation(records, header, config, now_ms)
+                if not (at_once or validation.fits_one_turn()):
                     return AppendResult(
-                        ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, examination=examination
+                        ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, validation=validation
                     )
-                examined = examination.at_once()
-            verdict, records, header = examined.refused, examined.records, examined.header
+                validated = validation.at_once()
+            verdict, records, header = validated.refused, validated.records, validated.header
         if verdict is not None:
             return self._answer(verdict)
         return self._write(records, header, now_ms)
 
-    def _must_walk(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
-        """Whether header and first records of a client's batch do not tell enough. Raises RecordsError."""
+    def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        """Whether the header and the first records of a client's batch are not enough to validate it. Raises
+        RecordsError."""
         config = self.log.config
         if required_checks(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
             return True
@@ -303,8 +309,8 @@ class Replica(ReplicaRoles):
 
     def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
-        if self.room.refusal is not None:
-            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal))
+        if self.log_dir.refusal is not None:
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.log_dir.refusal))
         config = log.config
         base_offset, append_time = log.log_end_offset, -1
         if config.message_timestamp_type == "LogAppendTime":
@@ -315,41 +321,42 @@ class Replica(ReplicaRoles):
             log.append(records, header, base_offset, core.leader_epoch, now_ms)
         except OSError as error:
             return self._refuse(self._storage_error(error.strerror))
-        self._settle()
-        if self._refused_end > base_offset:
+        self._after_append()
+        if self._failed_end > base_offset:
             return self._refuse(self._storage_error(self.failed))
         self.bytes_in += len(records)
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
-    def _settle(self, moved: bool = False) -> None:
-        """After an append: fsync if flush.messages wants it, and only then the high watermark. `moved`: that
-        has moved already, and nobody was told.
+    def _after_append(self, moved: bool = False) -> None:
+        """Request an fsync if flush.messages requires it, and otherwise advance the high watermark. `moved`:
+        it has already advanced, and the listeners must still be called.
         """
         if self.wants_flush:
-            self._refused_end = 0
+            self._failed_end = 0
             self.flusher(self)
             if self._core.followers:
-                self._tell()  # they fetch it, and sync it, while it is synced here
+                self._notify()  # followers fetch and flush the batch during the flush here
             if moved:
-                self._moved()
+                self._on_high_watermark_moved()
         else:
-            self._settled(self.log.log_end_offset, moved)
+            self._on_flushed(self.log.log_end_offset, moved)
 
-    def _settled(self, end_offset: int, moved: bool = False) -> None:
+    def _on_flushed(self, end_offset: int, moved: bool = False) -> None:
         if self._core.appended(end_offset) or moved:
             self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self._tell()
+        self._notify()
 
     def _answer(self, verdict: Duplicate | Rejection) -> AppendResult:
         if isinstance(verdict, Rejection):
-            if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.room.refusal is not None:
-                # The batch before it found no room, and will be sent again. For librdkafka a gap is a loss of
-                # its sequences: it begins a new epoch, in which it doubles what it had in flight elsewhere.
-                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.room.refusal)
+            if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.log_dir.refusal is not None:
+                # The previous batch was refused for the full disk, and will be retried. librdkafka takes a
+                # gap for a loss of its sequences: it starts a new epoch, and duplicates what it had in flight
+                # elsewhere.
+                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.log_dir.refusal)
             return self._refuse(verdict)
         if self.log.log_end_offset > self._core.log_end_offset:
-            self._settle()  # the first copy was written, and its flush is under way or has failed
+            self._after_append()  # the first copy was written, and its flush is in progress or has failed
             if self.acknowledgement(verdict.last_offset + 1, 1):
                 return self._refuse(self._storage_error(self.failed))
         by_log = self.log.config.message_timestamp_type == "LogAppendTime"
@@ -377,8 +384,8 @@ class Replica(ReplicaRoles):
         min_one: bool = True,
         max_offset: int | None = None,
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` up to the high watermark (last stable offset if
-        `committed_only`), and not above `max_offset`."""
+        """Read complete batches from the one with `offset` up to the high watermark (with `committed_only`,
+        the last stable offset), and at most up to `max_offset`."""
         log = self.log
         if self.failed is not None:
             return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
@@ -416,13 +423,16 @@ class Replica(ReplicaRoles):
     def read_for_follower(
         self, offset: int, max_bytes: int, *, last_fetched_epoch: int = NO_EPOCH, min_one: bool = True
     ) -> ReadResult:
-        """As `read`, up to the log end, for a replica whose last record before `offset` is of that epoch. It
-        gets nothing, but `diverging`, where this log does not agree (KIP-595), and 109 where it is remote.
-        What is committed may have been on the disk for long, so all headers of it are checked: a follower
-        cannot tell a wrong base offset from a gap of compaction, nor a wrong leader epoch from the right one.
+        """As `read`, up to the log end, for a follower whose last record before `offset` has that leader
+        epoch.
+
+        If the logs diverge, the result has no records but `diverging` (KIP-595). If the offset is remote, it
+        is OFFSET_MOVED_TO_TIERED_STORAGE. All headers of committed batches are checked, as they may have been
+        on the disk for long: a follower cannot tell a wrong base offset from a gap of compaction, nor a wrong
+        leader epoch from the right one.
         """
         log = self.log
-        if not self.leads:
+        if not self.is_leader:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self.failed is None else ErrorCode.KAFKA_STORAGE_ERROR
             return self._read_result(error, None)
         if offset < log.log_start_offset:
@@ -448,12 +458,12 @@ class Replica(ReplicaRoles):
         return self._read_result(ErrorCode.NONE, found)
 
     def offset_for_timestamp(self, timestamp: int, *, committed_only: bool = False) -> TimestampSearch:
-        """Finds the first local record at or after a timestamp that a consumer may see."""
+        """Find the first local record at or after a timestamp which a consumer may read."""
         end = self.last_stable_offset if committed_only else self._core.high_watermark
         return self.log.offset_for_timestamp(timestamp, end)
 
     def max_timestamp(self) -> TimestampSearch:
-        """Finds the local record with the largest timestamp (ListOffsets -3)."""
+        """Find the local record with the largest timestamp (ListOffsets -3)."""
         return self.log.max_timestamp()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
@@ -466,7 +476,8 @@ class Replica(ReplicaRoles):
     # -- retention and tiering --
 
     def delete_records(self, offset: int) -> ErrorCode | int:
-        """Moves the log start (-1: to the high watermark); the new low watermark, or OFFSET_OUT_OF_RANGE."""
+        """Raise the log start (-1: to the high watermark). Returns the new log start, or
+        OFFSET_OUT_OF_RANGE."""
         target = self.high_watermark if offset == LATEST_OFFSET else offset
         if not 0 <= target <= self.high_watermark:
             return ErrorCode.OFFSET_OUT_OF_RANGE
@@ -475,7 +486,7 @@ class Replica(ReplicaRoles):
 
     def raise_log_start(self, offset: int) -> None:
         if self.log.raise_log_start(min(offset, self.high_watermark)):
-            self._moved()
+            self._on_high_watermark_moved()
 
     def maybe_roll(self, now_ms: int) -> bool:
         return self.log.maybe_roll(now_ms)
@@ -484,30 +495,31 @@ class Replica(ReplicaRoles):
         return self.log.roll(now_ms)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Deletes what retention.ms, retention.bytes and the log start allow; returns how many segments."""
+        """Delete the segments which retention.ms, retention.bytes and the log start allow; returns their
+        number."""
         log = self.log
         count = count_expired(log.segments, log.config, log.log_start_offset, self.high_watermark, now_ms)
         if count == len(log.segments):
             try:
                 log.roll(now_ms)
             except OSError:
-                count -= 1  # no room for another: it comes with the deletion of those before
+                count -= 1  # no space for a new segment before the older ones are deleted
         if not count:
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
     def expire_producers(self, monotonic_ms: int, expiration_ms: int | None = None) -> int:
-        """Forgets producers that wrote nothing for so long; by default, for what producer.id.expiration.ms
-        was when the log was opened. Returns how many. To be called again and again: idle time is what passes
-        between two calls."""
+        """Remove producers that wrote nothing for `expiration_ms` (default: producer.id.expiration.ms when
+        the log was opened). Returns their number. Idle time is counted between calls, so call this
+        periodically."""
         after_ms = self._producer_expiration_ms if expiration_ms is None else expiration_ms
         return self.log.producers.expire(monotonic_ms, after_ms)
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
-        """Drops rolled segments that end at or below an offset; the local start rises first."""
+        """Delete rolled segments which end at or below an offset; the local log start is raised first."""
         count = self.log.delete_local_before(offset, now_ms)
         if count:
-            self._moved()
+            self._on_high_watermark_moved()
         return count
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
@@ -523,7 +535,7 @@ class Replica(ReplicaRoles):
         return self.log.recovery_point
 
     def must_flush(self, now_ms: int) -> bool:
-        """Whether flush.ms has passed over records that are not yet durable."""
+        """Whether records have been unflushed for flush.ms."""
         return self.log.must_flush(now_ms)
 
     @property
@@ -533,9 +545,8 @@ class Replica(ReplicaRoles):
         return log.log_end_offset - log.recovery_point >= log.config.flush_messages
 
     def flush(self) -> int:
-        """fsync; returns the recovery point. Raises OSError; after SyncFailed the replica has failed for
-        good.
-        """
+        """fsync the log; returns the recovery point. Raises OSError. After SyncFailed the replica has
+        failed."""
         try:
             return self.log.flush()
         except SyncFailed as error:
@@ -543,23 +554,24 @@ class Replica(ReplicaRoles):
             raise
 
     def flushed(self, failure: BaseException | None = None) -> None:
-        """A flush has ended; on the event loop. What it confirmed is settled; if it failed, all that waits is
-        refused, and a retry asks for the next one.
+        """A flush has ended. Called on the event loop. If it failed, all waiting appends fail, and a retry
+        requests the next flush.
         """
         if failure is not None:
-            self._refused_end = self.log.log_end_offset
-            self._tell()
+            self._failed_end = self.log.log_end_offset
+            self._notify()
         elif self.failed is None:
             end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
-            self._settled(max(end, self._core.log_end_offset))
+            self._on_flushed(max(end, self._core.log_end_offset))
 
     def repaired(self) -> None:
         """A damaged range of its log is served again."""
         self.repairs += 1
-        self._tell()
+        self._notify()
 
     def close(self, *, clean: bool) -> None:
-        """From here on every call answers 56. Raises OSError if the log cannot be made clean."""
+        """Close the log; every later call returns KAFKA_STORAGE_ERROR. Raises OSError if a clean close
+        fails."""
         self.listeners.clear()
         self.failed = self.failed or f"{self.name} is closed"
         self.log.close(clean=clean)
@@ -568,10 +580,10 @@ class Replica(ReplicaRoles):
         self.log.check()
         self._core.check()
 
-    def _moved(self) -> None:
+    def _on_high_watermark_moved(self) -> None:
         self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self.listeners:
             listener(self)

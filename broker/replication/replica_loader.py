@@ -92,7 +92,7 @@ class ReplicaLoader:
             producer_expiration_ms=self._settings.producer_id_expiration_ms,
             high_watermark=known.high_watermarks.get(name, 0),
         )
-        replica.room = directory
+        replica.log_dir = directory
         if topic.partitions[name.partition].leader == self._settings.node_id:
             self.skip_remote(image, replica)
         truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments

@@ -126,7 +126,7 @@ class ReplicaManager:
         return self._all.get(replica.name) is replica
 
     def replicas_in(self, directory: LogDirectory) -> list[Replica]:
-        return [replica for replica in self._all.values() if replica.room is directory]
+        return [replica for replica in self._all.values() if replica.log_dir is directory]
 
     def is_offline(self, name: TopicPartition) -> bool:
         """Whether the partition has a replica here which is not open, or whose log or directory has
@@ -500,7 +500,7 @@ class ReplicaManager:
         replica.listeners.append(self._on_replica_change)
         replica.flusher = self._flusher
         replica.suspect = partial(self._on_suspicion, replica)
-        if replica.owes_checkpoint:  # a power failure has lost the log's end
+        if replica.needs_checkpoint:  # a power failure has lost the log's end
             self.checkpoints.lower(replica)
 
     def _on_replica_change(self, replica: Replica) -> None:

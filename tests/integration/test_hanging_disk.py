@@ -84,7 +84,7 @@ async def settled(replica: Replica) -> None:
     """Until all that was appended is durable, as an acknowledgement waits for it."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
-    while replica.settled_offset < replica.log_end_offset:
+    while replica.flushed_offset < replica.log_end_offset:
         await changed.wait()
         changed.clear()
 
@@ -121,7 +121,7 @@ async def test_the_other_directory_is_flushed_and_checkpointed(node: Node) -> No
     while not rows.items() <= read_offsets(node.disk, path).items():
         await asyncio.wait_for(node.disk.renamed.wait(), 30)
         node.disk.renamed.clear()
-    assert all(replica.settled_offset == 0 for replica in node.replicas(node.a))
+    assert all(replica.flushed_offset == 0 for replica in node.replicas(node.a))
 
 
 async def test_a_stop_leaves_it_behind_without_a_clean_end(node: Node) -> None:

@@ -71,8 +71,8 @@ class Broker:
     proposals: int = 0
 
     @property
-    def leads(self) -> bool:
-        return self.replica is not None and self.replica.leads
+    def is_leader(self) -> bool:
+        return self.replica is not None and self.replica.is_leader
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Partition(RuleBasedStateMachine):
     @rule(number=brokers, count=st.integers(1, 3), acks=st.sampled_from([ALL, ALL, LEADER]))
     def produce(self, number: int, count: int, acks: int) -> None:
         replica = self.brokers[number].replica
-        if replica is None or not replica.leads:
+        if replica is None or not replica.is_leader:
             return
         values = tuple(b"%d" % (self.written + n) for n in range(count))
         self.written += count
@@ -202,10 +202,10 @@ class Partition(RuleBasedStateMachine):
         elif acks == ALL:
             self.waiting.append(Sent(replica, result.base_offset, values, replica.leader_epoch))
 
-    @precondition(lambda self: any(broker.leads for broker in self.brokers.values()))
+    @precondition(lambda self: any(broker.is_leader for broker in self.brokers.values()))
     @rule(count=st.integers(1, 3), pick=picks)
     def produce_to_a_leader(self, count: int, pick: int) -> None:
-        leaders = [number for number, broker in self.brokers.items() if broker.leads]
+        leaders = [number for number, broker in self.brokers.items() if broker.is_leader]
         self.produce(leaders[pick % len(leaders)], count, ALL)
 
     # -- fetches --
@@ -223,7 +223,7 @@ class Partition(RuleBasedStateMachine):
         if replica is None:
             return None
         asked = request.asked
-        if asked.leader_epoch != replica.leader_epoch or not replica.leads:
+        if asked.leader_epoch != replica.leader_epoch or not replica.is_leader:
             return Answer(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
         if not replica.knows_follower(request.follower, request.epoch):
             return Answer(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
@@ -308,11 +308,11 @@ class Partition(RuleBasedStateMachine):
         if self.brokers[proposed.broker].replica is not proposed.replica:
             return
         if answered:
-            proposed.replica.isr_answered(
+            proposed.replica.on_isr_response(
                 proposed.proposal, error, view.leader_epoch, view.partition_epoch, view.in_sync
             )
         else:
-            proposed.replica.isr_failed(proposed.proposal)
+            proposed.replica.on_isr_failure(proposed.proposal)
 
     @rule(number=brokers, answered=st.booleans())
     def alter(self, number: int, answered: bool) -> None:
@@ -327,7 +327,7 @@ class Partition(RuleBasedStateMachine):
         if proposed is not None:
             self.proposed.append(proposed)
             if given_up:
-                proposed.replica.isr_failed(proposed.proposal)
+                proposed.replica.on_isr_failure(proposed.proposal)
 
     @precondition(lambda self: self.proposed)
     @rule(pick=picks, answered=st.booleans())
@@ -433,7 +433,7 @@ class Partition(RuleBasedStateMachine):
     @rule(number=brokers, below=st.integers(0, 3))
     def delete_records(self, number: int, below: int) -> None:
         replica = self.brokers[number].replica
-        if replica is None or not replica.leads:
+        if replica is None or not replica.is_leader:
             return
         target = max(replica.log_start_offset, replica.high_watermark - below)
         assert replica.delete_records(target) == target
@@ -501,7 +501,7 @@ class Partition(RuleBasedStateMachine):
                 ends = {other: known.end_offset for other, known in replica.followers.items()}
                 role = (
                     f"leads {sorted(replica.in_sync)} {ends}"
-                    if replica.leads
+                    if replica.is_leader
                     else f"follows {replica.leader}"
                 )
                 offsets = f"{replica.log_start_offset}..{replica.high_watermark}..{replica.log_end_offset}"
@@ -524,7 +524,11 @@ class Partition(RuleBasedStateMachine):
         if self.controller.view.leader == NOBODY:
             return
         leader = self.brokers[self.controller.view.leader].replica
-        if leader is not None and leader.leads and leader.leader_epoch == self.controller.view.leader_epoch:
+        if (
+            leader is not None
+            and leader.is_leader
+            and leader.leader_epoch == self.controller.view.leader_epoch
+        ):
             assert {*self.controller.view.in_sync} <= leader._core.maximal_in_sync
 
 

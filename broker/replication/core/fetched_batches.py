@@ -1,4 +1,4 @@
-"""What a follower checks of what it fetched, before any of it is written."""
+"""Fetched batches: the checks of a follower before it appends what it fetched."""
 
 from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_batch, read_header
 from tierlog.records.errors import RecordsError, RecordsFault
@@ -7,15 +7,15 @@ from tierlog.records.errors import RecordsError, RecordsFault
 def check_replicated(
     records: memoryview, from_offset: int, last_epoch: int, leader_epoch: int
 ) -> list[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch before the first that cannot be right; one that is cut at the
-    end is left out. Raises RecordsError if none is left.
+    """Returns position and header of each valid batch, up to the first invalid or incomplete one. Raises
+    RecordsError if there is none.
 
-    CRC and counts of each; offsets and epochs, which the CRC does not cover, may not go back, and no epoch
-    may be above the leader's. Where they go back, the batch before may be the wrong one, and is left out too.
-    `from_offset`: the first batch ends above it; the log decides whether it may also begin below it.
-    `last_epoch`: of the last record at hand.
+    Checks each batch's CRC and counts. Offsets and leader epochs, which the CRC does not cover, must not
+    decrease, and no epoch may exceed the leader's. Where they decrease, the batch before may be the invalid
+    one, so it is left out too. The first batch must end above `from_offset`; the log decides whether it may
+    begin below it. `last_epoch` is the leader epoch of the follower's last record.
     """
-    found: list[tuple[int, BatchHeader]] = []
+    valid: list[tuple[int, BatchHeader]] = []
     at = 0
     try:
         while at + HEADER_SIZE <= len(records):
@@ -23,19 +23,19 @@ def check_replicated(
             if length >= HEADER_SIZE - LOG_OVERHEAD and at + length + LOG_OVERHEAD > len(records):
                 break
             header = check_batch(records, at)
-            _check_follows(header, found[-1][1] if found else None, from_offset, last_epoch, leader_epoch)
-            found.append((at, header))
+            _check_order(header, valid[-1][1] if valid else None, from_offset, last_epoch, leader_epoch)
+            valid.append((at, header))
             at += header.size
     except RecordsError:
-        if len(found) < 2:
+        if len(valid) < 2:
             raise
-        return found[:-1]
-    if not found:
-        raise RecordsError(RecordsFault.CORRUPT, f"{len(records)} bytes hold no whole batch")
-    return found
+        return valid[:-1]
+    if not valid:
+        raise RecordsError(RecordsFault.CORRUPT, f"{len(records)} bytes hold no complete batch")
+    return valid
 
 
-def _check_follows(
+def _check_order(
     header: BatchHeader, before: BatchHeader | None, from_offset: int, last_epoch: int, leader_epoch: int
 ) -> None:
     expected = from_offset if before is None else before.next_offset
@@ -47,5 +47,5 @@ def _check_follows(
     if not last_epoch <= header.leader_epoch <= leader_epoch:
         raise RecordsError(
             RecordsFault.CORRUPT,
-            f"a batch of epoch {header.leader_epoch} after {last_epoch}, the leader has {leader_epoch}",
+            f"a batch of leader epoch {header.leader_epoch} after {last_epoch}, in epoch {leader_epoch}",
         )

@@ -1,11 +1,12 @@
-"""The follower of one partition: where it fetches next, and what to do with the answer.
+"""Follower core: decides what one follower fetches next, and what a fetch response means.
 
-A fetch says the epoch of the last record at hand; where the leader's log does not agree up to there, the
-answer says where that epoch, or the one before it that the leader knows, ends. The follower cuts there, and
-asks again, until both agree (KIP-595 in the Fetch API, with the rule of KIP-279 for epochs that only one of
-them knows). Never is it cut by the high watermark: that lags behind what is committed (KIP-101).
+A fetch names the leader epoch of the follower's last record. If the leader's log diverges below that, the
+response says where this epoch, or the largest smaller epoch that the leader knows, ends. The follower
+truncates there and fetches again, until both logs agree (KIP-595, with the rule of KIP-279 for epochs that
+only one of them knows). It never truncates at its high watermark, which may be below the committed offset
+(KIP-101).
 
-Only the answer to the very position that the log is still at counts: one that comes late or twice is stale.
+A response counts only if the log is still at the position that was fetched; a late or repeated one is stale.
 Called by the replica.
 """
 
@@ -20,8 +21,8 @@ NO_LEADER = -1
 
 
 class FetchPosition(NamedTuple):
-    """What a fetch asks for: records from `offset` on, of the leader of `leader_epoch`, if its log agrees
-    with this one's last record, which is of `last_fetched_epoch` (-1: there is none).
+    """Where a follower fetches: from `offset`, in `leader_epoch`. `last_fetched_epoch` is the leader epoch of
+    its last record (-1: none).
     """
 
     offset: int
@@ -30,8 +31,8 @@ class FetchPosition(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A leader's answer for one partition, without its records. `diverging`: where the leader's log stops
-    agreeing, UNKNOWN_END if it does agree.
+    """A leader's response for one partition, without the records. `diverging`: where the leader's log
+    diverges, UNKNOWN_END if the logs agree.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -42,27 +43,27 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The logs agree: append what came, if anything, and take the leader's high watermark and log start."""
+    """The logs agree: append the records, if any, and take over the leader's high watermark and log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log there, then fetch again: the logs may still not agree."""
+    """Truncate the log at `offset`, then fetch again: the logs may still diverge."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Nothing here is of use: begin anew at an offset, the leader's log start."""
+    """Truncate the log fully and start at the leader's log start offset."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StartFromTier:
-    """What comes next is remote: ask the leader for its first local offset (ListOffsets -4), take leader
-    epochs and producers as of there from the remote tier, and begin anew at it (KIP-405).
+    """The next records are remote. Get the leader's local log start (ListOffsets -4), restore leader epochs
+    and producer state as of there from the remote tier, and start at it (KIP-405).
     """
 
     log_start_offset: int
@@ -70,14 +71,15 @@ class StartFromTier:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Later: the leader cannot answer now, or one of both has not heard of the other's leader epoch yet."""
+    """Fetch again later: the leader cannot serve now, or one of the two does not know the other's epoch
+    yet."""
 
     error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The answer is not to what the log would ask now: nothing in it may be used."""
+    """The log is no longer at the position that was fetched: ignore the response."""
 
 
 Step = Append | Truncate | StartAt | StartFromTier | Retry | Stale
@@ -86,7 +88,7 @@ APPEND, STALE = Append(), Stale()
 
 
 class Log(Protocol):
-    """What a follower looks at in its log; `epochs` has no entry at the log end or above."""
+    """The follower's log. `epochs` has no entry at the log end or above."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -107,13 +109,12 @@ class FollowerCore:
         self.leader_epoch: int = NO_EPOCH
 
     @property
-    def follows(self) -> bool:
+    def is_follower(self) -> bool:
         return self.leader != NO_LEADER
 
     def follow(self, leader: int, leader_epoch: int) -> bool:
-        """Another leader, or none (-1), or the same in a new epoch. False if that is older than what it
-        knows.
-        """
+        """Set the leader (-1: none) and its epoch. Returns False if the epoch is older than the current
+        one."""
         if leader_epoch < self.leader_epoch:
             return False
         self.leader, self.leader_epoch = leader, leader_epoch
@@ -125,44 +126,46 @@ class FollowerCore:
         last_epoch = NO_EPOCH if latest is None or _is_empty(log) else latest.epoch
         return FetchPosition(log.log_end_offset, last_epoch, self.leader_epoch)
 
-    def on_fetched(self, asked: FetchPosition, answer: Fetched, log: Log) -> Step:
-        """What to do with the answer to a fetch of `asked`; changes nothing."""
-        if not self.follows or asked != self.position(log):
+    def on_fetched(self, requested: FetchPosition, fetched: Fetched, log: Log) -> Step:
+        """What to do with the response to a fetch of `requested`. Changes nothing."""
+        if not self.is_follower or requested != self.position(log):
             return STALE
-        if answer.error == ErrorCode.NONE:
-            return APPEND if answer.diverging == UNKNOWN_END else _agree(answer, asked, log)
-        if answer.error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
-            return StartFromTier(answer.log_start_offset)
-        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return _begin_anew(answer, asked)
-        return Retry(answer.error)
+        if fetched.error == ErrorCode.NONE:
+            return APPEND if fetched.diverging == UNKNOWN_END else _truncation(fetched, requested, log)
+        if fetched.error == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+            return StartFromTier(fetched.log_start_offset)
+        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return _start_in_leader_log(fetched, requested)
+        return Retry(fetched.error)
 
 
-def _agree(answer: Fetched, asked: FetchPosition, log: Log) -> Step:
-    """Where to cut: where the leader's epoch ends in the shorter of both logs. If the follower does not know
-    that epoch, where the one before it ends here, and the leader will be asked about that one.
+def _truncation(fetched: Fetched, requested: FetchPosition, log: Log) -> Step:
+    """Truncate where the leader's epoch ends in the shorter of both logs. If the follower does not know that
+    epoch, truncate at the end of the largest smaller one; the next fetch names that.
     """
-    theirs = answer.diverging
-    own = log.epochs.end_offset_for(theirs.epoch, log.log_end_offset)
-    if own.epoch == NO_EPOCH or own.epoch == theirs.epoch:
-        target = theirs.end_offset if own.epoch == NO_EPOCH else min(own.end_offset, theirs.end_offset)
+    leader = fetched.diverging
+    own = log.epochs.end_offset_for(leader.epoch, log.log_end_offset)
+    if own.epoch == NO_EPOCH or own.epoch == leader.epoch:
+        target = leader.end_offset if own.epoch == NO_EPOCH else min(own.end_offset, leader.end_offset)
     else:
         target = own.end_offset
-    if target < 0 or target >= asked.offset:
-        return Retry(ErrorCode.FENCED_LEADER_EPOCH)  # nonsense: no cut would bring the logs nearer
+    if target < 0 or target >= requested.offset:
+        return Retry(ErrorCode.FENCED_LEADER_EPOCH)  # an invalid response: no truncation makes the logs agree
     if target < log.local_log_start_offset:
-        # Not even what was deleted here, or is remote, agrees: after an unclean election alone. It is fetched
-        # again, as far as the leader has it.
-        return StartAt(max(answer.log_start_offset, 0))
+        # Only after an unclean election: the logs diverge below the local log start. Fetch from the leader's
+        # log start on.
+        return StartAt(max(fetched.log_start_offset, 0))
     return Truncate(target)
 
 
-def _begin_anew(answer: Fetched, asked: FetchPosition) -> Step:
-    """The leader has nothing there: its log begins later, or it ends before an empty one that begins here."""
-    start = answer.log_start_offset
-    if start > asked.offset or (asked.last_fetched_epoch == NO_EPOCH and 0 <= start < asked.offset):
+def _start_in_leader_log(fetched: Fetched, requested: FetchPosition) -> Step:
+    """The offset is below the leader's log start, or above its log end while the follower's log is empty."""
+    start = fetched.log_start_offset
+    if start > requested.offset or (
+        requested.last_fetched_epoch == NO_EPOCH and 0 <= start < requested.offset
+    ):
         return StartAt(start)
-    return Retry(answer.error)
+    return Retry(fetched.error)
 
 
 def _is_empty(log: Log) -> bool:

@@ -1,10 +1,9 @@
-"""Who follows the leader of one partition, and which of them count: lag by time, and the in-sync set of
-KIP-497.
+"""In-sync set: what a leader knows of its followers, and the in-sync set of KIP-497.
 
-The in-sync set is the controller's to change; the leader proposes. While a proposal is out nobody knows which
-set counts, so both do: `maximal` is what the high watermark waits for. A proposal without an answer stays in
-doubt, since it may yet be carried out, until the partition epoch has moved. Called by the leader core; times
-are monotonic milliseconds.
+The leader proposes an in-sync set, and the controller decides. While a proposal is pending, either set may be
+the current one, so the high watermark waits for both: the `maximal` set. A proposal without a response stays
+uncertain, since the controller may still apply it, until the partition epoch has increased. Called by the
+leader core; times are monotonic milliseconds.
 """
 
 from collections.abc import Collection
@@ -13,14 +12,15 @@ from typing import NamedTuple
 from tierlog.base.types import NO_OFFSET
 
 NO_BROKER_EPOCH = -1
-"""Of a broker that has not fetched in this leader epoch. The controller does not compare it (KIP-903)."""
+"""The broker has not fetched in this leader epoch; the controller then does not check it (KIP-903)."""
 
 NEVER_MS = -(1 << 62)
 
 
 class IsrProposal(NamedTuple):
-    """What AlterPartition carries: valid for that leader epoch and partition epoch alone. `in_sync`: broker
-    ids, growing, with the epoch that each fetched with; -1 for the leader's own, which the caller knows.
+    """A proposal for AlterPartition, valid for this leader epoch and partition epoch only. `in_sync`:
+    ascending broker ids, each with the broker epoch of its last fetch; -1 for the leader, whose epoch the
+    caller knows.
     """
 
     leader_epoch: int
@@ -33,33 +33,33 @@ class IsrProposal(NamedTuple):
 
 
 class Follower:
-    """What the leader knows of one other replica in this leader epoch.
+    """What the leader knows of one follower in this leader epoch.
 
-    It is caught up at a moment when it has all that the leader had then. A fetch proves that for the moment
-    of the fetch before, if its offset has reached the log end that the leader had there: a follower that is
-    always one fetch behind a busy leader does not lag (KIP-16).
+    A fetch proves that the follower had caught up at the time of the previous fetch, if its offset has
+    reached the log end which the leader had then. So a follower that is always one fetch behind a busy leader
+    does not lag (KIP-16).
     """
 
     __slots__ = (
         "_fetched_ms",
         "_leader_end_then",
-        "asked_again",
         "broker_epoch",
         "broker_id",
         "caught_up_ms",
         "end_offset",
         "log_start_offset",
+        "repeated_fetches",
     )
 
     def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.broker_epoch = NO_BROKER_EPOCH
         self.end_offset: int = NO_OFFSET
-        """It has everything below, as durable as its flush.messages asks; -1: not known yet."""
+        """It has everything below, as durable as its flush.messages requires. -1: unknown."""
         self.log_start_offset = 0
-        """As its last fetch reported it."""
-        self.asked_again = 0
-        """How often in a row it came back for what was there for it the time before: it cannot take it."""
+        """As of its last fetch."""
+        self.repeated_fetches = 0
+        """Consecutive fetches of an offset that it was given records for: it cannot append them."""
         self.caught_up_ms = caught_up_ms
         self._fetched_ms = NEVER_MS
         self._leader_end_then = 1 << 62
@@ -67,17 +67,17 @@ class Follower:
     def fetched(
         self, broker_epoch: int, offset: int, leader_end: int, now_ms: int, log_start_offset: int = 0
     ) -> bool:
-        """Takes a fetch; False if it comes from a process that has been replaced since (KIP-903).
+        """Record a fetch. Returns False if it is from an earlier process of that broker (KIP-903).
 
-        One that started anew may have lost what the one before it had.
+        A new process may have lost records of the previous one.
         """
         if broker_epoch < self.broker_epoch:
             return False
         if broker_epoch > self.broker_epoch:
             self.broker_epoch = broker_epoch
             self._fetched_ms, self._leader_end_then = NEVER_MS, 1 << 62
-        again = offset == self.end_offset and offset < self._leader_end_then <= leader_end
-        self.asked_again = self.asked_again + 1 if again else 0
+        is_repeated = offset == self.end_offset and offset < self._leader_end_then <= leader_end
+        self.repeated_fetches = self.repeated_fetches + 1 if is_repeated else 0
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self._leader_end_then:
@@ -87,44 +87,45 @@ class Follower:
         return True
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
-        """Nothing is missing now, or nothing was at some moment in the last `lag_max_ms`."""
+        """Whether it had everything at some moment of the last `lag_max_ms`."""
         return self.end_offset >= leader_end or now_ms - self.caught_up_ms <= lag_max_ms
 
 
 class InSyncSet:
-    """The committed set, and those that may be committed without this leader knowing it yet."""
+    """The committed in-sync set, and the sets which the controller may have committed since."""
 
-    __slots__ = ("committed", "doubtful", "maximal", "partition_epoch", "proposed")
+    __slots__ = ("committed", "maximal", "partition_epoch", "proposed", "uncertain")
 
     def __init__(self) -> None:
         self.partition_epoch = -1
         self.committed: frozenset[int] = frozenset()
         self.proposed: frozenset[int] | None = None
-        """Of the proposal that is out."""
-        self.doubtful: frozenset[int] = frozenset()
-        """Of proposals whose outcome is unknown."""
+        """The set of the pending proposal."""
+        self.uncertain: frozenset[int] = frozenset()
+        """Members of proposals whose outcome is unknown."""
         self.maximal: frozenset[int] = frozenset()
+        """All replicas which may be in sync: the high watermark waits for them."""
 
     def commit(self, partition_epoch: int, in_sync: Collection[int]) -> None:
-        """The controller's word. A higher partition epoch settles all proposals made under lower ones."""
+        """Set the controller's in-sync set. A higher partition epoch ends all proposals of lower ones."""
         if partition_epoch > self.partition_epoch:
-            self.proposed, self.doubtful = None, frozenset()
+            self.proposed, self.uncertain = None, frozenset()
         self.partition_epoch, self.committed = partition_epoch, frozenset(in_sync)
-        self._changed()
+        self._update_maximal()
 
     def propose(self, in_sync: frozenset[int]) -> None:
         self.proposed = in_sync
-        self._changed()
+        self._update_maximal()
 
     def withdraw(self) -> None:
-        """The proposal that was out is not and will not be carried out."""
+        """The controller has not applied the pending proposal, and never will."""
         self.proposed = None
-        self._changed()
+        self._update_maximal()
 
-    def doubt(self) -> None:
-        """Nobody knows whether it was carried out, or will be."""
+    def mark_uncertain(self) -> None:
+        """The outcome of the pending proposal is unknown."""
         if self.proposed is not None:
-            self.doubtful, self.proposed = self.doubtful | self.proposed, None
+            self.uncertain, self.proposed = self.uncertain | self.proposed, None
 
-    def _changed(self) -> None:
-        self.maximal = self.committed | self.doubtful | (self.proposed or frozenset())
+    def _update_maximal(self) -> None:
+        self.maximal = self.committed | self.uncertain | (self.proposed or frozenset())

@@ -1,14 +1,13 @@
-"""What one replica knows to be committed, and, while it leads, who is in sync and whether a batch may be
-appended.
+"""Leader core: high watermark, in-sync set and append decisions of one replica.
 
-It knows offsets and epochs, never bytes on disk. The replica asks `decide_append`, writes, and tells it with
-`appended`; a follower's fetch offset arrives with `follower_fetched`, and the controller's word on the
-in-sync set with `become_leader`. While it follows, `told` says how far the leader has committed.
+It knows offsets and epochs, not bytes. The replica calls `decide_append`, writes the batch, and calls
+`appended`; `follower_fetched` takes a follower's fetch offset, and `become_leader` the controller's in-sync
+set. While the replica is a follower, `on_leader_high_watermark` takes the leader's high watermark.
 
-The high watermark of a leader is the smallest log end over the maximal in-sync set (KIP-497), and it moves
-only while the committed set has at least min.insync.replicas members, as what left the set below that must
-still have all that is committed (KIP-966). It never goes back, over elections neither, unless the log itself
-is cut below it (guarantee 6). Called by the replica; times are monotonic milliseconds.
+A leader's high watermark is the smallest log end over the maximal in-sync set (KIP-497). It advances only
+while the committed set has at least min.insync.replicas members, since replicas which left the set below that
+size must still have everything committed (KIP-966). It never decreases, not even over elections, unless the
+log itself is truncated below it (guarantee 6). Called by the replica; times are monotonic milliseconds.
 """
 
 from collections.abc import Collection, Mapping
@@ -32,13 +31,13 @@ ALL_IN_SYNC = -1
 
 NO_LEADER_EPOCH = -1
 
-ASKED_AGAIN_MAX = 3
-"""Times in a row: a connection that breaks under an answer is no news, but a follower that refuses it is."""
+REPEATED_FETCHES_MAX = 3
+"""After so many repeated fetches the records may be damaged. Fewer may come from broken connections."""
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-"""The controller knew the partition epoch of the proposal and turned the proposal down."""
+"""The controller knew the partition epoch of the proposal and rejected the proposal."""
 
-_IMAGE_TELLS = frozenset(
+_STALE_IMAGE = frozenset(
     {
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -48,7 +47,7 @@ _IMAGE_TELLS = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""What the leader knows is no longer so: nothing to propose before an image has said what is."""
+"""The leader's state is stale: it proposes nothing before it has a newer image."""
 
 
 class LeaderCore:
@@ -59,22 +58,22 @@ class LeaderCore:
         "_in_sync",
         "_joining",
         "_lag_max_ms",
+        "_leader_high_watermark",
         "_live",
-        "_out",
+        "_pending",
         "_replicas",
-        "_told",
         "_waits_for_image",
         "_waits_on",
-        "asked_again",
         "broker_id",
         "epoch_start_offset",
         "high_watermark",
+        "is_leader",
         "isr_due",
         "leader_epoch",
-        "leads",
         "log_end_offset",
         "may_commit",
         "min_in_sync",
+        "repeated_fetch_offset",
     )
 
     def __init__(
@@ -86,38 +85,39 @@ class LeaderCore:
         )
         self.broker_id = broker_id
         self.log_end_offset = log_end_offset
-        """Everything below is as durable here as flush.messages asks."""
+        """Everything below is as durable on this broker as flush.messages requires."""
         self.high_watermark = high_watermark
         self.leader_epoch = NO_LEADER_EPOCH
-        self.leads = False
+        self.is_leader = False
         self.epoch_start_offset = 0
-        """Where this leader's own records begin; what lies below is committed once one of them is."""
-        self.asked_again: int | None = None
-        """Where a follower does not get on: what it is given there may be damaged. The caller takes it."""
+        """Where this leader's own records begin; everything below is committed as soon as one of them is."""
+        self.repeated_fetch_offset: int | None = None
+        """An offset that a follower fetches again and again: the records may be damaged. The caller resets
+        it."""
         self.isr_due = False
-        """Whether a fetch has shown that the in-sync set may have to change: ask `isr_proposal` soon."""
+        """Whether a fetch has shown that the in-sync set may have to change: call `isr_proposal` soon."""
         self.min_in_sync = min_in_sync
-        """min.insync.replicas, and no more than there are replicas."""
+        """min.insync.replicas, at most the number of replicas."""
         self._in_sync = InSyncSet()
-        self._out: IsrProposal | None = None
+        self._pending: IsrProposal | None = None
         self._replicas: frozenset[int] = frozenset({broker_id})
         self._followers: dict[int, Follower] = {}
         self._waits_on: tuple[Follower, ...] = ()  # whose log ends bound the high watermark
         self.may_commit = False
-        """Whether it leads, and enough are in sync for the high watermark to move."""
-        self._joining: frozenset[int] = frozenset()  # not in sync, and near enough that they soon will be
+        """Whether it is the leader and enough replicas are in sync for the high watermark to advance."""
+        self._joining: frozenset[int] = frozenset()  # not in sync, but so close that they soon will be
         self._live: Mapping[int, int] = {}
-        self._emptied: frozenset[int] = frozenset()  # marked as having lost what they had
-        self._full: frozenset[int] = frozenset()  # without room: the controller lets them in later
+        self._emptied: frozenset[int] = frozenset()  # reported as having lost their records
+        self._full: frozenset[int] = frozenset()  # on full disks: they must not join for now
         self._lag_max_ms = 0
         self._waits_for_image = False
-        self._told = high_watermark
+        self._leader_high_watermark = high_watermark  # while it is a follower
 
     # -- roles --
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """As the controller has committed it."""
+        """The set that the controller has committed."""
         return self._in_sync.committed
 
     @property
@@ -130,7 +130,7 @@ class LeaderCore:
 
     @property
     def followers(self) -> Mapping[int, Follower]:
-        """The other replicas, by broker id; empty while it does not lead."""
+        """The other replicas, by broker id; empty unless it is the leader."""
         return self._followers
 
     def become_leader(
@@ -146,15 +146,15 @@ class LeaderCore:
         full: Collection[int] = (),
         emptied: Collection[int] = (),
     ) -> bool:
-        """Begins to lead, or takes new replicas or another in-sync set. True if the high watermark moved.
-        Older epochs are ignored. `full`: replicas without room, which do not join for now. `emptied`: those
-        that gave up what they had; what they fetch from then on tells what they have.
+        """Become leader, or take other replicas or another in-sync set. Older epochs are ignored. Returns
+        whether the high watermark advanced. `full`: replicas on full disks, which must not join for now.
+        `emptied`: replicas which lost their records; only their later fetches say what they have.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
         require(self.broker_id in in_sync, f"leader {self.broker_id} is not in sync: {sorted(in_sync)}")
-        if leader_epoch > self.leader_epoch or not self.leads:
-            # What followers had in an older epoch may since have been cut.
+        if leader_epoch > self.leader_epoch or not self.is_leader:
+            # Followers may have truncated their logs since the older epoch.
             self._followers, self._joining, self.isr_due = {}, frozenset(), False
             self._in_sync = InSyncSet()
             self.epoch_start_offset = (
@@ -162,7 +162,7 @@ class LeaderCore:
             )
         if partition_epoch > self.partition_epoch:
             self._waits_for_image = False
-        self.leads, self.leader_epoch, self._replicas = True, leader_epoch, frozenset(replicas)
+        self.is_leader, self.leader_epoch, self._replicas = True, leader_epoch, frozenset(replicas)
         self._in_sync.commit(partition_epoch, in_sync)
         known = self._followers.keys() - (frozenset(emptied) - self._emptied)
         self._followers = {
@@ -174,57 +174,59 @@ class LeaderCore:
         self._full, self._emptied = frozenset(full), frozenset(emptied)
         self._joining = self._joining.intersection(known, self._followers) - self._full
         self.min_in_sync = min(min_in_sync, len(self._replicas))
-        return self._recount()
+        return self._update_sets()
 
     def resign(self, leader_epoch: int, partition_epoch: int) -> None:
-        """Follows from here on, or stands by; the log may be cut and appended to by another leader."""
+        """Become a follower, or a replica without a leader."""
         require(leader_epoch >= self.leader_epoch, f"leader epoch {self.leader_epoch} -> {leader_epoch}")
-        self.leads, self.leader_epoch, self.isr_due = False, leader_epoch, False
+        self.is_leader, self.leader_epoch, self.isr_due = False, leader_epoch, False
         self._in_sync = InSyncSet()
         self._in_sync.commit(partition_epoch, ())
         self._followers, self._waits_on, self._joining = {}, (), frozenset()
         self.may_commit = self._waits_for_image = False
-        self._told = self.high_watermark
+        self._leader_high_watermark = self.high_watermark
 
     def set_min_in_sync(self, min_in_sync: int) -> bool:
-        """min.insync.replicas has changed. True if the high watermark moved."""
+        """Set min.insync.replicas. Returns whether the high watermark advanced."""
         effective = min(min_in_sync, len(self._replicas))
         if effective == self.min_in_sync:
             return False
         self.min_in_sync = effective
-        return self._recount()
+        return self._update_sets()
 
     @property
     def has_peers(self) -> bool:
-        """Whether other brokers have replicas; who does not lead yet takes it that they have."""
-        return not self.leads or bool(self._followers)
+        """Whether other brokers have replicas. Assumed unless it is the leader."""
+        return not self.is_leader or bool(self._followers)
 
     # -- appends --
 
     def decide_append(
         self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
     ) -> Duplicate | Rejection | None:
-        """None: append at `log_end_offset`. Judges leadership, replication and idempotence; changes
-        nothing.
+        """Checks leadership, replication and idempotence, and changes nothing. None: append at
+        `log_end_offset`.
         """
-        if not self.leads:
-            return Rejection(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica does not lead the partition")
+        if not self.is_leader:
+            return Rejection(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not the leader of the partition"
+            )
         if acks == ALL_IN_SYNC and not self.may_commit:
             return Rejection(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.in_sync)} in sync, min.insync.replicas is {self.min_in_sync}",
+                f"{len(self.in_sync)} replicas in sync, min.insync.replicas is {self.min_in_sync}",
             )
         if header.producer_id < 0 or not from_client:
             return None
         if header.is_transactional:
-            # No coordinator here begins transactions, so there is none that the batch could belong to.
+            # This broker has no transaction coordinator, so the batch can belong to no transaction.
             return Rejection(
                 ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has no transaction here"
             )
         return producers.validate(header)
 
     def appended(self, log_end_offset: int) -> bool:
-        """The local log ends here now. True if the high watermark moved."""
+        """Set the local log end. Returns whether the high watermark advanced."""
         require(log_end_offset >= self.log_end_offset, f"log end {self.log_end_offset} -> {log_end_offset}")
         self.log_end_offset = log_end_offset
         return self._advance()
@@ -232,13 +234,13 @@ class LeaderCore:
     def acknowledgement(
         self, end_offset: int, acks: int, leader_epoch: int | None = None
     ) -> ErrorCode | None:
-        """Whether a batch that ends there, appended in that leader epoch, may be acknowledged; None as long
-        as that is not known.
+        """Whether a batch that ends at `end_offset`, appended in that leader epoch, is acknowledged (NONE) or
+        failed; None while that is undecided.
 
-        A batch that all in sync have, but too few are in sync, is refused at once: it is not committed, and
-        when it will be is not known.
+        A batch which all in-sync replicas have, while too few are in sync, fails at once: it is not
+        committed, and when that will change is unknown.
         """
-        if not self.leads or leader_epoch not in (None, self.leader_epoch):
+        if not self.is_leader or leader_epoch not in (None, self.leader_epoch):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if acks != ALL_IN_SYNC:
             return ErrorCode.NONE if self.log_end_offset >= end_offset else None
@@ -253,29 +255,29 @@ class LeaderCore:
     def follower_fetched(
         self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
     ) -> bool:
-        """A replica asks for what begins at `offset`, and so has everything from its log start up to there;
-        its log agrees with this one there. True if the high watermark moved.
+        """Record a follower's fetch from `offset`: it has everything from its log start up to there, and its
+        log agrees with this one. Returns whether the high watermark advanced.
         """
         known = self._followers.get(follower)
         end = self.log_end_offset
         if known is None or not known.fetched(broker_epoch, offset, end, now_ms, log_start_offset):
             return False
-        if known.asked_again == ASKED_AGAIN_MAX:
-            self.asked_again = offset
+        if known.repeated_fetches == REPEATED_FETCHES_MAX:
+            self.repeated_fetch_offset = offset
         if follower not in self._in_sync.maximal:
-            self.isr_due = self.isr_due or self._fits(known)
-            near = self._is_joining(known, now_ms)
-            if near != (follower in self._joining):
+            self.isr_due = self.isr_due or self._has_caught_up(known)
+            joining = self._is_joining(known, now_ms)
+            if joining != (follower in self._joining):
                 self._joining ^= {follower}
-                return self._recount()
+                return self._update_sets()
         elif offset < self.high_watermark:
             self.isr_due = True
         return self._advance()
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """The smallest log start of all replicas that are alive or in sync: no leader elected from them
-        serves a record below it (Kafka's `Partition.lowWatermarkIfLeader`). `log_start_offset` is that of
-        this replica. A process that has not fetched yet may begin at 0.
+        """The smallest log start of all live or in-sync replicas: no leader elected from them serves a record
+        below it (Kafka's `Partition.lowWatermarkIfLeader`). `log_start_offset` is this replica's. A process
+        that has not fetched yet counts as 0.
         """
         lowest = log_start_offset
         for broker_id, follower in self._followers.items():
@@ -287,32 +289,35 @@ class LeaderCore:
         return lowest
 
     def knows(self, follower: int, broker_epoch: int) -> bool:
-        """Whether that is one of the other replicas, and not a process that has been replaced."""
+        """Whether `follower` is one of the other replicas, and this broker epoch is not an earlier
+        process's."""
         known = self._followers.get(follower)
         return known is not None and broker_epoch >= known.broker_epoch
 
     # -- the in-sync set --
 
     def set_live(self, live: Mapping[int, int]) -> bool:
-        """The brokers that may be in sync (unfenced, not stopping), and their epochs. True if the high
-        watermark moved.
+        """Set the brokers which may be in sync (unfenced, not shutting down), with their epochs. Returns
+        whether the high watermark advanced.
         """
         self._live = live
-        near = frozenset(id_ for id_ in self._joining if live.get(id_) == self._followers[id_].broker_epoch)
-        if near == self._joining:
+        joining = frozenset(
+            id_ for id_ in self._joining if live.get(id_) == self._followers[id_].broker_epoch
+        )
+        if joining == self._joining:
             return False
-        self._joining = near
-        return self._recount()
+        self._joining = joining
+        return self._update_sets()
 
     def isr_proposal(self, now_ms: int, lag_max_ms: int, live: Mapping[int, int]) -> IsrProposal | None:
-        """What the in-sync set should be, if that is not what it is; until its outcome is told with
-        `isr_answered` or `isr_failed` there is no other.
+        """A proposal, if the in-sync set has to change. There is no other before `on_isr_response` or
+        `on_isr_failure`.
 
-        A member leaves that has not been caught up for `lag_max_ms` (replica.lag.time.max.ms), or has lost
-        what it had. A follower joins that lives, with the epoch it fetched with, and has all that is
-        committed and all that was there when this leader began. The high watermark may move by this call.
+        A member leaves if it has not caught up for `lag_max_ms` (replica.lag.time.max.ms) or has lost
+        records. A follower joins if its broker is live, with the epoch it fetched with, and has everything
+        committed and everything from before this leader epoch. This call may advance the high watermark.
         """
-        if not self.leads or self._in_sync.proposed is not None or self._waits_for_image:
+        if not self.is_leader or self._in_sync.proposed is not None or self._waits_for_image:
             return None
         self._live, self._lag_max_ms, self.isr_due = live, lag_max_ms, False
         in_sync = {self.broker_id}
@@ -325,92 +330,94 @@ class LeaderCore:
             for broker_id, follower in self._followers.items()
             if broker_id not in self._in_sync.maximal and self._is_joining(follower, now_ms)
         )
-        changes = in_sync != self.in_sync or self._in_sync.doubtful
+        changes = in_sync != self.in_sync or self._in_sync.uncertain
         if changes:
             self._in_sync.propose(frozenset(in_sync))
-        self._recount()
-        self._out = self._proposal() if changes else None
-        return self._out
+        self._update_sets()
+        self._pending = self._build_proposal() if changes else None
+        return self._pending
 
-    def isr_answered(
+    def on_isr_response(
         self,
         proposal: IsrProposal,
         error: ErrorCode,
         leader_epoch: int = -1,
         partition_epoch: int = -1,
     ) -> bool:
-        """The controller's answer to a proposal; of one that is not out any more it tells nothing. True if
-        the high watermark moved.
+        """Take the controller's response to the pending proposal; others are ignored. Returns whether the
+        high watermark advanced.
 
-        A new set counts once an image has it, together with the settings of that moment: with a
-        min.insync.replicas older than the set, more might be committed than who left it is known to have.
+        A new set counts only when an image has it, together with the settings of that image: with an older
+        min.insync.replicas, a record might be committed which the replicas that left do not have.
         """
-        if not self._is_out(proposal):
+        if not self._is_pending(proposal):
             return False
         if error == ErrorCode.NONE:
             if leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
-                return self.isr_failed(proposal)
+                return self.on_isr_failure(proposal)
             if partition_epoch > self.partition_epoch:
                 return False
             self._in_sync.withdraw()  # there was nothing to change
         elif error in _NOT_APPLIED:
             self._in_sync.withdraw()
         else:
-            self._waits_for_image = error in _IMAGE_TELLS
-            self._in_sync.doubt()
-        return self._recount()
+            self._waits_for_image = error in _STALE_IMAGE
+            self._in_sync.mark_uncertain()
+        return self._update_sets()
 
-    def isr_failed(self, proposal: IsrProposal) -> bool:
-        """No answer came: the proposal may have been carried out, or yet be. The larger of both sets counts
-        until the partition epoch has moved; `isr_proposal` proposes again. True if the high watermark moved.
+    def on_isr_failure(self, proposal: IsrProposal) -> bool:
+        """No response arrived: the controller may have applied the proposal, or may still do so. The larger
+        of both sets counts until the partition epoch increases; `isr_proposal` proposes again. Returns
+        whether the high watermark advanced.
         """
-        if not self._is_out(proposal):
+        if not self._is_pending(proposal):
             return False
-        self._in_sync.doubt()
-        return self._recount()
+        self._in_sync.mark_uncertain()
+        return self._update_sets()
 
-    # -- what a follower hears, and what cuts do --
+    # -- as follower --
 
-    def told(self, high_watermark: int) -> bool:
-        """The leader has committed up to there, and this log agrees with its log as far as it goes. True if
-        the high watermark moved.
+    def on_leader_high_watermark(self, high_watermark: int) -> bool:
+        """Take the leader's high watermark, after this log was found to agree with the leader's. Returns
+        whether the high watermark advanced.
         """
-        if self.leads:
+        if self.is_leader:
             return False
-        self._told = max(self._told, high_watermark)
+        self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
         return self._advance()
 
     @property
     def lag(self) -> int:
         """Committed offsets that this follower does not have yet."""
-        return 0 if self.leads else max(self._told - self.log_end_offset, 0)
+        return 0 if self.is_leader else max(self._leader_high_watermark - self.log_end_offset, 0)
 
     def truncated(self, log_end_offset: int) -> None:
-        """The log was cut."""
-        require(not self.leads, "a leader's log is never cut")
+        """The log was truncated."""
+        require(not self.is_leader, "a leader's log is never truncated")
         self.log_end_offset = min(self.log_end_offset, log_end_offset)
-        self.high_watermark = self._told = min(self.high_watermark, self.log_end_offset)
+        self.high_watermark = self._leader_high_watermark = min(self.high_watermark, self.log_end_offset)
 
     def started_at(self, offset: int) -> None:
-        """The log is empty and begins anew; all that was below was committed once."""
-        require(not self.leads, "a leader's log never begins anew")
-        self.log_end_offset = self.high_watermark = self._told = offset
+        """The log was truncated fully and starts at `offset`; everything below has been committed."""
+        require(not self.is_leader, "a leader's log is never truncated")
+        self.log_end_offset = self.high_watermark = self._leader_high_watermark = offset
 
     def last_stable_offset(self, producers: ProducerStateManager) -> int:
-        """What read_committed may read up to: the high watermark, or the first record whose fate is open."""
+        """The high watermark, or the first record of an open transaction below it."""
         unstable = producers.first_unstable_offset()
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def check(self) -> None:
-        """Raises InvariantViolation if the high watermark is above the log end, or sets contradict."""
+        """Raises InvariantViolation if the high watermark is above the log end, or the sets are
+        inconsistent."""
         require(self.high_watermark <= self.log_end_offset, "high watermark above the log end")
-        require(not self.leads or self.broker_id in self.in_sync, "a leader is in sync with itself")
+        require(not self.is_leader or self.broker_id in self.in_sync, "the leader is not in sync")
         require(self.in_sync <= self.maximal_in_sync, "the maximal set lacks committed members")
-        require(self._joining.isdisjoint(self.maximal_in_sync), "who joins is not in sync yet")
+        require(self._joining.isdisjoint(self.maximal_in_sync), "a joining replica is in the maximal set")
 
-    # -- the rest --
+    # -- helpers --
 
-    def _fits(self, follower: Follower) -> bool:
+    def _has_caught_up(self, follower: Follower) -> bool:
         has_all = follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
         return has_all and follower.broker_id not in self._full
 
@@ -420,12 +427,12 @@ class LeaderCore:
 
     def _may_join(self, follower: Follower) -> bool:
         broker_id = follower.broker_id
-        lives = self._live.get(broker_id) == follower.broker_epoch != NO_BROKER_EPOCH
-        return broker_id in self._replicas and lives and self._fits(follower)
+        is_live = self._live.get(broker_id) == follower.broker_epoch != NO_BROKER_EPOCH
+        return broker_id in self._replicas and is_live and self._has_caught_up(follower)
 
     def _is_joining(self, follower: Follower, now_ms: int) -> bool:
-        """Whether the high watermark waits for it although it is not in sync: else it would move with every
-        append of a leader that is alone, and nobody ever reach it.
+        """Whether the high watermark waits for it although it is not in sync. Otherwise the high watermark
+        would advance with every append of a leader without in-sync followers, and no follower could reach it.
         """
         return (
             self._live.get(follower.broker_id) == follower.broker_epoch
@@ -434,10 +441,10 @@ class LeaderCore:
             and follower.is_caught_up(self.log_end_offset, now_ms, self._lag_max_ms)
         )
 
-    def _is_out(self, proposal: IsrProposal) -> bool:
-        return self.leads and proposal is self._out and self._in_sync.proposed is not None
+    def _is_pending(self, proposal: IsrProposal) -> bool:
+        return self.is_leader and proposal is self._pending and self._in_sync.proposed is not None
 
-    def _proposal(self) -> IsrProposal:
+    def _build_proposal(self) -> IsrProposal:
         proposed = self._in_sync.proposed or frozenset()
         members = tuple(
             (broker_id, NO_BROKER_EPOCH if other is None else other.broker_epoch)
@@ -445,26 +452,26 @@ class LeaderCore:
         )
         return IsrProposal(self.leader_epoch, self.partition_epoch, members)
 
-    def _recount(self) -> bool:
-        """After a change of sets: who bounds the high watermark, and whether it may move at all."""
+    def _update_sets(self) -> bool:
+        """After a change of the sets: update which replicas the high watermark waits for, and advance it."""
         in_sync = self._in_sync
         self._joining -= in_sync.maximal
         waits_on = in_sync.maximal | self._joining
         self._waits_on = tuple(other for id_, other in self._followers.items() if id_ in waits_on)
-        self.may_commit = self.leads and len(in_sync.committed) >= self.min_in_sync
+        self.may_commit = self.is_leader and len(in_sync.committed) >= self.min_in_sync
         return self._advance()
 
     def _in_sync_end(self) -> int:
-        """Below it every replica that counts has everything."""
+        """The smallest log end of the replicas which the high watermark waits for."""
         return min([self.log_end_offset, *(other.end_offset for other in self._waits_on)])
 
     def _advance(self) -> bool:
         if self.may_commit:
             committed = self._in_sync_end() if self._waits_on else self.log_end_offset
-        elif self.leads:
+        elif self.is_leader:
             return False
         else:
-            committed = min(self._told, self.log_end_offset)
+            committed = min(self._leader_high_watermark, self.log_end_offset)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed

@@ -195,7 +195,7 @@ class SimBroker:
         flush.messages asks: an answer may still be under way when who gave it dies."""
         replica = self.replica(topic, partition)
         before = self._held.get(TopicPartition(topic, partition), 0)
-        return before if replica is None else max(before, replica.settled_offset)
+        return before if replica is None else max(before, replica.flushed_offset)
 
     @property
     def lacks_directories(self) -> bool:
@@ -475,7 +475,7 @@ class SimBroker:
             known = {
                 replica.name: (replica, min(replica.high_watermark, replica.recovery_point))
                 for replica in replicas.replicas_in(directory)
-                if replica.followers or not replica.leads
+                if replica.followers or not replica.is_leader
             }
             done = await write(directory)
             if done:

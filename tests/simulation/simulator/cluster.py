@@ -592,7 +592,7 @@ class ClusterRun:
         for number, broker in sorted(self.brokers.items()):
             replicas = broker.replicas
             rows = [] if replicas is None else [
-                (r.leads, r.leader_epoch, r.log_end_offset, r.high_watermark, sorted(r.in_sync))
+                (r.is_leader, r.leader_epoch, r.log_end_offset, r.high_watermark, sorted(r.in_sync))
                 for r in (replicas.get(TOPIC, n) for n in range(PARTITIONS)) if r is not None
             ]  # fmt: skip
             fenced = None if broker.lifecycle is None else broker.lifecycle.fenced

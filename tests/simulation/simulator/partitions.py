@@ -61,7 +61,7 @@ class PartitionWitness:
                 self._looked_at[number, partition] = state
                 replica.check()
                 told.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
-                if replica.leads:
+                if replica.is_leader:
                     self._check_leader(number, partition, replica)
         if told:
             self._check_electable()
@@ -144,7 +144,7 @@ class PartitionWitness:
     def _is_whole(self, topic: str, number: int, partition: PartitionImage) -> bool:
         serving = [broker.replicas for broker in self._brokers.values() if broker.replicas is not None]
         found = [replicas.get(topic, number) for replicas in serving]
-        leaders = [one for one in found if one is not None and one.leads]
+        leaders = [one for one in found if one is not None and one.is_leader]
         wanted = len(partition.replicas)
         return (
             not partition.is_reassigned
@@ -212,7 +212,7 @@ class PartitionWitness:
     def _note_committed(self) -> None:
         for broker in self._brokers.values():
             for replica in broker.replicas or ():
-                if replica.leads and replica.failed is None:
+                if replica.is_leader and replica.failed is None:
                     key = (replica.topic_id, replica.name.partition)
                     self._committed[key] = max(self._committed[key], replica.high_watermark)
 
@@ -268,7 +268,7 @@ def _replica(broker: SimBroker, topic: str, partition: int) -> Replica | None:
 
 def _state(replica: Replica) -> State:
     return (
-        replica.leads,
+        replica.is_leader,
         replica.leader_epoch,
         replica.partition_epoch,
         replica.log_end_offset,

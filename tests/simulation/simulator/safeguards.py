@@ -197,10 +197,10 @@ def _() -> Patches:
 
     def without(core: LeaderCore) -> bool:
         moved = recount(core)
-        core.may_commit = core.leads
+        core.may_commit = core.is_leader
         return core._advance() or moved
 
-    yield LeaderCore, "_recount", without
+    yield LeaderCore, "_update_sets", without
 
 
 @_safeguard("appends are refused below min.insync.replicas", "records are taken in that nobody acknowledges")
@@ -218,13 +218,13 @@ def _() -> Patches:
     def without(members: InSyncSet) -> None:
         members.maximal = members.committed
 
-    yield InSyncSet, "_changed", without
+    yield InSyncSet, "_update_maximal", without
     yield LeaderCore, "_is_joining", lambda *_: False
 
 
 @_safeguard("who joins has what was there when the leader began", "a replica leads that lacks records")
 def _() -> Patches:
-    yield LeaderCore, "_fits", lambda core, follower: follower.end_offset >= core.high_watermark
+    yield LeaderCore, "_has_caught_up", lambda core, follower: follower.end_offset >= core.high_watermark
 
 
 @_safeguard("leases", "a broker serves whose partitions were given to others")

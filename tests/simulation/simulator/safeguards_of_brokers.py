@@ -144,7 +144,7 @@ def _() -> Patches:
     read = Replica.read
 
     def without(replica: Replica, offset: int, max_bytes: int, **how: Any) -> ReadResult:
-        if not replica.leads:
+        if not replica.is_leader:
             return read(replica, offset, max_bytes, **how)
         found = replica.read_for_follower(offset, max_bytes, min_one=how.get("min_one", True))
         return found._replace(high_watermark=replica.log_end_offset)
@@ -155,7 +155,7 @@ def _() -> Patches:
 @safeguard("a follower's fetch claims what is synced", "a loss of power takes acknowledged records along")
 def _() -> Patches:
     def without(replica: Replica) -> FetchPosition | None:
-        if replica.failed is not None or not replica._follower.follows:
+        if replica.failed is not None or not replica._follower.is_follower:
             return None
         return replica._follower.position(replica.log)
 

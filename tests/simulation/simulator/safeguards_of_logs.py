@@ -24,7 +24,7 @@ def _() -> Patches:
     go_on = LogRepair._continue
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
-        return repair._truncate(replica) if replica.follows else await go_on(repair, replica, tries)
+        return repair._truncate(replica) if replica.is_follower else await go_on(repair, replica, tries)
 
     yield LogRepair, "_continue", without
 

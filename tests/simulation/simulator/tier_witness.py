@@ -330,7 +330,7 @@ class TierWitness:
                         if before[0] == replica.leader_epoch:
                             self._check_named_in_bucket(where, replica)
                         told.append(f"{number} {replica.name} from {start}")
-                    self._led[number, where] = (replica.leader_epoch if replica.leads else -1, start)
+                    self._led[number, where] = (replica.leader_epoch if replica.is_leader else -1, start)
         return told
 
     def _check_start(self, where: TopicIdPartition, replica: Replica, remote: RemotePartition) -> None:
@@ -378,7 +378,7 @@ class TierWitness:
                 if replica.log_start_offset != start:
                     told = f"{replica.name} of node {number} begins at {replica.log_start_offset}"
                     return f"{told}, and {start} is committed"
-                if not replica.leads:
+                if not replica.is_leader:
                     continue
                 end = image.remote_partition(*where).end_offset or 0
                 due = [

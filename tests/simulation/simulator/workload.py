@@ -156,7 +156,9 @@ class Client:
         replicas = self._brokers[self._asked[partition]].replicas
         replica = None if replicas is None else replicas.get(self.topic, partition)
         return (
-            replica is not None and replica.leads and replica.leader_epoch >= self._epochs.get(partition, -1)
+            replica is not None
+            and replica.is_leader
+            and replica.leader_epoch >= self._epochs.get(partition, -1)
         )
 
     def leader_epoch(self, partition: int) -> int:
@@ -317,7 +319,7 @@ def _check_not_lost(client: Client, partition: int, offset: int, epoch: int) -> 
     whoever leads on in an epoch before the client's."""
     for broker in client._brokers.values():
         replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
-        leads = replica is not None and replica.leads and replica.leader_epoch >= epoch
+        leads = replica is not None and replica.is_leader and replica.leader_epoch >= epoch
         if leads and replica.log_end_offset < offset:
             raise Violation(
                 f"partition {partition}: a leader ends at {replica.log_end_offset}, and {offset} was seen"

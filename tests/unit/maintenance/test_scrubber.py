@@ -417,7 +417,7 @@ async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
-    assert node.reported == [] and node.replica.leads and node.replica.log_end_offset == BATCHES
+    assert node.reported == [] and node.replica.is_leader and node.replica.log_end_offset == BATCHES
     assert {host for host, _ in node.peers.asked} == {"h2"}
     node.replica.check()
     await node.scrubber.scrub_all()
@@ -500,7 +500,7 @@ async def test_log_is_not_truncated_while_no_replica_serves_the_range(tmp_path: 
     await node.repair.stop()
     for tries in range(2 * REPAIR_TRIES):
         assert not await node.repair._continue(node.replica, tries)
-    assert node.reported == [] and node.replica.leads
+    assert node.reported == [] and node.replica.is_leader
     assert offsets_served(node) == [one for one in range(BATCHES) if one != 13]
     node.peers.batches["h3"][13] = lost[0]
     assert await node.repair._continue(node.replica, 2 * REPAIR_TRIES)
@@ -520,10 +520,10 @@ async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_p
     await node.scrubber.scrub_all()
     await node.repair.stop()
     assert not await node.repair._continue(replica, REPAIR_TRIES)
-    assert node.reported == [] and replica.leads, "the other lacks a batch behind the damage"
+    assert node.reported == [] and replica.is_leader, "the other lacks a batch behind the damage"
     batches[BATCHES - 1] = last
     assert not await node.repair._continue(replica, REPAIR_TRIES)
-    assert node.reported == [(TOPIC_ID, 0)] and not replica.leads
+    assert node.reported == [(TOPIC_ID, 0)] and not replica.is_leader
     assert node.log_end_when_told == replica.log_end_offset == BATCHES
     assert await node.repair._continue(replica, REPAIR_TRIES)
     assert (replica.log_end_offset, replica.log.damage) == (13, ())

@@ -208,7 +208,7 @@ class Caller:
     async def call(self, api_key: int, version: int, request: ListOffsetsRequest, timeout_s: float) -> Any:
         assert api_key == LIST_OFFSETS and request.topics[0].partitions[0].timestamp == -4
         found = ListOffsetsPartitionResponse(offset=self.leader.local_log_start_offset)
-        if not self.leader.leads:
+        if not self.leader.is_leader:
             found = ListOffsetsPartitionResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[found])])
 
@@ -418,7 +418,7 @@ async def test_a_replica_that_was_elected_meanwhile_keeps_its_log(pair: Pair) ->
             return answer
 
     assert not await pair.start(Deposed(pair.leader)).begin(pair.follower, StartFromTier(0))
-    assert pair.follower.leads and pair.follower.log_end_offset == had
+    assert pair.follower.is_leader and pair.follower.log_end_offset == had
 
 
 # -- dropping what is remote

@@ -72,7 +72,7 @@ async def allow_copies(node: TierNode) -> None:
 async def reading(node: TierNode, replica: Replica) -> HeldThreads:
     """The check has begun, and waits for the disk."""
     threads = HeldThreads()
-    replica.room = SimpleNamespace(refusal=None, threads=threads, mark_hung=lambda timeout_s: None)
+    replica.log_dir = SimpleNamespace(refusal=None, threads=threads, mark_hung=lambda timeout_s: None)
     await allow_copies(node)
     await threads.came.wait()
     return threads
@@ -161,7 +161,7 @@ async def test_a_failure_to_read_is_no_damage(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         threads = await reading(node, replica)
-        replica.room = SimpleNamespace(refusal=None, threads=None)
+        replica.log_dir = SimpleNamespace(refusal=None, threads=None)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await node.driver.flush("t")
         assert node.causes == [] and node.driver.status("t")[0].last_error is None
@@ -217,7 +217,7 @@ async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path
         shutil.copytree(replica.log.directory, elsewhere)
         flip_a_bit(replica, 0)
         replica.log.switch_directory(elsewhere, OsFiles())
-        replica.room = SimpleNamespace(refusal=None, threads=None)
+        replica.log_dir = SimpleNamespace(refusal=None, threads=None)
         threads.answer()
         await node.driver.flush("t")
         assert node.causes == [] and replica.log.damage == ()

@@ -91,7 +91,7 @@ async def test_one_fsync_covers_all_waiting_appends(tmp_path: Path, commits: Gro
     first = append(replica, 0)
     await entered()
     ends = [append(replica, 0, producer=n) for n in range(100, 150)]
-    assert (replica.high_watermark, replica.settled_offset) == (0, 0)
+    assert (replica.high_watermark, replica.flushed_offset) == (0, 0)
     assert [replica.acknowledgement(end, acks) for end in (first, *ends) for acks in (ALL, LEADER)] == [
         None
     ] * 102

@@ -1,11 +1,11 @@
-"""How far behind a follower is, by time."""
+"""In-sync set: a follower's lag by time, and the maximal set."""
 
 from tierlog.broker.replication.core.in_sync import Follower, InSyncSet
 
 LAG_MS = 100
 
 
-def test_it_is_caught_up_while_it_has_everything() -> None:
+def test_follower_with_everything_is_caught_up() -> None:
     follower = Follower(2)
     assert not follower.is_caught_up(0, 0, LAG_MS), "nothing is known of it"
     follower.fetched(1, 5, 5, now_ms=10)
@@ -13,7 +13,7 @@ def test_it_is_caught_up_while_it_has_everything() -> None:
     assert follower.is_caught_up(6, 110, LAG_MS) and not follower.is_caught_up(6, 111, LAG_MS)
 
 
-def test_one_fetch_behind_a_busy_leader_is_not_a_lag() -> None:
+def test_follower_one_fetch_behind_a_busy_leader_does_not_lag() -> None:
     """Each fetch reaches the log end that the leader had at the fetch before."""
     follower = Follower(2)
     for turn in range(10):
@@ -22,28 +22,28 @@ def test_one_fetch_behind_a_busy_leader_is_not_a_lag() -> None:
     assert follower.is_caught_up(1000, 90 * 9, LAG_MS)
 
 
-def test_always_more_than_one_fetch_behind_is_a_lag() -> None:
+def test_follower_always_more_than_one_fetch_behind_lags() -> None:
     follower = Follower(2, caught_up_ms=0)
     for turn in range(10):
         follower.fetched(1, 9 * turn, 10 * (turn + 1), now_ms=90 * turn)
     assert not follower.is_caught_up(1000, 90 * 9, LAG_MS)
 
 
-def test_a_process_that_was_replaced_is_not_heard() -> None:
+def test_fetch_of_an_earlier_process_is_ignored() -> None:
     follower = Follower(2)
     assert follower.fetched(7, 50, 50, now_ms=0)
     assert follower.fetched(8, 20, 50, now_ms=1) and follower.end_offset == 20
     assert not follower.fetched(7, 50, 50, now_ms=2) and follower.end_offset == 20
 
 
-def test_a_new_process_is_not_judged_by_the_fetch_of_the_one_before() -> None:
+def test_new_process_does_not_inherit_the_fetches_of_the_previous_one() -> None:
     follower = Follower(2)
     follower.fetched(7, 0, 50, now_ms=1000)
     follower.fetched(8, 50, 60, now_ms=2000)
     assert follower.caught_up_ms < 0
 
 
-def test_the_maximal_set_holds_whatever_may_be_committed() -> None:
+def test_maximal_set_has_all_sets_that_may_be_committed() -> None:
     known = InSyncSet()
     known.commit(3, [1, 2])
     known.propose(frozenset({1}))

@@ -43,14 +43,14 @@ def with_one_joining() -> LeaderCore:
     return core
 
 
-def test_alone_it_commits_what_it_appends() -> None:
+def test_leader_without_followers_commits_its_appends() -> None:
     core = LeaderCore(1, 5, 0)
     assert core.become_leader(0, 0, [1], [1], 0, min_in_sync=1) and core.high_watermark == 5
     assert core.appended(8) and core.high_watermark == 8
     core.check()
 
 
-def test_the_high_watermark_is_the_smallest_end_in_sync() -> None:
+def test_high_watermark_is_the_smallest_log_end_in_sync() -> None:
     core = leader(1, 2, 3)
     assert not core.appended(10)
     assert not fetch(core, 2, 10)
@@ -59,14 +59,14 @@ def test_the_high_watermark_is_the_smallest_end_in_sync() -> None:
     assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 10
 
 
-def test_who_is_not_in_sync_does_not_hold_it_back() -> None:
+def test_replica_out_of_sync_does_not_hold_back_the_high_watermark() -> None:
     core = leader(1, 2)
     core.appended(10)
     fetch(core, 3, 4)
     assert fetch(core, 2, 9) and core.high_watermark == 9
 
 
-def test_it_never_goes_back_and_ignores_older_epochs() -> None:
+def test_high_watermark_never_decreases_and_older_epochs_are_ignored() -> None:
     core = LeaderCore(1, 10, 0)
     core.become_leader(3, 5, [1], [1], 0, min_in_sync=1)
     assert not core.become_leader(2, 6, [1, 2], [1, 2], 0, min_in_sync=1) and core.leader_epoch == 3
@@ -78,7 +78,7 @@ def test_it_never_goes_back_and_ignores_older_epochs() -> None:
         core.appended(11)
 
 
-def test_what_followers_had_in_an_older_epoch_does_not_count() -> None:
+def test_fetch_offsets_of_an_older_epoch_do_not_count() -> None:
     core = leader(1, 2)
     core.appended(10)
     fetch(core, 2, 10)
@@ -88,7 +88,7 @@ def test_what_followers_had_in_an_older_epoch_does_not_count() -> None:
     assert fetch(core, 2, 11) and core.high_watermark == 11
 
 
-def test_it_stands_still_below_min_insync_replicas() -> None:
+def test_high_watermark_does_not_advance_below_min_insync_replicas() -> None:
     """What left the in-sync set must still have everything that is committed (KIP-966)."""
     core = leader(1, 2, min_in_sync=2)
     core.appended(5)
@@ -98,21 +98,21 @@ def test_it_stands_still_below_min_insync_replicas() -> None:
     assert core.set_min_in_sync(1) and core.high_watermark == 9
 
 
-def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
+def test_min_insync_replicas_is_at_most_the_replication_factor() -> None:
     core = LeaderCore(1, 0, 0)
     core.become_leader(0, 0, [1, 2], [1, 2], 0, min_in_sync=3)
     assert core.min_in_sync == 2
     assert core.decide_append(HEADER, ProducerStateManager(), acks=ALL_IN_SYNC) is None
 
 
-def test_acks_all_is_refused_below_min_insync_replicas() -> None:
+def test_acks_all_is_rejected_below_min_insync_replicas() -> None:
     core = leader(1, min_in_sync=2)
     verdict = core.decide_append(HEADER, ProducerStateManager(), acks=ALL_IN_SYNC)
     assert isinstance(verdict, Rejection) and verdict.error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert core.decide_append(HEADER, ProducerStateManager(), acks=1) is None
 
 
-def test_who_does_not_lead_refuses() -> None:
+def test_follower_rejects_appends() -> None:
     core = leader(1)
     core.resign(5, 8)
     for asked in (core, LeaderCore(1, 0, 0)):
@@ -120,7 +120,7 @@ def test_who_does_not_lead_refuses() -> None:
         assert isinstance(verdict, Rejection) and verdict.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_acknowledgement_follows_the_high_watermark_or_the_log_end() -> None:
+def test_acknowledgement_needs_the_high_watermark_or_the_log_end() -> None:
     core = leader(1, 2)
     core.appended(5)
     assert core.acknowledgement(5, 1, 4) == ErrorCode.NONE
@@ -141,7 +141,7 @@ def test_an_append_of_another_leader_epoch_is_not_acknowledged() -> None:
     assert core.acknowledgement(5, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_too_few_in_sync_after_the_append() -> None:
+def test_not_enough_replicas_after_append() -> None:
     core = leader(1, 2, min_in_sync=2)
     core.appended(5)
     core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=2)
@@ -149,7 +149,7 @@ def test_too_few_in_sync_after_the_append() -> None:
     assert core.acknowledgement(6, ALL_IN_SYNC, 4) is None, "not even appended as far as that"
 
 
-def test_what_was_committed_by_enough_stays_acknowledged() -> None:
+def test_committed_append_stays_acknowledged_when_the_in_sync_set_shrinks() -> None:
     core = leader(1, 2, min_in_sync=2)
     core.appended(5)
     fetch(core, 2, 5)
@@ -160,7 +160,7 @@ def test_what_was_committed_by_enough_stays_acknowledged() -> None:
 # -- leaving and joining --
 
 
-def test_a_follower_that_lags_too_long_is_proposed_to_leave() -> None:
+def test_lagging_follower_is_proposed_to_leave() -> None:
     core = leader(1, 2, 3, now_ms=1000)
     core.appended(5)
     fetch(core, 2, 5, now_ms=1000 + LAG_MS)
@@ -169,50 +169,50 @@ def test_a_follower_that_lags_too_long_is_proposed_to_leave() -> None:
     assert proposal == IsrProposal(4, 7, ((1, -1), (2, 12))) and proposal.broker_ids == {1, 2}
 
 
-def test_nobody_lags_behind_a_leader_that_appends_nothing() -> None:
+def test_follower_of_an_idle_leader_does_not_lag() -> None:
     core = leader(1, 2, end=5, now_ms=0)
     fetch(core, 2, 5, now_ms=0)
     assert propose(core, 10 * LAG_MS, {1: 11, 2: 12}) is None
 
 
-def test_while_a_proposal_to_leave_is_out_the_old_set_counts() -> None:
+def test_old_set_counts_while_a_shrink_is_pending() -> None:
     core = leader(1, 2, 3)
     core.appended(5)
     fetch(core, 2, 5, now_ms=LAG_MS + 1)
     proposal = propose(core, LAG_MS + 1)
     assert proposal and core.high_watermark == 0 and core.maximal_in_sync == {1, 2, 3}
     assert propose(core, LAG_MS + 1) is None, "one at a time"
-    assert not core.isr_answered(proposal, ErrorCode.NONE, 4, 8) and core.maximal_in_sync == {1, 2, 3}
+    assert not core.on_isr_response(proposal, ErrorCode.NONE, 4, 8) and core.maximal_in_sync == {1, 2, 3}
     assert propose(core, LAG_MS + 1) is None, "the image has yet to come"
     assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 5
 
 
-def test_a_new_set_counts_with_the_settings_of_its_moment_only() -> None:
+def test_new_set_counts_only_with_the_settings_of_its_image() -> None:
     """min.insync.replicas was raised before the set shrank; the leader hears of the set first."""
     core = leader(1, 2, min_in_sync=1)
     core.appended(5)
     proposal = propose(core, LAG_MS + 1)
     assert proposal == IsrProposal(4, 7, ((1, -1),))
-    core.isr_answered(proposal, ErrorCode.NONE, 4, 8)
+    core.on_isr_response(proposal, ErrorCode.NONE, 4, 8)
     assert core.high_watermark == 0
     core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=2)
     assert core.high_watermark == 0, "broker 2 may be elected, as nothing is committed without it"
 
 
-def test_an_answer_that_changes_nothing_settles_the_proposal_but_no_doubt() -> None:
+def test_response_without_a_change_ends_the_proposal_but_not_uncertain_ones() -> None:
     core = leader(1, 2)
     fetch(core, 3, 0)
     first = propose(core)
     assert first is not None
-    core.isr_failed(first)
+    core.on_isr_failure(first)
     again = propose(core, 0, {1: 11, 2: 12})
     assert again is not None
-    core.isr_answered(again, ErrorCode.NONE, 4, 7)
+    core.on_isr_response(again, ErrorCode.NONE, 4, 7)
     assert core.maximal_in_sync == {1, 2, 3}
     assert propose(core, 0, {1: 11, 2: 12}) is not None
 
 
-def test_who_has_what_is_committed_and_lives_is_proposed_to_join() -> None:
+def test_live_follower_with_all_committed_records_is_proposed_to_join() -> None:
     core = leader(1, 2)
     core.appended(5)
     fetch(core, 2, 4)
@@ -225,7 +225,7 @@ def test_who_has_what_is_committed_and_lives_is_proposed_to_join() -> None:
     assert propose(core) == IsrProposal(4, 7, ((1, -1), (2, 12), (3, 13))) and not core.isr_due
 
 
-def test_who_lacks_what_was_there_when_the_leader_began_does_not_join() -> None:
+def test_follower_without_the_records_of_earlier_epochs_does_not_join() -> None:
     """The high watermark of a new leader may lag: below its first record all must be taken for committed."""
     core = leader(1, end=5)
     core.become_leader(5, 8, [1, 2, 3], [1, 2], 0, min_in_sync=2)
@@ -238,7 +238,7 @@ def test_who_lacks_what_was_there_when_the_leader_began_does_not_join() -> None:
     assert propose(behind) == IsrProposal(5, 8, ((1, -1), (2, -1), (3, 13)))
 
 
-def test_while_a_proposal_to_join_is_out_both_sets_count() -> None:
+def test_both_sets_count_while_an_expansion_is_pending() -> None:
     core = leader(1, 2)
     core.appended(5)
     fetch(core, 2, 5)
@@ -247,24 +247,24 @@ def test_while_a_proposal_to_join_is_out_both_sets_count() -> None:
     assert proposal and core.maximal_in_sync == {1, 2, 3} and core.in_sync == {1, 2}
     core.appended(9)
     assert not fetch(core, 2, 9), "it waits for the third"
-    assert core.isr_answered(proposal, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 9
+    assert core.on_isr_response(proposal, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 9
 
 
-def test_without_an_answer_the_larger_set_counts_until_the_partition_epoch_moves() -> None:
+def test_larger_set_counts_after_a_lost_response_until_the_partition_epoch_increases() -> None:
     core = leader(1, 2)
     fetch(core, 3, 0)
     first = propose(core)
-    assert first and not core.isr_failed(first)
+    assert first and not core.on_isr_failure(first)
     again = propose(core, 0, {1: 11, 2: 12})
     assert again is not None and again.broker_ids == {1, 2}, "asked again, so that the epoch moves"
     core.appended(5)
     fetch(core, 2, 5)
-    assert not core.isr_answered(again, ErrorCode.INELIGIBLE_REPLICA)
+    assert not core.on_isr_response(again, ErrorCode.INELIGIBLE_REPLICA)
     assert (core.high_watermark, core.maximal_in_sync) == (0, {1, 2, 3}), "the first may yet be carried out"
     assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 5
 
 
-def test_an_answer_counts_only_for_the_proposal_that_is_out() -> None:
+def test_response_counts_only_for_the_pending_proposal() -> None:
     core = leader(1, 2)
     fetch(core, 3, 0)
     first = propose(core)
@@ -274,22 +274,22 @@ def test_an_answer_counts_only_for_the_proposal_that_is_out() -> None:
     assert second is not None and second.partition_epoch == 8
     core.appended(5)
     fetch(core, 2, 5)
-    assert not core.isr_answered(first, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 0
-    assert not core.isr_failed(first) and core.maximal_in_sync == {1, 2, 3}
+    assert not core.on_isr_response(first, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 0
+    assert not core.on_isr_failure(first) and core.maximal_in_sync == {1, 2, 3}
 
 
-def test_after_a_wrong_partition_epoch_it_waits_for_the_image() -> None:
+def test_no_proposal_after_a_stale_partition_epoch_until_the_next_image() -> None:
     core = leader(1, 2)
     fetch(core, 3, 0)
     proposal = propose(core)
     assert proposal is not None
-    core.isr_answered(proposal, ErrorCode.INVALID_UPDATE_VERSION)
+    core.on_isr_response(proposal, ErrorCode.INVALID_UPDATE_VERSION)
     assert propose(core) is None and core.maximal_in_sync == {1, 2, 3}
     core.become_leader(4, 9, [1, 2, 3], [1, 2], 0, min_in_sync=1)
     assert propose(core) == IsrProposal(4, 9, ((1, -1), (2, -1), (3, 13)))
 
 
-def test_the_high_watermark_waits_for_who_is_about_to_join() -> None:
+def test_high_watermark_waits_for_a_joining_follower() -> None:
     """Else a leader that is alone commits every append at once, and nobody ever reaches it."""
     core = with_one_joining()
     assert core.set_live({1: 11}) and core.high_watermark == 6, "not once it is fenced"
@@ -301,14 +301,14 @@ def test_the_high_watermark_waits_for_who_is_about_to_join() -> None:
     assert core.maximal_in_sync == {1, 3}
 
 
-def test_it_does_not_wait_for_who_is_no_replica_any_more() -> None:
+def test_high_watermark_does_not_wait_for_a_removed_replica() -> None:
     core = with_one_joining()
     assert core.become_leader(4, 8, [1, 3], [1], 0, min_in_sync=1) and core.high_watermark == 6
     assert not core.set_live({1: 11}) and not core.knows(2, 12)
     core.check()
 
 
-def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
+def test_high_watermark_does_not_wait_for_a_lagging_follower() -> None:
     core = with_one_joining()
     core.appended(7)
     fetch(core, 2, 4, now_ms=LAG_MS)
@@ -317,7 +317,7 @@ def test_it_does_not_wait_for_who_has_lagged_too_long() -> None:
     assert core.high_watermark == 7
 
 
-def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> None:
+def test_follower_on_a_full_disk_neither_joins_nor_is_waited_for() -> None:
     core = with_one_joining()
     assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, full=[2]) and core.high_watermark == 6
     assert propose(core) is None
@@ -329,7 +329,7 @@ def test_who_is_full_neither_joins_nor_is_waited_for_before_it_has_room() -> Non
     assert core.isr_due and propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
 
 
-def test_who_gave_up_what_it_had_joins_by_what_it_fetches_from_then_on() -> None:
+def test_emptied_follower_joins_by_its_later_fetches() -> None:
     """A damaged log is cut after the controller has marked it: its leader must not go by an older fetch."""
     core = leader(1, 2)
     core.appended(5)
@@ -345,14 +345,14 @@ def test_who_gave_up_what_it_had_joins_by_what_it_fetches_from_then_on() -> None
     assert propose(core) == IsrProposal(4, 9, ((1, -1), (2, 12)))
 
 
-def test_who_gave_up_what_it_had_is_not_waited_for() -> None:
+def test_high_watermark_does_not_wait_for_an_emptied_follower() -> None:
     core = with_one_joining()
     assert core.become_leader(4, 8, [1, 2, 3], [1], 0, min_in_sync=1, emptied=[2])
     assert core.high_watermark == 6
     core.check()
 
 
-def test_a_member_that_lost_what_it_had_is_proposed_to_leave_at_once() -> None:
+def test_member_that_lost_records_is_proposed_to_leave_at_once() -> None:
     core = leader(1, 2)
     core.appended(5)
     fetch(core, 2, 5)
@@ -364,39 +364,39 @@ def test_a_member_that_lost_what_it_had_is_proposed_to_leave_at_once() -> None:
 # -- followers --
 
 
-def test_a_follower_goes_as_far_as_its_leader_and_its_log() -> None:
+def test_followers_high_watermark_is_bounded_by_the_leaders_and_its_log_end() -> None:
     core = LeaderCore(2, 5, 3)
     core.resign(4, 7)
-    assert core.told(9) and core.high_watermark == 5
+    assert core.on_leader_high_watermark(9) and core.high_watermark == 5
     assert core.appended(8) and core.high_watermark == 8
-    assert not core.told(6) and core.high_watermark == 8
+    assert not core.on_leader_high_watermark(6) and core.high_watermark == 8
 
 
-def test_what_a_former_leader_told_does_not_commit_what_the_next_one_sends() -> None:
+def test_high_watermark_of_a_former_leader_does_not_commit_the_next_leaders_records() -> None:
     core = LeaderCore(2, 5, 3)
     core.resign(4, 7)
-    core.told(9)
+    core.on_leader_high_watermark(9)
     core.resign(5, 8)
     assert not core.appended(9) and core.high_watermark == 5
 
 
-def test_who_led_commits_nothing_by_itself_any_more() -> None:
+def test_resigned_leader_commits_nothing_by_itself() -> None:
     core = leader(1, 2)
     core.appended(5)
     core.resign(5, 8)
     assert not core.appended(6) and core.high_watermark == 0
 
 
-def test_a_new_leader_keeps_the_high_watermark_that_it_was_told() -> None:
+def test_new_leader_keeps_its_high_watermark() -> None:
     core = LeaderCore(2, 8, 3)
     core.resign(4, 7)
-    core.told(6)
+    core.on_leader_high_watermark(6)
     core.become_leader(5, 8, [1, 2, 3], [2, 3], 0, min_in_sync=1)
     assert core.high_watermark == 6
-    assert not core.told(8), "it leads"
+    assert not core.on_leader_high_watermark(8), "it leads"
 
 
-def test_a_cut_log_takes_the_high_watermark_with_it() -> None:
+def test_truncation_lowers_the_high_watermark() -> None:
     core = LeaderCore(2, 8, 6)
     core.resign(4, 7)
     core.truncated(4)
@@ -408,7 +408,7 @@ def test_a_cut_log_takes_the_high_watermark_with_it() -> None:
         core.truncated(50)
 
 
-def test_the_low_watermark_is_the_smallest_log_start_of_those_that_could_lead() -> None:
+def test_low_watermark_is_the_smallest_log_start_of_possible_leaders() -> None:
     core = leader(1, 2, end=10)
     assert core.low_watermark(6) == 0, "a follower in sync that has not told yet"
     core.follower_fetched(2, 12, 10, 0, 6)

@@ -43,7 +43,7 @@ class Controller:
     def __init__(self, clock: SimClock) -> None:
         self.clock = clock
         self.heard: list[tuple[int, c.Heartbeat]] = []
-        self.leads = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
+        self.is_leader = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
         self.takes_s = 0.0  # to answer
         self.taken_until_ms = 0  # another process of the broker has a session
 
@@ -61,9 +61,9 @@ class Controller:
         if self.takes_s > timeout_s / 2:  # half of it for each try
             raise MetadataUnavailable("no answer in time", applied_unknown=False)
         if beat.want_stop:
-            self.leads -= 1
+            self.is_leader -= 1
         return c.HeartbeatReply(
-            fenced=beat.want_fence, may_stop=beat.want_stop and self.leads <= 0, lease_ms=LEASE_MS
+            fenced=beat.want_fence, may_stop=beat.want_stop and self.is_leader <= 0, lease_ms=LEASE_MS
         )
 
     async def quorum(self, timeout_s: float = 30.0) -> None:
@@ -160,7 +160,7 @@ def test_lease_is_kept_when_heartbeat_responses_are_late() -> None:
 
 def test_controlled_shutdown_continues_until_the_broker_leads_no_partition() -> None:
     bench = Bench(500)
-    bench.controller.leads = 3
+    bench.controller.is_leader = 3
 
     async def main() -> bool:
         await bench.enter()
@@ -191,7 +191,7 @@ def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
 def test_controlled_shutdown_waits_for_a_new_controller() -> None:
     """It is elected, and gives each broker a whole session."""
     bench = Bench(500, session_ms=3000)
-    bench.controller.leads = 12
+    bench.controller.is_leader = 12
 
     async def main() -> bool:
         await bench.enter()
@@ -206,7 +206,7 @@ def test_controlled_shutdown_waits_for_a_new_controller() -> None:
 
 def test_controlled_shutdown_ends_in_time_if_no_other_leader_is_elected() -> None:
     bench = Bench(500)
-    bench.controller.leads = 1_000_000
+    bench.controller.is_leader = 1_000_000
 
     async def main() -> bool:
         await bench.enter()

@@ -99,7 +99,7 @@ def test_failed_lookup_is_not_retried_if_no_segment_was_deleted(fault: Exception
 def handler_of(*replicas: Replica) -> Callable[..., Any]:
     def find_replica(topic: str, partition: int) -> Replica | E:
         found = replicas[partition]
-        return found if found.leads else E.NOT_LEADER_OR_FOLLOWER
+        return found if found.is_leader else E.NOT_LEADER_OR_FOLLOWER
 
     image = SimpleNamespace(remote_partition=lambda *_: RemotePartition())
     deps: Any = SimpleNamespace(

@@ -104,7 +104,7 @@ async def test_concurrent_retries_create_a_log_once(node: Node) -> None:
     await first
     assert node.disk.creations == 1
     replica = node.manager.get("t", 0)
-    assert replica is not None and replica.leads and not node.manager.is_offline(NAME)
+    assert replica is not None and replica.is_leader and not node.manager.is_offline(NAME)
     assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
     await node.stop()
 

@@ -1,4 +1,4 @@
-"""Replica: what a client is told, what is written, and what may be read back."""
+"""Replica: appends, reads and results that a client sees."""
 
 import random
 import uuid
@@ -75,7 +75,7 @@ def test_appended_batches_are_read_back_with_offsets_and_epoch_assigned(tmp_path
     assert (found.base_offset, found.end_offset) == (0, 5)
 
 
-def test_a_read_starts_at_the_batch_that_holds_the_offset(tmp_path: Path) -> None:
+def test_read_starts_at_the_batch_with_the_offset(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     for _ in range(3):
         replica.append(batch(3), NOW)
@@ -84,7 +84,7 @@ def test_a_read_starts_at_the_batch_that_holds_the_offset(tmp_path: Path) -> Non
     assert offsets(content(found)) == [3, 4, 5, 6, 7, 8]
 
 
-def test_the_first_batch_is_whole_even_if_larger_than_asked_for(tmp_path: Path) -> None:
+def test_first_batch_is_complete_even_if_larger_than_max_bytes(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     replica.append(batch(3), NOW)
     replica.append(batch(3), NOW)
@@ -95,15 +95,13 @@ def test_the_first_batch_is_whole_even_if_larger_than_asked_for(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("offset", "error"), [(5, ErrorCode.NONE), (6, ErrorCode.OFFSET_OUT_OF_RANGE)])
-def test_the_log_end_is_the_last_offset_that_can_be_asked_for(
-    tmp_path: Path, offset: int, error: ErrorCode
-) -> None:
+def test_log_end_is_the_last_offset_in_range(tmp_path: Path, offset: int, error: ErrorCode) -> None:
     replica = open_replica(tmp_path)
     replica.append(batch(5), NOW)
     assert replica.read(offset, 100).error == error
 
 
-def test_a_retry_of_one_of_the_last_five_batches_gets_its_first_offsets(tmp_path: Path) -> None:
+def test_retry_of_one_of_the_last_five_batches_gets_its_original_offsets(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     for sequence in range(0, 18, 3):
         replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
@@ -115,7 +113,7 @@ def test_a_retry_of_one_of_the_last_five_batches_gets_its_first_offsets(tmp_path
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_retry_over_a_restart_makes_no_duplicate(tmp_path: Path, clean: bool) -> None:
+def test_retry_after_a_restart_makes_no_duplicate(tmp_path: Path, clean: bool) -> None:
     replica = open_replica(tmp_path)
     for sequence in range(0, 15, 3):
         replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
@@ -183,7 +181,7 @@ def _delta(data: memoryview) -> memoryview:
 
 
 @pytest.mark.parametrize("name", BAD_BATCHES)
-def test_a_bad_batch_is_refused_with_its_code_and_leaves_no_trace(tmp_path: Path, name: str) -> None:
+def test_invalid_batch_is_rejected_with_its_error_code(tmp_path: Path, name: str) -> None:
     make, error = BAD_BATCHES[name]
     replica = open_replica(tmp_path)
     result = replica.append(make(), NOW)
@@ -194,14 +192,14 @@ def test_a_bad_batch_is_refused_with_its_code_and_leaves_no_trace(tmp_path: Path
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_codec_is_taken(tmp_path: Path, codec: Codec) -> None:
+def test_every_codec_is_accepted(tmp_path: Path, codec: Codec) -> None:
     replica = open_replica(tmp_path)
     assert replica.append(batch(100, codec=codec), NOW).error == ErrorCode.NONE
     found = replica.read(0, 1 << 20).slice
     assert found is not None and offsets(content(found)) == list(range(100))
 
 
-def test_log_append_time_is_the_brokers(tmp_path: Path) -> None:
+def test_log_append_time_is_the_brokers_time(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(message_timestamp_type="LogAppendTime"))
     result = replica.append(batch(3, at_ms=5), NOW)
     assert result.log_append_time_ms == NOW
@@ -229,13 +227,13 @@ def test_compression_type_recompresses(tmp_path: Path) -> None:
         (TopicConfig(message_timestamp_before_max_ms=1000), NOW - 5000),
     ],
 )
-def test_timestamps_out_of_bounds_are_refused(tmp_path: Path, config: TopicConfig, at_ms: int) -> None:
+def test_timestamps_out_of_bounds_are_rejected(tmp_path: Path, config: TopicConfig, at_ms: int) -> None:
     replica = open_replica(tmp_path, config)
     assert replica.append(batch(3, at_ms=at_ms), NOW).error == ErrorCode.INVALID_TIMESTAMP
     assert replica.append(batch(3, at_ms=NOW), NOW).error == ErrorCode.NONE
 
 
-def test_a_compacted_topic_wants_keys_and_tells_which_records_have_none(tmp_path: Path) -> None:
+def test_compacted_topic_rejects_records_without_keys(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
     result = replica.append(keys(None, b"k", None), NOW)
     assert result.error == ErrorCode.INVALID_RECORD
@@ -244,7 +242,7 @@ def test_a_compacted_topic_wants_keys_and_tells_which_records_have_none(tmp_path
     assert replica.append(keys(b"k"), NOW).bad_records == ()
 
 
-def test_bad_records_are_told_up_to_a_bound(tmp_path: Path) -> None:
+def test_number_of_reported_invalid_records_is_bounded(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
     assert len(replica.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_TOLD
 
@@ -261,7 +259,7 @@ def test_acks_all_needs_min_insync_replicas(tmp_path: Path) -> None:
     assert replica.append(batch(1), NOW, acks=1).error == ErrorCode.NONE
 
 
-def test_listeners_hear_of_every_append(tmp_path: Path) -> None:
+def test_listeners_are_called_after_each_append(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     heard: list[int] = []
     replica.listeners.append(lambda r: heard.append(r.high_watermark))
@@ -270,7 +268,7 @@ def test_listeners_hear_of_every_append(tmp_path: Path) -> None:
     assert heard == [2, 4]
 
 
-def test_time_look_up_finds_the_first_record_at_or_after(tmp_path: Path) -> None:
+def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(index_interval_bytes=0, segment_bytes=400))
     for at in range(0, 100, 10):
         replica.append(batch(3, at_ms=NOW + at), NOW)
@@ -315,7 +313,7 @@ def test_retention_by_time_and_size(tmp_path: Path) -> None:
     assert due and all(path.name.endswith(".deleted") for path in due)
 
 
-def test_a_tiered_partition_says_what_is_remote(tmp_path: Path) -> None:
+def test_read_below_the_local_log_start_is_remote(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=300, remote_storage_enable=True)
     replica = open_replica(tmp_path, config)
     for _ in range(10):
@@ -335,7 +333,7 @@ def test_a_tiered_partition_says_what_is_remote(tmp_path: Path) -> None:
     assert again.read(0, 100).remote
 
 
-def test_epoch_ends(tmp_path: Path) -> None:
+def test_end_offset_for_leader_epoch(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     replica.append(batch(3), NOW)
     replica.become_leader(4, 1, [1])
@@ -348,7 +346,7 @@ def test_epoch_ends(tmp_path: Path) -> None:
     assert open_replica(tmp_path, epoch=4).end_offset_for_epoch(3) == (0, 3)
 
 
-def test_a_consumer_at_the_end_goes_on_when_the_segment_is_rolled(tmp_path: Path) -> None:
+def test_consumer_at_the_log_end_continues_after_a_roll(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     replica.append(batch(3), NOW)
     caught_up = replica.read(0, 1 << 20).slice
@@ -373,7 +371,7 @@ class FullDisk(OsFiles):
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_full_disk_refuses_writes_and_recovers_without_help(tmp_path: Path, clean: bool) -> None:
+def test_full_disk_rejects_appends_and_recovers_by_itself(tmp_path: Path, clean: bool) -> None:
     files = FullDisk()
     replica = open_replica(tmp_path, files=files)
     replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=0), NOW)
@@ -402,7 +400,7 @@ class BrokenSync(OsFiles):
         super().sync(fd)
 
 
-def test_a_failed_fsync_is_never_acknowledged_by_a_retry(tmp_path: Path) -> None:
+def test_retry_after_a_failed_fsync_is_never_acknowledged(tmp_path: Path) -> None:
     files = BrokenSync()
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files=files)
     assert replica.append(batch(1), NOW).error == ErrorCode.NONE
@@ -427,7 +425,7 @@ class NoNewFiles(OsFiles):
         return super().writev_at(fd, buffers, position)
 
 
-def test_a_roll_that_fails_leaves_one_active_segment(tmp_path: Path) -> None:
+def test_failed_roll_leaves_one_active_segment(tmp_path: Path) -> None:
     files = NoNewFiles()
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300), files=files)
     replica.append(batch(3), NOW)

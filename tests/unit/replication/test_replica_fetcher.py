@@ -270,7 +270,7 @@ async def test_fetching_waits_until_the_checkpoint_is_lowered_after_a_truncation
     assert follower.lowered == [replica]
     leader.respond(records(0, 0))
     assert partitions_of(await leader.request()) == {0}
-    replica.checkpointed(cuts=replica.log.flusher.truncations)
+    replica.on_checkpoint_written(truncations=replica.log.flusher.truncations)
     leader.respond()
     request = await leader.request()
     while partitions_of(request) != {1}:

@@ -141,8 +141,8 @@ def recovery_point_on_disk(path: Path) -> int:
 async def paid(replica: Replica) -> None:
     """Until it owes no checkpoint."""
     told = asyncio.Event()
-    replica.listeners.append(lambda _: None if replica.owes_checkpoint else told.set())
-    if replica.owes_checkpoint:
+    replica.listeners.append(lambda _: None if replica.needs_checkpoint else told.set())
+    if replica.needs_checkpoint:
         await told.wait()
 
 
@@ -160,7 +160,7 @@ async def test_segment_after_a_truncation_rolls_without_waiting_for_the_disk(
     assert recovery_point_on_disk(tmp_path) == 30
     replica.become_follower(2, 1, 1)
     replica.truncate_to(10, NOW)
-    assert replica.owes_checkpoint
+    assert replica.needs_checkpoint
     if cut_meanwhile:
         files.go.clear()
     files.waits.clear()
@@ -400,7 +400,7 @@ async def following(path: Path, files: OsFiles) -> tuple[Node, ClusterImage, Clu
     remote = with_topic(1, remote=REMOTE, configs=TIERED)
     followed, elected = led_by(remote, 2, leader_epoch=3), led_by(remote, 1, leader_epoch=4)
     node.manager.follow(alone, followed)
-    assert (node.replica.follows, node.replica.log_end_offset) == (True, 5)
+    assert (node.replica.is_follower, node.replica.log_end_offset) == (True, 5)
     return node, followed, elected
 
 
@@ -412,12 +412,12 @@ async def test_replica_elected_during_a_flush_leads_after_it(tmp_path: Path) -> 
     node.manager.follow(followed, elected)
     again = led_by(elected, 1, leader_epoch=5)
     node.manager.follow(elected, again)
-    assert (node.replica.leads, node.replica.failed) == (False, None)
+    assert (node.replica.is_leader, node.replica.failed) == (False, None)
     waiting = [one for one in asyncio.all_tasks() if one.get_name().startswith("lead ")]
     assert len(waiting) == 1
     files.go.set()
     await asyncio.gather(flush, *waiting)
-    assert (node.replica.leads, node.replica.leader_epoch) == (True, 5)
+    assert (node.replica.is_leader, node.replica.leader_epoch) == (True, 5)
     assert append(node.replica, 1) == 100
     assert node.failures == []
 
@@ -431,7 +431,7 @@ async def test_replica_elected_on_a_full_disk_leads_when_there_is_space(
     files.full = True
     node.manager.follow(followed, elected)
     await node.manager.retry_missing()
-    assert (node.replica.leads, node.replica.failed) == (False, None)
+    assert (node.replica.is_leader, node.replica.failed) == (False, None)
     epoch = 4
     if elected_again:  # it has begun anew by now, but for a file
         node.manager.follow(elected, led_by(elected, 1, leader_epoch=5))
@@ -441,7 +441,7 @@ async def test_replica_elected_on_a_full_disk_leads_when_there_is_space(
     files.full = False
     node.directory.mark_not_full()
     await node.manager.retry_missing()
-    assert (node.replica.leads, node.replica.leader_epoch) == (True, epoch)
+    assert (node.replica.is_leader, node.replica.leader_epoch) == (True, epoch)
     assert append(node.replica, 1) == 100
 
 
@@ -451,7 +451,7 @@ async def test_log_end_of_a_failed_leader_stays_when_it_is_elected_again(tmp_pat
     append(node.replica, 5)
     node.replica.failed = "fsync failed"
     node.manager.follow(alone, led_by(with_topic(1, remote=REMOTE, configs=TIERED), 1, leader_epoch=4))
-    assert (node.replica.leads, node.replica.leader_epoch, node.replica.log_end_offset) == (False, 4, 5)
+    assert (node.replica.is_leader, node.replica.leader_epoch, node.replica.log_end_offset) == (False, 4, 5)
 
 
 def led_by(image: ClusterImage, leader: int, *, leader_epoch: int) -> ClusterImage:

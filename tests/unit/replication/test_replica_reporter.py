@@ -447,7 +447,7 @@ async def test_damaged_log_that_opens_late_leads_only_after_it_is_reported(
     await until(lambda: broker.replicas.get("t", 0) is not None)
     assert [0] in emptied(controller)
     replica = broker.replicas.get("t", 0)
-    assert replica is not None and not replica.leads
+    assert replica is not None and not replica.is_leader
     assert leaders(controller)[0] == -1
     await broker.stop()
     controller.reports.clear()

@@ -1,4 +1,4 @@
-"""A leader's and a follower's replica, joined by hand: what one reads for followers, the other takes."""
+"""Replica roles: a leader and a follower replica, connected by the test."""
 
 import errno
 import random
@@ -94,7 +94,7 @@ def pair(tmp_path: Path) -> tuple[Replica, Replica]:
     return leader, follower
 
 
-def test_a_follower_has_the_same_bytes_and_learns_the_high_watermark(pair: tuple[Replica, Replica]) -> None:
+def test_follower_copies_the_bytes_and_the_high_watermark(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     for count in (1, 3, 2):
         leader.append(batch(count), NOW)
@@ -107,7 +107,7 @@ def test_a_follower_has_the_same_bytes_and_learns_the_high_watermark(pair: tuple
     assert leader.acknowledgement(6) == ErrorCode.NONE
 
 
-def test_a_follower_that_has_no_less_is_told_from_one_that_must_be_read_for(tmp_path: Path) -> None:
+def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) -> None:
     one, two = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(one, 3)
     one.append(batch(3), NOW, acks=1)
@@ -132,7 +132,7 @@ def test_a_follower_that_has_no_less_is_told_from_one_that_must_be_read_for(tmp_
     assert not one.has_no_more_than(4, 5)
 
 
-def test_consumers_read_from_a_follower_what_it_knows_to_be_committed(pair: tuple[Replica, Replica]) -> None:
+def test_consumer_reads_committed_records_from_a_follower(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(3), NOW)
     fetch(follower, leader)
@@ -141,7 +141,7 @@ def test_consumers_read_from_a_follower_what_it_knows_to_be_committed(pair: tupl
     assert bytes(content(follower.read(0, UNLIMITED))) == whole(leader)
 
 
-def test_several_batches_are_one_write_and_roll_by_the_followers_own_settings(tmp_path: Path) -> None:
+def test_fetched_batches_are_one_write_and_roll_by_the_followers_settings(tmp_path: Path) -> None:
     class Counting(OsFiles):
         writes = 0
 
@@ -166,7 +166,7 @@ def test_several_batches_are_one_write_and_roll_by_the_followers_own_settings(tm
         assert follower.log.read(offset, 1, 12, min_one=True).base_offset == offset
 
 
-def test_producer_state_and_transactions_come_with_the_batches(pair: tuple[Replica, Replica]) -> None:
+def test_follower_builds_producer_state_and_transactions_from_batches(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
     transactional = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
@@ -186,7 +186,7 @@ def test_producer_state_and_transactions_come_with_the_batches(pair: tuple[Repli
     assert (retried.error, retried.base_offset, follower.log_end_offset) == (ErrorCode.NONE, 0, 5)
 
 
-def test_damaged_batches_are_not_written(pair: tuple[Replica, Replica]) -> None:
+def test_follower_appends_no_damaged_batch(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(1), NOW)
     leader.append(batch(1), NOW)
@@ -213,7 +213,7 @@ def test_damaged_batches_are_not_written(pair: tuple[Replica, Replica]) -> None:
     assert taken(good) == ErrorCode.CORRUPT_MESSAGE, "the first is there already"
 
 
-def test_gaps_that_compaction_left_are_none_where_the_policy_changes(tmp_path: Path) -> None:
+def test_gaps_of_compaction_are_accepted_after_the_policy_changed(tmp_path: Path) -> None:
     """Its own cleaner may never see that log, and where no gaps are known recovery cuts a log at one."""
     follower = replica(tmp_path, 2, TopicConfig(cleanup_policy=("compact",)))
     follower.become_follower(1, 0, 0)
@@ -226,7 +226,7 @@ def test_gaps_that_compaction_left_are_none_where_the_policy_changes(tmp_path: P
     assert (code, follower.log_end_offset, follower.log.cleaned_to) == (ErrorCode.NONE, 8, 0)
 
 
-def test_uncommitted_records_of_a_deposed_leader_are_cut_by_epoch(tmp_path: Path) -> None:
+def test_uncommitted_records_of_a_former_leader_are_truncated_by_epoch(tmp_path: Path) -> None:
     first, second, third = (replica(tmp_path, number) for number in ALL)
     lead(first, 0, second, third)
     first.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
@@ -243,7 +243,7 @@ def test_uncommitted_records_of_a_deposed_leader_are_cut_by_epoch(tmp_path: Path
     assert first.log.epochs.entries == ((0, 0), (1, 2))
 
 
-def test_an_epoch_without_records_is_forgotten_by_who_leads_no_more(tmp_path: Path) -> None:
+def test_former_leader_drops_an_epoch_without_records(tmp_path: Path) -> None:
     """Else its epoch would be compared with the leader's, although no record of it was ever written."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 0, second)
@@ -257,7 +257,7 @@ def test_an_epoch_without_records_is_forgotten_by_who_leads_no_more(tmp_path: Pa
     assert whole(first) == whole(second)
 
 
-def test_answers_that_come_late_or_twice_change_nothing(pair: tuple[Replica, Replica]) -> None:
+def test_late_and_repeated_responses_change_nothing(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(2), NOW)
     asked = follower.fetch_position()
@@ -277,23 +277,23 @@ def test_answers_that_come_late_or_twice_change_nothing(pair: tuple[Replica, Rep
     )
 
 
-def test_roles_change_with_growing_leader_epochs_alone(pair: tuple[Replica, Replica]) -> None:
+def test_roles_change_only_with_higher_leader_epochs(pair: tuple[Replica, Replica]) -> None:
     leader, _ = pair
     leader.stand_by(1, 1)
-    assert not leader.leads and leader.leader == -1 and leader.fetch_position() is None
+    assert not leader.is_leader and leader.leader == -1 and leader.fetch_position() is None
     assert leader.append(batch(), NOW).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.read_for_follower(0, 1).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader.become_leader(0, 0, [1], ALL, NOW)
-    assert not leader.leads, "an older epoch"
+    assert not leader.is_leader, "an older epoch"
     leader.become_leader(2, 2, [1, 2], ALL, NOW)
-    assert leader.leads and leader.log.epochs.latest == (2, 0)
+    assert leader.is_leader and leader.log.epochs.latest == (2, 0)
     with pytest.raises(InvariantViolation):
         leader.truncate_to(0, NOW)
     with pytest.raises(InvariantViolation):
         leader.become_follower(2, 2, 3)
 
 
-def test_who_waits_for_an_acknowledgement_hears_of_the_end_of_a_reign(pair: tuple[Replica, Replica]) -> None:
+def test_listeners_are_called_when_a_leader_becomes_a_follower(pair: tuple[Replica, Replica]) -> None:
     leader, _ = pair
     end = leader.append(batch(2), NOW).last_offset + 1
     heard: list[ErrorCode | None] = []
@@ -302,7 +302,7 @@ def test_who_waits_for_an_acknowledgement_hears_of_the_end_of_a_reign(pair: tupl
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_an_append_that_too_few_have_is_told_once_the_set_has_shrunk(tmp_path: Path) -> None:
+def test_append_fails_after_the_in_sync_set_shrinks_below_min_insync_replicas(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1, TopicConfig(min_insync_replicas=2))
     leader.become_leader(0, 0, [1, 2], ALL, NOW)
     end = leader.append(batch(2), NOW).last_offset + 1
@@ -313,17 +313,17 @@ def test_an_append_that_too_few_have_is_told_once_the_set_has_shrunk(tmp_path: P
     assert leader.high_watermark == 0
 
 
-def test_a_new_leader_does_not_know_at_once_what_is_committed(pair: tuple[Replica, Replica]) -> None:
+def test_high_watermark_of_a_new_leader_is_not_current_at_once(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(2), NOW)
     fetch(follower, leader)
     lead(follower, 1, leader)
-    assert follower.leads and not follower.high_watermark_is_current
+    assert follower.is_leader and not follower.high_watermark_is_current
     fetch(leader, follower)
     assert follower.high_watermark_is_current and follower.high_watermark == 2
 
 
-def test_where_the_disk_takes_a_part_only_it_goes_on_after_that(tmp_path: Path) -> None:
+def test_follower_continues_after_a_partial_append(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1)
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=200))
     lead(leader, 0, follower)
@@ -349,7 +349,7 @@ def test_where_the_disk_takes_a_part_only_it_goes_on_after_that(tmp_path: Path) 
 # -- where the leader's log begins --
 
 
-def test_the_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> None:
+def test_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.append(batch(4), NOW)
     fetch(follower, leader)
@@ -359,7 +359,7 @@ def test_the_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> Non
     assert follower.log_start_offset == 3
 
 
-def test_behind_the_leaders_log_start_it_begins_anew_even_within_a_batch(tmp_path: Path) -> None:
+def test_follower_below_the_leaders_log_start_starts_at_it_even_within_a_batch(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(leader, 0, follower, in_sync=[1])
     leader.append(batch(10), NOW)
@@ -372,7 +372,7 @@ def test_behind_the_leaders_log_start_it_begins_anew_even_within_a_batch(tmp_pat
     assert [header.base_offset for _, header in iter_batches(whole(follower))] == [10]
 
 
-def test_what_is_remote_alone_is_left_to_the_caller(tmp_path: Path) -> None:
+def test_start_from_tier_is_left_to_the_caller(tmp_path: Path) -> None:
     config = TopicConfig(remote_storage_enable=True, segment_bytes=100)
     leader, follower = replica(tmp_path, 1, config), replica(tmp_path, 2, config)
     lead(leader, 0, follower, in_sync=[1])
@@ -396,7 +396,7 @@ def test_what_is_remote_alone_is_left_to_the_caller(tmp_path: Path) -> None:
 # -- over restarts, and beside flushes --
 
 
-def test_after_a_crash_the_batches_tell_the_epochs_of_what_replaced_a_cut_end(tmp_path: Path) -> None:
+def test_leader_epochs_after_a_truncation_are_recovered_from_batches(tmp_path: Path) -> None:
     """The file of epochs is older than the cut, and what came in its place is of an older epoch."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 4, second)
@@ -416,7 +416,7 @@ def test_after_a_crash_the_batches_tell_the_epochs_of_what_replaced_a_cut_end(tm
     assert (again.log_end_offset, again.log.epochs.entries) == (5, ((4, 0),))
 
 
-def test_what_replaces_a_cut_end_is_synced_when_it_is_rolled(tmp_path: Path) -> None:
+def test_records_after_a_truncation_are_synced_when_their_segment_rolls(tmp_path: Path) -> None:
     """The checkpoint on disk may be older than the cut, and call durable what was written since."""
     leader, other = replica(tmp_path, 1), replica(tmp_path, 3)
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=300))
@@ -435,7 +435,7 @@ def test_what_replaces_a_cut_end_is_synced_when_it_is_rolled(tmp_path: Path) -> 
     assert follower.recovery_point == max(end for end in rolled if end <= 20) < max(rolled)
 
 
-def test_the_high_watermark_survives_a_restart_as_far_as_the_log_does(tmp_path: Path) -> None:
+def test_high_watermark_survives_a_restart_up_to_the_log_end(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(leader, 0, follower)
     leader.append(batch(4), NOW)
@@ -449,13 +449,13 @@ def test_the_high_watermark_survives_a_restart_as_far_as_the_log_does(tmp_path: 
     assert replica(tmp_path, 2, high_watermark=9).high_watermark == 4
 
 
-def test_alone_no_high_watermark_is_kept(tmp_path: Path) -> None:
+def test_checkpoint_without_other_replicas_has_no_high_watermark(tmp_path: Path) -> None:
     one = replica(tmp_path, 1)
     one.become_leader(0, 0, [1])
     assert one.checkpoint == (0, 0, None)
 
 
-def test_a_fetch_offset_claims_only_what_is_as_durable_as_flush_messages_asks(tmp_path: Path) -> None:
+def test_follower_fetches_only_above_what_flush_messages_requires_to_be_durable(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1)
     follower = replica(tmp_path, 2, TopicConfig(flush_messages=1))
     asked_for: list[Replica] = []
@@ -470,7 +470,7 @@ def test_a_fetch_offset_claims_only_what_is_as_durable_as_flush_messages_asks(tm
     assert position is not None and position.offset == 2
 
 
-def test_followers_have_what_the_leader_is_still_syncing_and_neither_alone_commits_it(tmp_path: Path) -> None:
+def test_record_is_committed_after_both_leader_and_follower_have_flushed_it(tmp_path: Path) -> None:
     config = TopicConfig(flush_messages=1)
     leader, follower = replica(tmp_path, 1, config), replica(tmp_path, 2, config)
     lead(leader, 0, follower)
@@ -479,7 +479,7 @@ def test_followers_have_what_the_leader_is_still_syncing_and_neither_alone_commi
     told: list[int] = []
     leader.listeners.append(lambda one: told.append(one.log_end_offset))
     leader.append(batch(2), NOW)
-    assert (told, leader.settled_offset, waiting) == ([2], 0, [leader])  # who waits for records hears at once
+    assert (told, leader.flushed_offset, waiting) == ([2], 0, [leader])  # who waits for records hears at once
     fetch(follower, leader)
     assert whole(follower) == whole(leader) and waiting == [leader, follower]
     follower.flush()
@@ -491,7 +491,7 @@ def test_followers_have_what_the_leader_is_still_syncing_and_neither_alone_commi
     assert (leader.high_watermark, leader.acknowledgement(2)) == (2, ErrorCode.NONE)
 
 
-def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
+def test_truncation_fails_during_a_flush(tmp_path: Path) -> None:
     begun, go_on = Event(), Event()
 
     class Slow(OsFiles):
@@ -523,7 +523,7 @@ def test_nothing_is_cut_while_a_flush_is_under_way(tmp_path: Path) -> None:
     assert (follower.log_end_offset, follower.recovery_point) == (0, 0)
 
 
-def test_a_follower_knows_how_far_it_is_behind(pair: tuple[Replica, Replica]) -> None:
+def test_follower_knows_its_offset_lag(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     for _ in range(3):
         leader.append(batch(2), NOW)

@@ -145,6 +145,6 @@ def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
 
 def test_failed_replica_is_not_a_leader(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig())
-    assert replica.leads
+    assert replica.is_leader
     replica.failed = "fsync failed"
-    assert not replica.leads
+    assert not replica.is_leader

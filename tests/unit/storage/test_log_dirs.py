@@ -441,7 +441,7 @@ async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path
     assert run.directories.recheck_full()
     await run.manager.retry_missing()
     assert not run.is_offline(0)
-    assert (run.replica(0).log_start_offset, run.replica(0).leads) == (1, True)
+    assert (run.replica(0).log_start_offset, run.replica(0).is_leader) == (1, True)
     assert append(run.replica(0)) == ErrorCode.NONE
     await run.stop()
 
