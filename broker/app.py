@@ -169,7 +169,7 @@ class Broker(Foundation):
             network=None if self._is_alone else self.network,
         )
         self._parts.push_async_callback(self.tiering.close)
-        self.tiering.driver.listeners.append(self.admin_node.tier_changed)
+        self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
         self.quotas = ClientQuotas(*windows_of(settings))
         self.listener = self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
@@ -221,8 +221,8 @@ class Broker(Foundation):
 
         self._parts.push_async_callback(self.groups.close)
         self.groups.start()
-        self.replicas.offline_listeners += [self.groups.replicas_changed, self.tiering.driver.wake_all]
-        self.replicas.creation_listeners += [self.groups.replicas_changed, self.tiering.driver.wake_all]
+        self.replicas.offline_listeners += [self.groups.replicas_changed, self.tiering.log_manager.wake_all]
+        self.replicas.creation_listeners += [self.groups.replicas_changed, self.tiering.log_manager.wake_all]
         settings = self.running.now
         self.log_maintenance = LogMaintenance(
             settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
@@ -261,7 +261,7 @@ class Broker(Foundation):
             Serving(
                 replicas=self.replicas,
                 listener=self.listener,
-                tiering=self.tiering.driver,
+                tiering=self.tiering.log_manager,
                 moves=self.moves,
                 alter_partition_manager=self.alter_partition_manager,
                 cleaner=self.cleaner,
@@ -379,7 +379,7 @@ class Broker(Foundation):
 
     async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
         """The remote tier is put together after those who fetch."""
-        return await self.tiering.follower_start.begin(replica, step)
+        return await self.tiering.tier_state_machine.start(replica, step)
 
     async def _join(self) -> None:
         """Registers with the controller; it is let in once it serves."""

@@ -1,9 +1,9 @@
 """What tiering does to the bucket besides reading: copies, manifests, descriptions, deletions.
 
-Every call is one attempt with a deadline; who calls again, and when, is the runtime's affair (tier_driver),
-as is every commit to the quorum. Copies of all partitions share a bound, so that uploads never take all of
-the memory or the network; a copy that makes no end raises an alarm in the log and in the counts, and then its
-deadline ends it, so that one stuck partition never stops another.
+Every call is one attempt with a deadline; who calls again, and when, is the runtime's affair
+(remote_log_manager), as is every commit to the quorum. Copies of all partitions share a bound, so that
+uploads never take all of the memory or the network; a copy that makes no end raises an alarm in the log and
+in the counts, and then its deadline ends it, so that one stuck partition never stops another.
 """
 
 import asyncio

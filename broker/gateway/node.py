@@ -20,7 +20,7 @@ from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -87,7 +87,7 @@ class Serving:
     moves: DirectoryMoves
     alter_partition_manager: AlterPartitionManager
     listener: Listener
-    tiering: TierDriver
+    tiering: RemoteLogManager
     cleaner: LogCleaner
     scrubber: Scrubber
     repair: LogRepair

@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_views import PartitionTier, TierRefused
 from tierlog.tiering.object_store import ObjectStoreError
 
 
-def tier_routes(current: Callable[[], TierDriver | None]) -> list[web.AbstractRouteDef]:
+def tier_routes(current: Callable[[], RemoteLogManager | None]) -> list[web.AbstractRouteDef]:
     """Routes over the node's tier driver; 503 as long as `current` gives none."""
 
     async def status(request: web.Request) -> web.Response:
@@ -53,7 +53,7 @@ def partition_view(line: PartitionTier) -> dict[str, Any]:
 
 
 async def _answer(
-    driver: TierDriver | None, work: Callable[[TierDriver], Awaitable[web.Response]]
+    driver: RemoteLogManager | None, work: Callable[[RemoteLogManager], Awaitable[web.Response]]
 ) -> web.Response:
     if driver is None:
         return _error(503, "tiering does not run on this node yet")
@@ -67,19 +67,19 @@ async def _answer(
         return _error(503, str(failure))
 
 
-async def _status(driver: TierDriver, request: web.Request) -> web.Response:
+async def _status(driver: RemoteLogManager, request: web.Request) -> web.Response:
     lines = driver.status(request.query.get("topic"))
     return web.json_response({"partitions": [partition_view(line) for line in lines]})
 
 
-async def _flush(driver: TierDriver, request: web.Request) -> web.Response:
+async def _flush(driver: RemoteLogManager, request: web.Request) -> web.Response:
     """Answers once the bucket's manifests cover the log ends; a client that leaves ends the waiting."""
     body = await request.json()
     lines = await driver.flush(str(body["topic"]))
     return web.json_response({"partitions": [partition_view(line) for line in lines]})
 
 
-async def _explain(driver: TierDriver, request: web.Request) -> web.Response:
+async def _explain(driver: RemoteLogManager, request: web.Request) -> web.Response:
     query = request.query
     place = await driver.explain(query["topic"], int(query["partition"]), int(query["offset"]))
     return web.json_response(asdict(place))

@@ -16,7 +16,7 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.remote.remote import RemoteReader
+from tierlog.broker.remote.remote_reader import RemoteReader
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager

@@ -1,1 +1,2 @@
-"""The broker's side of tiering: when to upload, housekeeping in the bucket, followers that start from it."""
+"""The broker's side of tiering: uploads, the cleanup of remote storage, and followers that start from the
+tier."""

@@ -1,9 +1,10 @@
-"""A follower begins anew where its leader's local log begins, since what lies before is remote (KIP-405).
+"""Tier state machine: starts a follower at its leader's local log start, when earlier offsets are remote
+(KIP-405).
 
-It asks the leader where that is, and takes leader epochs and producers as of the end of the remote segment
-before it: a replica that is elected later must know who wrote what, or a retry would be written twice. Until
-the manifest at hand has that segment, or while the store is away, the fetcher rests and asks again. Called
-by the composition root for the fetchers.
+It gets the local log start from the leader, and restores leader epochs and producer state as of the end of
+the remote segment before it: without producer state, a replica elected later would append a retry twice.
+While the image does not have that segment, or the store is unavailable, the fetcher backs off and retries.
+Called by the fetchers, through app.py.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.network import Caller, Network
-from tierlog.broker.remote.remote import HistoryReader
+from tierlog.broker.remote.remote_reader import HistoryReader
 from tierlog.broker.replication.core.follower import FetchPosition, StartFromTier
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import MalformedSnapshot
@@ -33,14 +34,14 @@ from tierlog.tiering.object_store import ObjectStoreError
 LIST_OFFSETS = BY_NAME["ListOffsets"].key
 LIST_OFFSETS_VERSION = 9
 EARLIEST_LOCAL = -4
-ANSWER_TIMEOUT_S = 10.0
-STARTS_AT_ONCE = 8
-"""Of one broker: one with a new disk may have thousands to do."""
+RESPONSE_TIMEOUT_S = 10.0
+CONCURRENT_STARTS_MAX = 8
+"""Of one broker; with a new disk it may have thousands of replicas to start."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 
 
-class TierStart:
+class TierStateMachine:
     def __init__(
         self,
         broker_id: int,
@@ -54,36 +55,36 @@ class TierStart:
         self._image = image
         self._remote = remote
         self._clock = clock
-        self._slots = asyncio.Semaphore(STARTS_AT_ONCE)
-        self._waiting: WeakSet[Replica] = WeakSet()  # tried in vain
+        self._slots = asyncio.Semaphore(CONCURRENT_STARTS_MAX)
+        self._failing: WeakSet[Replica] = WeakSet()
 
-    async def begin(self, replica: Replica, step: StartFromTier) -> bool:
-        """Whether the replica may fetch on; else later."""
+    async def start(self, replica: Replica, step: StartFromTier) -> bool:
+        """Returns whether the replica can continue to fetch; otherwise retry later."""
         try:
             async with self._slots:
-                began = await self._begin(replica, step)
-        except (_Refused, ObjectStoreError, OSError, MalformedSnapshot) as failure:
-            if replica not in self._waiting:
+                started = await self._start(replica, step)
+        except (_Rejected, ObjectStoreError, OSError, MalformedSnapshot) as failure:
+            if replica not in self._failing:
                 _log.warning(
-                    "cannot begin behind what is remote", partition=str(replica.name), why=str(failure)
+                    "cannot start a replica from the tier", partition=str(replica.name), why=str(failure)
                 )
-            self._waiting.add(replica)
+            self._failing.add(replica)
             return False
-        self._waiting.discard(replica)
-        return began
+        self._failing.discard(replica)
+        return started
 
-    async def _begin(self, replica: Replica, step: StartFromTier) -> bool:
+    async def _start(self, replica: Replica, step: StartFromTier) -> bool:
         position = replica.fetch_position()
         if position is None:
             return False
         local_start = await self._local_start(replica, position)
         if local_start <= position.offset:
-            return True  # another leader, which has it
+            return True  # another leader, which has the offset locally
         where = replica.topic_id, replica.name.partition
         remote = self._image().remote_partition(*where)
         history = await self._remote.history(*where, remote, local_start - 1)
         if replica.fetch_position() != position:
-            return False  # it follows another leader, or none; it is gone, or has failed
+            return False  # the leader has changed, or the replica was removed or has failed
         replica.start_at(
             history.end_offset,
             self._clock.now_ms(),
@@ -91,41 +92,43 @@ class TierStart:
             epochs=[EpochEntry(*line) for line in history.leader_epochs],
             producer_snapshot=history.producer_snapshot,
         )
-        # What it knows of before is durable first; a fsync takes its time, and there may be many starts.
+        # The restored state must be durable first; the fsync runs in a thread, as there may be many starts.
         await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, replica.flush)
-        if replica.failed is None and replica.log.is_empty:  # else records have made it
+        if replica.failed is None and replica.log.is_empty:  # otherwise an append has created the file
             replica.log.active.create()
-        _log.info("begins behind what is remote", partition=str(replica.name), offset=history.end_offset)
+        _log.info("started a replica from the tier", partition=str(replica.name), offset=history.end_offset)
         return True
 
     async def _local_start(self, replica: Replica, position: FetchPosition) -> int:
-        """Over a connection of its own: on that of the fetcher it would wait for records."""
+        """Get the leader's local log start. On the fetcher's connection this would wait behind a held
+        fetch."""
         leader = self._image().brokers.get(replica.leader)
         if leader is None or self._network is None:
-            raise _Refused(f"broker {replica.leader} is not registered")
+            raise _Rejected(f"broker {replica.leader} is not registered")
         caller = await self._network.connect(leader.host, leader.port, f"replica-{self._broker_id}")
         try:
-            return await self._ask(caller, replica, position)
+            return await self._request(caller, replica, position)
         finally:
             caller.close()
 
-    async def _ask(self, caller: Caller, replica: Replica, position: FetchPosition) -> int:
-        asked = ListOffsetsPartition(
+    async def _request(self, caller: Caller, replica: Replica, position: FetchPosition) -> int:
+        partition = ListOffsetsPartition(
             partition_index=replica.name.partition,
             current_leader_epoch=position.leader_epoch,
             timestamp=EARLIEST_LOCAL,
         )
         request = ListOffsetsRequest(
-            replica_id=self._broker_id, topics=[ListOffsetsTopic(name=replica.name.topic, partitions=[asked])]
+            replica_id=self._broker_id,
+            topics=[ListOffsetsTopic(name=replica.name.topic, partitions=[partition])],
         )
         response: ListOffsetsResponse = await caller.call(
-            LIST_OFFSETS, LIST_OFFSETS_VERSION, request, ANSWER_TIMEOUT_S
+            LIST_OFFSETS, LIST_OFFSETS_VERSION, request, RESPONSE_TIMEOUT_S
         )
         found = response.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
-            raise _Refused(ErrorCode(found.error_code).name)
+            raise _Rejected(ErrorCode(found.error_code).name)
         return found.offset
 
 
-class _Refused(Exception):
-    """The leader does not say: above all, it leads no more."""
+class _Rejected(Exception):
+    """The leader returned an error, in particular because it is no longer the leader."""

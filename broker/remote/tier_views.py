@@ -1,6 +1,6 @@
-"""Where offsets lie, for people: the status of a partition over both tiers, and the place of one offset.
+"""Tier views: a partition's status over both tiers, and the location of one offset.
 
-Called by the tier driver for the admin API and the CLI.
+Called by the remote log manager, for the admin API and the CLI.
 """
 
 from contextlib import suppress
@@ -16,12 +16,12 @@ from tierlog.tiering.remote_log import RemoteLog
 
 
 class TierRefused(Exception):
-    """A request about tiering that cannot be carried out; the message says why, for people."""
+    """A request about tiering cannot succeed; the message tells the operator why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTier:
-    """Where a partition's offsets lie. Ranges are [start, end); -1 where there is none."""
+    """Where a partition's offsets are. Ends are exclusive; -1 if a range is empty."""
 
     topic: str
     partition: int
@@ -42,7 +42,8 @@ class PartitionTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetPlace:
-    """Where one offset lies: `tier` is local or remote; the batch's position is within the object or file."""
+    """Where one offset is: `tier` is `local` or `remote`, `position` that of its batch in the file or
+    object."""
 
     tier: str
     location: str
@@ -56,7 +57,7 @@ class OffsetPlace:
 def describe(
     replica: Replica, remote: RemotePartition, uploading: bool, last_error: str | None
 ) -> PartitionTier:
-    """A led partition as it stands now."""
+    """The current status of a partition, from its leader."""
     segments = local_segments(replica)
     first = remote.first_offset
     return PartitionTier(
@@ -82,13 +83,13 @@ def describe(
 async def find_place(
     replica: Replica, remote: RemotePartition, remote_log: RemoteLog, offset: int
 ) -> OffsetPlace:
-    """The place from which an offset is served; raises TierRefused, ObjectStoreError."""
+    """The location from which an offset is served. Raises TierRefused or ObjectStoreError."""
     partition = replica.name.partition
     tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
     if offset >= replica.local_log_start_offset:
         place = None
         if tiered:
-            with suppress(ObjectStoreError):  # what is local is explained without the store too
+            with suppress(ObjectStoreError):  # a local offset has a location without the store
                 place = await remote_log.locate(replica.topic_id, partition, remote, offset)
         return _local_place(replica, offset, place.key if place else None)
     place = await remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
@@ -105,7 +106,7 @@ async def find_place(
 
 
 def local_segments(replica: Replica) -> list[planner.LocalSegment]:
-    """The replica's segments as the planner knows them."""
+    """The replica's segments, for the planner."""
     return [
         planner.LocalSegment(
             base_offset=info.base_offset,
@@ -120,7 +121,7 @@ def local_segments(replica: Replica) -> list[planner.LocalSegment]:
 
 
 def _local_place(replica: Replica, offset: int, also_remote: str | None) -> OffsetPlace:
-    """From the read path itself, so that what is explained is what is served."""
+    """Uses the read path itself, so that the result is what a consumer is served."""
     found = replica.read(offset, 1).slice
     part = found.parts[0] if found is not None and found.parts else None
     if not isinstance(part, FileSlice):

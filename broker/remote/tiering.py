@@ -1,7 +1,7 @@
-"""Tiering as one part of a node: store, cache, remote log, driver and housekeeper, put together in one place.
+"""Tiering: builds store, cache, remote log, remote log manager and storage cleaner of one broker.
 
-Called by app.py: `Tiering(...)`, `await start()` after the replicas are open, `remote` for the handlers,
-`driver` for the admin API, `await close()` before the replicas close.
+Called by app.py: `start` after the replicas are open, `remote` for the handlers, `log_manager` for the admin
+API, `close` before the replicas close.
 """
 
 import random
@@ -14,9 +14,9 @@ from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
 from tierlog.broker.maintenance.scrubber import FoundDamage
-from tierlog.broker.remote.tier_driver import Replicas, TierDriver
-from tierlog.broker.remote.tier_housekeeper import TierHousekeeper
-from tierlog.broker.remote.tier_state_machine import TierStart
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager, Replicas
+from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.tier_state_machine import TierStateMachine
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
@@ -32,13 +32,15 @@ _log = structlog.get_logger("tierlog.tiering")
 OBJECTS_DIRECTORY = "objects"
 CACHE_DIRECTORY = "remote-cache"
 
-NOT_NAMED = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
+NO_STORE_URL = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
 
 
 class Tiering:
-    """The remote tier of one broker. `objects`: a store to use instead of the one the settings name.
-    `found_damage`: told of what the disk has changed in a segment that was to be uploaded.
-    `network`: to the other brokers; None if there are none, and then a directory of its own will do.
+    """The remote tier of one broker.
+
+    `objects`: a store to use instead of object.store.url. `found_damage`: called with damage found in a
+    segment before its upload. `network`: to the other brokers; None for a standalone broker, which may use a
+    local directory as its store.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Tiering:
         self._directory = data_directory.absolute() / OBJECTS_DIRECTORY
         url = settings.object_store_url or self._directory.as_uri()
         self._has_store = objects is not None or network is None or bool(settings.object_store_url)
-        self.store = objects or (store_from_url(url) if self._has_store else NoStore(NOT_NAMED))
+        self.store = objects or (store_from_url(url) if self._has_store else NoStore(NO_STORE_URL))
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
@@ -81,8 +83,10 @@ class Tiering:
             self._tasks,
             lambda where: metadata.image.remote_partition(*where),
         )
-        self.follower_start = TierStart(settings.node_id, network, lambda: metadata.image, self.remote, clock)
-        self.driver = TierDriver(
+        self.tier_state_machine = TierStateMachine(
+            settings.node_id, network, lambda: metadata.image, self.remote, clock
+        )
+        self.log_manager = RemoteLogManager(
             broker_id=settings.node_id,
             metadata=metadata,
             replicas=replicas,
@@ -95,42 +99,42 @@ class Tiering:
             found_damage=found_damage,
             interval_ms=settings.remote_log_manager_task_interval_ms,
         )
-        self.housekeeper = TierHousekeeper(
+        self.storage_cleaner = RemoteStorageCleaner(
             broker_id=settings.node_id,
             metadata=metadata,
             manager=self.manager,
             clock=clock,
             tasks=self._tasks,
             delete_grace_ms=settings.remote_log_delete_grace_ms,
-            quiet=self.driver.ended,
+            await_jobs=self.log_manager.wait_for_removed,
         )
 
     def configure(self, settings: NodeSettings) -> None:
-        """remote.log.reader.threads may have changed."""
+        """Apply remote.log.reader.threads."""
         self.cache.limit_downloads(settings.remote_log_reader_threads)
 
     async def start(self) -> None:
-        """Begins the work; returns at once, whatever state the store is in."""
+        """Start the background tasks; returns at once, even while the store is unavailable."""
         self._metadata.subscribe(self.remote.follow)
-        await self.driver.start()
+        await self.log_manager.start()
         if self._has_store:
-            await self.housekeeper.start()
+            await self.storage_cleaner.start()
         else:
-            self._tell_of_what_is_out_of_reach()
+            self._log_unreachable_data()
 
-    def _tell_of_what_is_out_of_reach(self) -> None:
-        """A node that was alone tiered into a directory of its own, no store once it may have peers."""
+    def _log_unreachable_data(self) -> None:
+        """A standalone node has its own directory as the store, which is not used once it may have peers."""
         remote = self._metadata.image.remote.values()
         lost = sum(partition.first_offset is not None for partition in remote)
         if lost:
             _log.error(
                 "remote data cannot be read: object.store.url is not set",
                 partitions=lost,
-                mend=f"set object.store.url to the store that holds it: {self._directory.as_uri()} if this "
-                "node was alone until now; all brokers must reach it",
+                mend=f"set object.store.url to the store that has it: {self._directory.as_uri()} if this "
+                "node was standalone until now; all brokers must reach it",
             )
 
     async def close(self) -> None:
-        """Ends all work; what was under way is found unfinished, and done again, at the next start."""
+        """Stop all tasks; the next start finds unfinished copies and deletions, and repeats them."""
         await self._tasks.close()
         await self.store.close()

@@ -93,7 +93,7 @@ async def read_all(broker: Broker, replica: Replica, offset: int = 0) -> None:
 def is_tiered(broker: Broker, replica: Replica) -> bool:
     """All that has been rolled is remote, and nothing is left to do."""
     remote = broker.metadata.image.remote_partition(replica.topic_id, replica.name.partition)
-    return remote.end_offset == replica.log.active_base_offset and not broker.tiering.driver.jobs()
+    return remote.end_offset == replica.log.active_base_offset and not broker.tiering.log_manager.jobs()
 
 
 async def test_a_tiered_partition_moves_while_it_is_uploaded_and_read(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.maintenance.log_repair import LogRepair
-from tierlog.broker.remote.tier_driver import TierDriver
-from tierlog.broker.remote.tier_housekeeper import TierHousekeeper
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.client import MetadataClient
@@ -100,7 +100,7 @@ class TierNode:
         self.causes: list[str] = []
         """How damage was noticed that was told."""
         self.repair = LogRepair(1, lambda: self.metadata.image, self, self.clock, self.tasks, None, None)
-        self.driver = TierDriver(
+        self.log_manager = RemoteLogManager(
             broker_id=1,
             metadata=self.metadata,
             replicas=self,
@@ -112,16 +112,16 @@ class TierNode:
             tasks=self.tasks,
             found_damage=self.found_damage,
             interval_ms=3_600_000,
-            first_pause_s=0.001,
+            first_backoff_s=0.001,
         )
-        self.housekeeper = TierHousekeeper(
+        self.storage_cleaner = RemoteStorageCleaner(
             broker_id=1,
             metadata=self.metadata,
             manager=self.manager,
             clock=housekeeper_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
-            quiet=self.driver.ended,
+            await_jobs=self.log_manager.wait_for_removed,
         )
 
     def __iter__(self) -> Iterator[Replica]:
@@ -161,8 +161,8 @@ class TierNode:
         self.metadata.subscribe(lambda old, new: self.follow())
         self.metadata.subscribe(self.remote_log.follow)
         self.follow()
-        await self.driver.start()
-        self.housekeeper.follow()
+        await self.log_manager.start()
+        self.storage_cleaner.follow()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -295,7 +295,7 @@ class SimBroker:
             replicas.checkpoints.lower(replica)
 
         async def start_from_tier(replica: Replica, step: StartFromTier) -> bool:
-            return tiering is not None and await tiering.follower_start.begin(replica, step)
+            return tiering is not None and await tiering.tier_state_machine.start(replica, step)
 
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         network = SimDialler(self._network, self.name, self._brokers, rng)
@@ -409,8 +409,8 @@ class SimBroker:
             objects=self.objects,
             network=network,
         )
-        replicas.offline_listeners.append(tiering.driver.wake_all)
-        replicas.creation_listeners.append(tiering.driver.wake_all)
+        replicas.offline_listeners.append(tiering.log_manager.wake_all)
+        replicas.creation_listeners.append(tiering.log_manager.wake_all)
         return tiering
 
     async def _serve_with(

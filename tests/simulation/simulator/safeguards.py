@@ -20,7 +20,7 @@ from tierlog.base.types import NO_EPOCH
 from tierlog.broker.groups.core import coordinator
 from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
-from tierlog.broker.remote import tier_driver
+from tierlog.broker.remote import remote_log_manager
 from tierlog.broker.replication.core import fetched_batches as replicated
 from tierlog.broker.replication.core.follower import FollowerCore
 from tierlog.broker.replication.core.in_sync import InSyncSet
@@ -347,7 +347,7 @@ def _() -> Patches:
 
 @_safeguard("and until the bucket's manifest names it", "the bucket alone does not have what no disk has")
 def _() -> Patches:
-    yield tier_driver, "_end_of", lambda root: MAX_LONG
+    yield remote_log_manager, "_end_of", lambda root: MAX_LONG
 
 
 @_safeguard("an upload is verified", "the manifest names an object that was torn")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulator.switches import Patches, safeguard
-from tierlog.broker.remote.tier_driver import TierDriver
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.topic import MAX_LONG
 from tierlog.tiering import planner
@@ -37,13 +37,13 @@ def _() -> Patches:
     "a log start is committed before it is taken over", "records are gone on one replica, and come back"
 )
 def _() -> Patches:
-    move = TierDriver._move_log_start
+    move = RemoteLogManager._move_log_start
 
-    async def without(driver: TierDriver, where: Any, state: Any, offset: int) -> None:
+    async def without(driver: RemoteLogManager, where: Any, state: Any, offset: int) -> None:
         state.replica.raise_log_start(offset)
         await move(driver, where, state, offset)
 
-    yield TierDriver, "_move_log_start", without
+    yield RemoteLogManager, "_move_log_start", without
 
 
 @safeguard("a follower takes over the log start", "deleted records are served again by the next leader")

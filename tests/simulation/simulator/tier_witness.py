@@ -391,7 +391,7 @@ class TierWitness:
                 content = self.bucket.content(self._keys.root(where))
                 if _end_of(None if content is None else _root(content)) != end:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
-            if broker.tiering is None or broker.tiering.driver.jobs():
+            if broker.tiering is None or broker.tiering.log_manager.jobs():
                 return f"node {number} is at work"
         if image is not None:
             now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)

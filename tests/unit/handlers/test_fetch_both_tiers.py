@@ -55,7 +55,7 @@ async def test_aborts_of_remote_records_are_told_wherever_the_marker_lies(
         write_transactional(replica, ABORT, control=True)
         produce(replica, 1)
         if marker_tiered:
-            await node.driver.flush("t")
+            await node.log_manager.flush("t")
         await settled(node)
         assert replica.local_log_start_offset == (replica.log_end_offset if marker_tiered else first + 1)
         answer = await fetch(node, replica, first)
@@ -66,8 +66,8 @@ async def test_aborts_of_remote_records_are_told_wherever_the_marker_lies(
 
 
 async def settled(node: TierNode) -> None:
-    node.driver.wake_all()
-    while jobs := node.driver.jobs():
+    node.log_manager.wake_all()
+    while jobs := node.log_manager.jobs():
         await asyncio.wait(jobs)
 
 
@@ -76,7 +76,7 @@ async def test_no_remote_record_is_shown_above_the_high_watermark_that_is_told(t
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 3)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await settled(node)
         replica._core.high_watermark = 3
         answer = await fetch(node, replica, 0)

@@ -1,4 +1,4 @@
-"""Clocks that are wrong, or differ between nodes, delete no object early and none that a manifest names."""
+"""Wrong clocks delete no object early, and none that a manifest names."""
 
 import uuid
 from pathlib import Path
@@ -43,11 +43,11 @@ async def commit_page(node: TierNode, replica: Replica, page: PageRef) -> ErrorC
 async def tiered(node: TierNode) -> Replica:
     replica = await node.create("t")
     produce(replica, 60)
-    await node.driver.flush("t")
+    await node.log_manager.flush("t")
     return replica
 
 
-async def test_a_housekeeper_whose_clock_is_ahead_deletes_no_page_that_is_committed_later(
+async def test_cleaner_with_a_clock_ahead_deletes_no_page_that_is_committed_later(
     tmp_path: Path,
 ) -> None:
     ahead = Clock()
@@ -55,9 +55,9 @@ async def test_a_housekeeper_whose_clock_is_ahead_deletes_no_page_that_is_commit
     async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS, housekeeper_clock=ahead) as node:
         replica = await tiered(node)
         page = await begin_page(node, replica)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert await commit_page(node, replica, page) == ErrorCode.NONE
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert node.keys.page(node.where(replica), page) in await node.objects()
 
 
@@ -66,33 +66,33 @@ async def test_page_whose_deletion_has_begun_is_never_committed(tmp_path: Path) 
         replica = await tiered(node)
         page = await begin_page(node, replica)
         node.clock.pass_time(SPILL_MS + GRACE_MS)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert node.keys.page(node.where(replica), page) not in await node.objects()
         assert await commit_page(node, replica, page) == ErrorCode.INVALID_REQUEST
         assert not node.remote(replica).pages
 
 
-async def test_a_wall_clock_that_jumps_ahead_ends_no_grace(tmp_path: Path) -> None:
+async def test_wall_clock_jump_ends_no_grace(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS) as node:
         replica = await tiered(node)
         everything = await node.objects()
         await node.move_log_start(replica, node.remote(replica).entries[1].end_offset)
         node.clock.wall_ms += 100 * GRACE_MS
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert set(everything) <= set(await node.objects())
         node.clock.wall_ms -= 200 * GRACE_MS
         node.clock.pass_time(GRACE_MS)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert not node.metadata.image.delete_queue
 
 
-async def test_objects_go_though_the_clock_was_far_ahead_when_they_were_queued(tmp_path: Path) -> None:
+async def test_objects_queued_with_a_clock_far_ahead_are_deleted(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS) as node:
         replica = await tiered(node)
         node.clock.wall_ms += 1000 * GRACE_MS
         await node.move_log_start(replica, node.remote(replica).entries[1].end_offset)
         node.clock.wall_ms -= 1000 * GRACE_MS
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         node.clock.pass_time(GRACE_MS)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert not node.metadata.image.delete_queue

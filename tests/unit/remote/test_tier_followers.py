@@ -1,4 +1,5 @@
-"""Two brokers of a tiered topic over a real quorum and a store: followers drop, begin anew, take over."""
+"""Followers of a tiered topic with a real quorum and store: local retention, start from the tier,
+failover."""
 
 import asyncio
 import itertools
@@ -17,8 +18,8 @@ from tier_node import START_MS, TierNode, flip_a_bit, take_role
 from tierlog.base.files import FileSlice, OsFiles, Space
 from tierlog.base.leader_epochs import UNKNOWN_END
 from tierlog.base.types import TopicPartition
-from tierlog.broker.remote.tier_driver import TierDriver
-from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStart
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStateMachine
 from tierlog.broker.replication.core.follower import Append, Fetched, StartFromTier, Step
 from tierlog.broker.replication.replica import AppendResult, ReadResult, Replica
 from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
@@ -83,7 +84,7 @@ class Other:
         self.replicas: dict[TopicPartition, Replica] = {}
         self.directory = directory
         self.files = Disk()
-        self.driver = TierDriver(
+        self.log_manager = RemoteLogManager(
             broker_id=2,
             metadata=node.metadata,
             replicas=self,
@@ -95,7 +96,7 @@ class Other:
             tasks=node.tasks,
             found_damage=node.found_damage,
             interval_ms=3_600_000,
-            first_pause_s=0.001,
+            first_backoff_s=0.001,
         )
         node.metadata.subscribe(lambda old, new: self.follow())
 
@@ -146,11 +147,11 @@ class Pair:
         assert self.leader.local_log_start_offset == self.leader.log.active_base_offset > 0
 
     async def settled(self) -> None:
-        for driver in (self.node.driver, self.other.driver):
+        for driver in (self.node.log_manager, self.other.log_manager):
             driver.wake_all()
             while jobs := driver.jobs():
                 await asyncio.wait(jobs)
-            await driver.ended()
+            await driver.wait_for_removed()
 
     async def fence(self, broker_id: int, fenced: bool = True) -> None:
         epoch = self.node.metadata.image.brokers[broker_id].broker_epoch
@@ -183,14 +184,14 @@ class Pair:
         keys = [self.node.keys.log(where, entry) for entry in self.remote.entries]
         return b"".join([await store.get(key) for key in keys])
 
-    def start(self, leader: "Caller") -> TierStart:
+    def start(self, leader: "Caller") -> TierStateMachine:
         node = self.node
-        return TierStart(2, leader, lambda: node.metadata.image, node.remote_log, node.clock)
+        return TierStateMachine(2, leader, lambda: node.metadata.image, node.remote_log, node.clock)
 
     async def begin(self) -> bool:
         step = fetch(self.follower, self.leader)
         assert isinstance(step, StartFromTier)
-        return await self.start(Caller(self.leader)).begin(self.follower, step)
+        return await self.start(Caller(self.leader)).start(self.follower, step)
 
 
 class Caller:
@@ -260,7 +261,7 @@ async def pair(tmp_path: Path, store: FaultyStore) -> AsyncIterator[Pair]:
         await node.metadata.submit(c.FenceBroker(broker_id=2, broker_epoch=epoch, fenced=False))
         other = Other(node, tmp_path / "2")
         pair = Pair(node, other, await node.create("t", replicas=(1, 2)))
-        await other.driver.start()
+        await other.log_manager.start()
         await pair.fence(2)
         yield pair
         for replica in other:
@@ -270,7 +271,7 @@ async def pair(tmp_path: Path, store: FaultyStore) -> AsyncIterator[Pair]:
 # -- beginning where the leader's local log begins
 
 
-async def test_an_empty_replica_begins_with_the_epochs_and_producers_of_before(pair: Pair) -> None:
+async def test_empty_replica_starts_with_remote_leader_epochs_and_producer_state(pair: Pair) -> None:
     pair.produce(10)
     catch_up(pair.follower, pair.leader)
     await pair.elect(2)
@@ -299,7 +300,7 @@ async def test_an_empty_replica_begins_with_the_epochs_and_producers_of_before(p
     assert send(follower, pair.sequence).error == ErrorCode.NONE
 
 
-async def test_a_retry_of_what_is_remote_alone_is_known_to_who_never_had_it(pair: Pair) -> None:
+async def test_retry_of_a_remote_batch_is_a_duplicate_for_a_replica_started_from_the_tier(pair: Pair) -> None:
     last = pair.produce(60)
     pair.leader.roll(START_MS)
     await pair.settled()
@@ -312,7 +313,7 @@ async def test_a_retry_of_what_is_remote_alone_is_known_to_who_never_had_it(pair
     assert pair.follower.log_end_offset == pair.leader.log_end_offset
 
 
-async def test_what_a_replica_began_with_survives_a_kill(pair: Pair) -> None:
+async def test_state_restored_from_the_tier_survives_a_kill(pair: Pair) -> None:
     pair.produce(60)
     await pair.tier()
     assert await pair.begin()
@@ -328,7 +329,7 @@ async def test_what_a_replica_began_with_survives_a_kill(pair: Pair) -> None:
     assert send(again, pair.sequence - 5).base_offset == pair.leader.log_end_offset - 5
 
 
-async def test_the_loop_waits_for_no_disk_where_a_replica_begins(pair: Pair) -> None:
+async def test_start_from_the_tier_does_not_block_the_loop(pair: Pair) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
     pair.follower.flush()
@@ -346,7 +347,7 @@ async def test_the_loop_waits_for_no_disk_where_a_replica_begins(pair: Pair) -> 
     assert done == [("create log", False)]
 
 
-async def test_a_cut_down_to_where_it_began_leaves_it_what_it_knew(pair: Pair) -> None:
+async def test_truncation_to_the_start_offset_keeps_the_restored_state(pair: Pair) -> None:
     pair.produce(60)
     await pair.tier()
     assert await pair.begin()
@@ -360,7 +361,7 @@ async def test_a_cut_down_to_where_it_began_leaves_it_what_it_knew(pair: Pair) -
     assert pair.follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
 
 
-async def test_who_begins_twice_at_one_offset_forgets_nothing(pair: Pair) -> None:
+async def test_second_start_at_the_same_offset_keeps_the_state(pair: Pair) -> None:
     pair.produce(60)
     await pair.tier()
     assert await pair.begin()
@@ -373,7 +374,7 @@ async def test_who_begins_twice_at_one_offset_forgets_nothing(pair: Pair) -> Non
     assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
 
 
-async def test_a_leader_that_begins_within_a_remote_segment_is_joined_at_its_end(pair: Pair) -> None:
+async def test_follower_starts_at_the_end_of_the_segment_with_the_leaders_local_log_start(pair: Pair) -> None:
     pair.produce(60)
     pair.leader.roll(START_MS)
     await pair.settled()
@@ -386,11 +387,11 @@ async def test_a_leader_that_begins_within_a_remote_segment_is_joined_at_its_end
             return answer
 
     step = fetch(pair.follower, pair.leader)
-    assert await pair.start(Early(pair.leader)).begin(pair.follower, step)
+    assert await pair.start(Early(pair.leader)).start(pair.follower, step)
     assert pair.follower.log_end_offset == pair.remote.entries[1].end_offset
 
 
-async def test_while_the_store_is_away_nothing_is_touched(pair: Pair, store: FaultyStore) -> None:
+async def test_replica_is_unchanged_while_the_store_is_unavailable(pair: Pair, store: FaultyStore) -> None:
     pair.produce(20)
     catch_up(pair.follower, pair.leader)
     had = pair.follower.log_end_offset
@@ -404,7 +405,7 @@ async def test_while_the_store_is_away_nothing_is_touched(pair: Pair, store: Fau
     catch_up(pair.follower, pair.leader)
 
 
-async def test_a_replica_that_was_elected_meanwhile_keeps_its_log(pair: Pair) -> None:
+async def test_replica_elected_during_the_start_keeps_its_log(pair: Pair) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
     await pair.tier()
@@ -417,21 +418,23 @@ async def test_a_replica_that_was_elected_meanwhile_keeps_its_log(pair: Pair) ->
             await pair.elect(2)
             return answer
 
-    assert not await pair.start(Deposed(pair.leader)).begin(pair.follower, StartFromTier(0))
+    assert not await pair.start(Deposed(pair.leader)).start(pair.follower, StartFromTier(0))
     assert pair.follower.is_leader and pair.follower.log_end_offset == had
 
 
 # -- dropping what is remote
 
 
-async def test_a_follower_drops_what_is_remote_and_uploads_nothing(pair: Pair, store: FaultyStore) -> None:
+async def test_follower_deletes_remote_segments_locally_and_uploads_nothing(
+    pair: Pair, store: FaultyStore
+) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
-    await pair.other.driver.trim_followers()
+    await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset == 0, "nothing is remote yet"
     await pair.tier()
     calls = len(store.calls)
-    await pair.other.driver.trim_followers()
+    await pair.other.log_manager.apply_followers_retention()
     assert len(store.calls) == calls
     ends = [segment.end_offset for segment in pair.follower.segments]
     assert 0 < pair.follower.local_log_start_offset <= pair.remote.end_offset
@@ -440,7 +443,7 @@ async def test_a_follower_drops_what_is_remote_and_uploads_nothing(pair: Pair, s
     pair.follower.check()
 
 
-async def test_a_follower_keeps_what_it_does_not_know_to_be_committed(pair: Pair) -> None:
+async def test_follower_keeps_segments_above_its_high_watermark(pair: Pair) -> None:
     """Its log may still have to be cut there; and elected, it would begin above its high watermark."""
     pair.produce(60)
     asked = pair.follower.fetch_position()
@@ -448,26 +451,26 @@ async def test_a_follower_keeps_what_it_does_not_know_to_be_committed(pair: Pair
     found = content(pair.leader.read_for_follower(0, 1 << 20))
     assert pair.follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS) == Append()
     await pair.tier()
-    await pair.other.driver.trim_followers()
+    await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset <= pair.follower.high_watermark == 12
     catch_up(pair.follower, pair.leader)
-    await pair.other.driver.trim_followers()
+    await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset > 12
 
 
-async def test_a_follower_keeps_what_local_retention_keeps(pair: Pair) -> None:
+async def test_follower_applies_local_retention(pair: Pair) -> None:
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
     await pair.tier()
     await pair.configure("local.retention.ms", "-1")
-    await pair.other.driver.trim_followers()
+    await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset == 0
 
 
 # -- taking over
 
 
-async def test_a_new_leader_tiers_on_from_within_a_segment_of_its_own(pair: Pair) -> None:
+async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pair) -> None:
     """It rolled elsewhere, so what is remote ends in the middle of one of its segments."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
@@ -512,12 +515,12 @@ async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
     catch_up(pair.follower, pair.leader)
 
 
-async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) -> None:
+async def test_suffix_is_not_copied_on_a_nearly_full_disk(pair: Pair) -> None:
     await within_a_segment(pair)
     pair.other.files.room = FREE_BYTES_KEPT
     await pair.elect(2)
-    await until(lambda: pair.other.driver.status("t")[0].last_error is not None)
-    assert "not enough space to copy" in (pair.other.driver.status("t")[0].last_error or "")
+    await until(lambda: pair.other.log_manager.status("t")[0].last_error is not None)
+    assert "not enough space to copy" in (pair.other.log_manager.status("t")[0].last_error or "")
     assert not list(pair.other.directory.rglob("*.tmp"))
     assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
     pair.other.files.room = None
@@ -528,7 +531,7 @@ async def test_a_copy_for_an_upload_leaves_a_nearly_full_disk_alone(pair: Pair) 
 
 
 @pytest.mark.parametrize(("batch", "end"), [(14, 65), (12, None)])
-async def test_of_a_segment_that_is_remote_in_part_the_rest_must_be_whole(
+async def test_suffix_of_a_partly_remote_segment_must_be_intact(
     pair: Pair, batch: int, end: int | None
 ) -> None:
     await within_a_segment(pair, uploads=False)
@@ -542,7 +545,7 @@ async def test_of_a_segment_that_is_remote_in_part_the_rest_must_be_whole(
     assert log.startswith(await pair.remote_bytes())
 
 
-async def test_a_damaged_leader_is_followed_by_one_that_uploads_the_rest(pair: Pair) -> None:
+async def test_next_leader_uploads_what_a_damaged_leader_could_not(pair: Pair) -> None:
     await pair.configure("remote.log.copy.disable", "true")
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
@@ -557,12 +560,12 @@ async def test_a_damaged_leader_is_followed_by_one_that_uploads_the_rest(pair: P
     assert log.startswith(await pair.remote_bytes())
 
 
-async def test_what_a_deposed_leader_uploads_is_no_part_of_the_log(pair: Pair, store: FaultyStore) -> None:
+async def test_upload_of_a_former_leader_is_not_committed(pair: Pair, store: FaultyStore) -> None:
     pair.produce(20)
     catch_up(pair.follower, pair.leader)
     store.arm("hold", 1, "put")
     pair.leader.roll(START_MS)
-    pair.node.driver.wake_all()
+    pair.node.log_manager.wake_all()
     await store.fired.wait()
     (started,) = pair.remote.started
     await pair.elect(2)

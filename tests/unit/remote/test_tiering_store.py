@@ -1,4 +1,4 @@
-"""Which store tiering takes, and that a cluster without one keeps everything on its disks."""
+"""Tiering with and without an object store."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from tier_node import CLUSTER, TierNode, produce
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.network import Network
-from tierlog.broker.remote.tiering import NOT_NAMED, OBJECTS_DIRECTORY, Tiering
+from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, Tiering
 from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.config.node import settings_from
 from tierlog.metadata.client import MetadataClient
@@ -47,27 +47,27 @@ def tiering_of(
     )
 
 
-async def test_a_directory_of_its_own_is_no_store_for_others(tmp_path: Path) -> None:
+async def test_local_directory_is_not_a_store_for_a_cluster(tmp_path: Path) -> None:
     url = {"object.store.url": tmp_path.as_uri()}
     assert isinstance(store_of(tmp_path, None), LocalStore)
     assert isinstance(store_of(tmp_path, TcpNetwork()), NoStore)
     assert isinstance(store_of(tmp_path, TcpNetwork(), **url), LocalStore)
 
 
-async def test_without_a_store_everything_stays_on_the_disk_and_the_status_says_why(tmp_path: Path) -> None:
-    async with TierNode(tmp_path, NoStore(NOT_NAMED)) as node:
+async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, NoStore(NO_STORE_URL)) as node:
         replica = await node.create("t")
         troubled = asyncio.Event()
-        node.driver.listeners.append(lambda where: troubled.set())
+        node.log_manager.listeners.append(lambda where: troubled.set())
         produce(replica, 40)
         await troubled.wait()
-        (status,) = node.driver.status()
-        assert status.last_error == NOT_NAMED
+        (status,) = node.log_manager.status()
+        assert status.last_error == NO_STORE_URL
         assert (status.local_start, status.remote_end) == (0, -1)
         assert not node.metadata.image.delete_queue
 
 
-async def test_a_node_that_was_alone_is_told_where_its_remote_data_lies(tmp_path: Path) -> None:
+async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Path) -> None:
     objects = tmp_path / OBJECTS_DIRECTORY
     async with TierNode(tmp_path / "node", LocalStore(objects)) as node:
         assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork())) == []
@@ -82,7 +82,7 @@ async def test_a_node_that_was_alone_is_told_where_its_remote_data_lies(tmp_path
         assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []
 
 
-async def test_a_broker_keeps_nothing_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
+async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
     """Though another one keeps house, and deletes the objects."""
     async with TierNode(tmp_path / "node", LocalStore(tmp_path / OBJECTS_DIRECTORY)) as node:
         replica = await node.create("t")

@@ -79,10 +79,10 @@ async def reading(node: TierNode, replica: Replica) -> HeldThreads:
 
 
 async def settled(node: TierNode) -> None:
-    node.driver.wake_all()
-    while jobs := node.driver.jobs():
+    node.log_manager.wake_all()
+    while jobs := node.log_manager.jobs():
         await asyncio.wait(jobs)
-    await node.driver.ended()
+    await node.log_manager.wait_for_removed()
 
 
 async def remote_bytes(node: TierNode, replica: Replica) -> bytes:
@@ -95,7 +95,7 @@ def local_bytes(replica: Replica) -> bytes:
     return b"".join(data for _, data in replica.log.batches(replica.local_log_start_offset))
 
 
-async def test_what_is_damaged_is_not_uploaded_nor_what_lies_behind_it(tmp_path: Path) -> None:
+async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Path) -> None:
     async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:
         replica = await filled(node)
         log, third = local_bytes(replica), replica.segments[2].base_offset
@@ -109,10 +109,10 @@ async def test_what_is_damaged_is_not_uploaded_nor_what_lies_behind_it(tmp_path:
         for offset in (third + 4, third + 10):
             assert replica.read(offset, 1).error is ErrorCode.NONE
 
-        (line,) = node.driver.status("t")
+        (line,) = node.log_manager.status("t")
         assert line.last_error == f"the local segment from {third} is damaged"
         with pytest.raises(TierRefused, match="is damaged"):
-            await node.driver.flush("t")
+            await node.log_manager.flush("t")
         produce(replica, 20)
         await settled(node)
         remote = node.remote(replica)
@@ -123,11 +123,11 @@ async def test_what_is_damaged_is_not_uploaded_nor_what_lies_behind_it(tmp_path:
 
         other = await node.create("other")
         produce(other, 20)
-        await node.driver.flush("other")
+        await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
 
 
-async def test_once_the_damage_is_deleted_uploads_go_on_behind_it(tmp_path: Path) -> None:
+async def test_uploads_continue_after_the_damage_is_deleted(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         fourth = replica.segments[3].base_offset
@@ -136,19 +136,19 @@ async def test_once_the_damage_is_deleted_uploads_go_on_behind_it(tmp_path: Path
         await settled(node)
         assert replica.log.damage
         await node.move_log_start(replica, fourth)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         assert node.remote(replica).entries[0].base_offset == fourth
         assert await remote_bytes(node, replica) == local_bytes(replica)
-        assert node.driver.status("t")[0].last_error is None and node.repair.damaged == []
+        assert node.log_manager.status("t")[0].last_error is None and node.repair.damaged == []
 
 
-async def test_each_try_reads_anew(tmp_path: Path) -> None:
+async def test_each_attempt_reads_the_segment_again(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         threads = await reading(node, replica)
         threads.answer(OSError(errno.EIO, "Input/output error"))
         await threads.came.wait()
-        assert "Input/output error" in (node.driver.status("t")[0].last_error or "")
+        assert "Input/output error" in (node.log_manager.status("t")[0].last_error or "")
         assert node.causes == [] and not await node.objects(node.keys.data(node.where(replica)))
         flip_a_bit(replica, 0)
         threads.answer()
@@ -157,30 +157,30 @@ async def test_each_try_reads_anew(tmp_path: Path) -> None:
         assert not await node.objects(node.keys.data(node.where(replica)))
 
 
-async def test_a_failure_to_read_is_no_damage(tmp_path: Path) -> None:
+async def test_read_error_is_not_damage(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         threads = await reading(node, replica)
         replica.log_dir = SimpleNamespace(refusal=None, threads=None)
         threads.answer(OSError(errno.EIO, "Input/output error"))
-        await node.driver.flush("t")
-        assert node.causes == [] and node.driver.status("t")[0].last_error is None
+        await node.log_manager.flush("t")
+        assert node.causes == [] and node.log_manager.status("t")[0].last_error is None
         assert await remote_bytes(node, replica) == local_bytes(replica)
 
 
-async def test_a_disk_that_hangs_keeps_no_slot_from_other_partitions(tmp_path: Path) -> None:
+async def test_hanging_disk_does_not_keep_the_copy_slot(tmp_path: Path) -> None:
     limits = TierLimits(copies_at_once=1, check_seconds=0.3)
     async with TierNode(tmp_path, MemoryStore(), limits=limits) as node:
         replica = await filled(node)
         await reading(node, replica)
         other = await node.create("other")
         produce(other, 1)
-        await node.driver.flush("other")
+        await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert "no answer in 0.3 s" in (node.driver.status("t")[0].last_error or "")
+        assert "no answer in 0.3 s" in (node.log_manager.status("t")[0].last_error or "")
 
 
-async def test_of_a_topic_that_was_deleted_meanwhile_nothing_is_uploaded(tmp_path: Path) -> None:
+async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         flip_a_bit(replica, 0)
@@ -192,7 +192,7 @@ async def test_of_a_topic_that_was_deleted_meanwhile_nothing_is_uploaded(tmp_pat
         assert not await node.objects(node.keys.data(node.where(replica)))
 
 
-async def test_of_a_log_that_was_cut_meanwhile_nothing_is_uploaded(tmp_path: Path) -> None:
+async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
     """It has led, followed, and leads again: what was read in between is of another log."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
@@ -208,7 +208,7 @@ async def test_of_a_log_that_was_cut_meanwhile_nothing_is_uploaded(tmp_path: Pat
         assert not await node.objects(node.keys.data(node.where(replica)))
 
 
-async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path) -> None:
+async def test_log_moved_during_the_check_is_read_from_its_new_directory(tmp_path: Path) -> None:
     """What was wrong with the file that it no longer has does not matter."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
@@ -219,7 +219,7 @@ async def test_of_a_log_that_was_moved_meanwhile_the_copy_is_read(tmp_path: Path
         replica.log.switch_directory(elsewhere, OsFiles())
         replica.log_dir = SimpleNamespace(refusal=None, threads=None)
         threads.answer()
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         assert node.causes == [] and replica.log.damage == ()
         assert await remote_bytes(node, replica) == local_bytes(replica)
 
@@ -239,7 +239,7 @@ class HeldStore(MemoryStore):
         return await super().put(key, body, crc32c=crc32c, condition=condition)
 
 
-async def test_what_turns_out_to_be_damaged_while_it_is_uploaded_is_not_committed(tmp_path: Path) -> None:
+async def test_segment_found_damaged_during_its_upload_is_not_committed(tmp_path: Path) -> None:
     store = HeldStore()
     async with TierNode(tmp_path, store) as node:
         replica = await filled(node)
@@ -253,10 +253,10 @@ async def test_what_turns_out_to_be_damaged_while_it_is_uploaded_is_not_committe
         store.goes_on.set()
         await settled(node)
         assert node.remote(replica).entries == ()
-        assert node.driver.status("t")[0].last_error == "the local segment from 0 is damaged"
+        assert node.log_manager.status("t")[0].last_error == "the local segment from 0 is damaged"
 
 
-async def test_a_bit_that_flips_between_the_check_and_the_upload_is_not_uploaded(tmp_path: Path) -> None:
+async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
 
@@ -272,7 +272,7 @@ async def test_a_bit_that_flips_between_the_check_and_the_upload_is_not_uploaded
         assert replica.log.rolled_below(replica.log_end_offset)[0].damage  # the next check has found it
 
 
-async def test_the_check_tells_whether_there_are_transactions(tmp_path: Path) -> None:
+async def test_check_finds_out_whether_a_segment_has_transactions(tmp_path: Path) -> None:
     """After a start nobody knows; to look on the event loop would hold it up."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)

@@ -48,9 +48,9 @@ def test_maximal_set_has_all_sets_that_may_be_committed() -> None:
     known.commit(3, [1, 2])
     known.propose(frozenset({1}))
     assert known.maximal == {1, 2}
-    known.doubt()
+    known.mark_uncertain()
     known.propose(frozenset({1, 2, 3}))
-    known.doubt()
+    known.mark_uncertain()
     known.commit(3, [1, 2])
     assert known.maximal == {1, 2, 3}, "the same partition epoch settles nothing"
     known.commit(4, [1])

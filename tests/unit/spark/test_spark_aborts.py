@@ -19,7 +19,7 @@ async def test_aborted_records_are_left_out_wherever_the_marker_lies(
 ) -> None:
     async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:
         replica = await node.create("t")
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         produce(replica, 1)
         for sequence in range(2):  # over two segments, between records that stay
             record = NewRecord(START_MS, b"k", b"aborted", ())
@@ -30,10 +30,10 @@ async def test_aborted_records_are_left_out_wherever_the_marker_lies(
         write_transactional(replica, ABORT, control=True)
         produce(replica, 1)
         if marker_tiered:
-            await node.driver.flush("t")
+            await node.log_manager.flush("t")
             tiered = replica.log_end_offset
-        node.driver.wake_all()
-        await asyncio.gather(*node.driver.jobs())
+        node.log_manager.wake_all()
+        await asyncio.gather(*node.log_manager.jobs())
         options = parse_options({"path": str(tmp_path / "bucket"), "topic": "t"})
         reader = TierlogReader(options, StructType([StructField("offset", LongType())]))
         found = [

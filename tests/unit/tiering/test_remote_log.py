@@ -33,7 +33,7 @@ async def tiered(node: TierNode, batches: int = 60):
     """A topic that is wholly remote; its replica and all its batches."""
     replica = await node.create("t")
     produce(replica, batches, records=3)
-    await node.driver.flush("t")
+    await node.log_manager.flush("t")
     data = b"".join(
         [
             await node.store.inner.get(node.keys.log(node.where(replica), entry))

@@ -1,12 +1,12 @@
-"""The flow "Tier": joins the image, the replicas that this broker leads, and the work on the bucket.
+"""Remote log manager: uploads, retention and status of the tiered partitions that this broker leads.
 
-Per partition one job at a time: plan, carry out the first action, plan again, until nothing is left to do. A
-rolled segment, a change of the remote state and a timer wake it. The order that keeps every offset readable:
-batches of the segment held to their CRCs -> StartCopy committed -> objects put and verified -> FinishCopy
-committed -> root of the bucket written -> local start raised -> files unlinked; deleting goes log start
-first, objects after the grace. A failure is told in the status, and the job tries again after a growing,
-jittered pause; produce and fetch never wait for any of it, and retention goes on without the store. Called by
-app.py and by the admin API.
+Each partition has at most one job: plan, perform the first action, plan again, until nothing is left to do. A
+rolled segment, a change of the remote state and a timer wake it. This order keeps every offset readable: CRCs
+of the segment's batches verified -> StartCopy committed -> objects put and verified -> FinishCopy committed
+-> manifest root written -> local log start raised -> files unlinked. A deletion raises the log start first,
+and deletes objects after the grace. A failure shows in the status, and the job retries with growing, jittered
+backoff. Produce and fetch never wait for a job, and retention continues without the store. Called by app.py
+and the admin API.
 """
 
 import asyncio
@@ -55,34 +55,35 @@ from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog.tiering")
 
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 30.0
-STEPS_AT_A_TIME = 1000  # then other work on the loop gets its turn even if planning never ends
+FIRST_BACKOFF_S = 0.2
+BACKOFF_MAX_S = 30.0
+STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 
 
 WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropLocal)
-"""What retention does while the store is away; it needs only the last manifest that was written."""
+"""Actions of retention which need only the last written manifest, and not the store."""
 
 ANNOUNCED = (planner.Copy, planner.Spill)
-"""What leaves lines in the quorum's log and delete queue even where it fails: not while the store is away."""
+"""Actions which write to the quorum's log and delete queue even if they fail: not while the store is
+unavailable."""
 
 Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
 
 
 class Replicas(Protocol):
-    """What is needed of the replica manager."""
+    """The part of the replica manager that is used here."""
 
     def __iter__(self) -> Iterator[Replica]: ...
     def get(self, topic: str | UUID, partition: int) -> Replica | None: ...
 
 
-class CommandRefused(Exception):
-    """The controller refused; planning again on the newest image settles it."""
+class CommandRejected(Exception):
+    """The controller rejected a command; the job plans again with the newest image."""
 
 
 @dataclass(slots=True)
 class _State:
-    """One led, tiered partition."""
+    """A tiered partition that this broker leads."""
 
     replica: Replica
     root: ManifestRoot | None = None
@@ -91,16 +92,14 @@ class _State:
     copying: UUID | None = None
     failures: int = 0
     error: str | None = None
-    blocked: bool = False  # not by trouble that may pass
-    rolled_at: int = -1  # base of the active segment at the last wake
+    blocked: bool = False  # permanently, unlike after a failure
+    rolled_at: int = -1  # base offset of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # the topic was deleted, or leadership lost
+    removed: asyncio.Event = field(default_factory=asyncio.Event)  # the topic was deleted, or leadership lost
     pages: dict[UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)
 
 
-class TierDriver:
-    """Tiering of all partitions that this broker leads."""
-
+class RemoteLogManager:
     def __init__(
         self,
         *,
@@ -115,9 +114,9 @@ class TierDriver:
         tasks: TaskGroup,
         found_damage: FoundDamage,
         interval_ms: int,
-        first_pause_s: float = FIRST_PAUSE_S,
+        first_backoff_s: float = FIRST_BACKOFF_S,
     ) -> None:
-        """`found_damage`: told of damage that an upload would have taken along; notes it in the segment."""
+        """`found_damage`: called with damage found before an upload; marks it in the segment."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
@@ -129,14 +128,14 @@ class TierDriver:
         self._tasks = tasks
         self._found_damage = found_damage
         self._interval_s = interval_ms / 1000
-        self._first_pause_s = first_pause_s
+        self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
-        """Told after each step that changed where offsets lie, and when trouble begins or ends."""
+        """Called after each step that changed where offsets are, and when a failure begins or ends."""
 
     async def start(self) -> None:
-        """Begins the work; returns at once."""
+        """Start the background tasks; returns at once."""
         self._metadata.subscribe(self._on_image)
         self._tasks.spawn("tiering timer", self._tick())
 
@@ -146,22 +145,23 @@ class TierDriver:
         while True:
             try:
                 self.wake_all()
-                await self.trim_followers()
-            except Exception:  # a bug must not end tiering until the next start
+                await self.apply_followers_retention()
+            except Exception:  # a bug must not stop tiering until the next start
                 _log.exception("tiering's timer failed")
             await asyncio.sleep(self._interval_s)
 
     def wake_all(self) -> None:
-        """Looks at every led partition anew; lets go of those whose disk has failed."""
+        """Wake every tiered partition that this broker leads; remove those which it no longer leads."""
         for where, state in list(self._states.items()):
             if not (state.replica.is_leader and _tiered(state.replica)):
-                self._let_go(where)
+                self._remove(where)
         for replica in self._replicas:
-            if replica.config.remote_storage_enable:  # 10,000 others cost nothing
-                self._consider(replica)
+            if replica.config.remote_storage_enable:  # 10,000 other replicas cost nothing
+                self._update(replica)
 
-    async def trim_followers(self) -> None:
-        """Followers drop what is remote by local.retention.*, each for itself: they upload nothing."""
+    async def apply_followers_retention(self) -> None:
+        """Delete remote segments from local disk by local.retention.*, on partitions that this broker
+        follows."""
         for replica in self._replicas:
             if not (replica.is_follower and _tiered(replica)):
                 continue
@@ -169,44 +169,45 @@ class TierDriver:
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
             segments = local_segments(replica)
             kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
-            # above what it knows to be committed its log may not be the one that was uploaded
+            # Above its high watermark the follower's log may differ from the uploaded one.
             kept_from = min(kept_from, replica.high_watermark)
             try:
                 replica.delete_local_before(kept_from, now_ms)
             except OSError as failure:
                 _log.error("local retention failed", partition=str(replica.name), error=str(failure))
-            await asyncio.sleep(0)  # requests have their turn between two
+            await asyncio.sleep(0)  # let requests run between two partitions
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for where in [where for where in self._states if where.topic_id not in new.topics]:
-            self._let_go(where)
+            self._remove(where)
         if old.topics is not new.topics or old.configs is not new.configs:
-            # after this call: the replica manager may follow the image later than we do
+            # After this call: the replica manager may apply the image after this.
             asyncio.get_running_loop().call_soon(self.wake_all)
         if old.remote is not new.remote:
             for where, state in self._states.items():
                 if old.remote.get(where) is not new.remote.get(where):
                     self._wake(where, state)
 
-    def _consider(self, replica: Replica) -> None:
+    def _update(self, replica: Replica) -> None:
+        """Add, wake or remove a partition, as its replica's role and settings say."""
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         if not (replica.is_leader and _tiered(replica)):
-            self._let_go(where)
+            self._remove(where)
             return
         state = self._states.get(where)
         if state is None or state.replica is not replica:
-            self._let_go(where)
+            self._remove(where)
             state = self._states[where] = _State(replica)
-            replica.listeners.append(self._on_moved)
+            replica.listeners.append(self._on_replica_changed)
         self._wake(where, state)
 
-    def _let_go(self, where: TopicIdPartition) -> None:
+    def _remove(self, where: TopicIdPartition) -> None:
         state = self._states.pop(where, None)
         if state is None:
             return
-        with suppress(ValueError):  # a closed replica has let go of us
-            state.replica.listeners.remove(self._on_moved)
-        state.gone.set()
+        with suppress(ValueError):  # a closed replica has no listeners
+            state.replica.listeners.remove(self._on_replica_changed)
+        state.removed.set()
         state.progress.set()
         if state.job is None or state.job.done():
             self._manager.forget(where)
@@ -215,13 +216,13 @@ class TierDriver:
         state.job.add_done_callback(self._ending.discard)
         state.job.add_done_callback(lambda _: self._manager.forget(where))
 
-    async def ended(self) -> None:
-        """Returns once no partition that was let go is at work any more: then its objects may be deleted."""
+    async def wait_for_removed(self) -> None:
+        """Returns once no job of a removed partition is running: then its objects may be deleted."""
         while self._ending:
             await asyncio.wait(list(self._ending))
 
-    def _on_moved(self, replica: Replica) -> None:
-        """On every append: costs two look-ups unless a segment was rolled or the watermark passed its end."""
+    def _on_replica_changed(self, replica: Replica) -> None:
+        """Called on every append; two look-ups, unless a rolled segment can be uploaded."""
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         state = self._states.get(where)
         if state is None or state.replica is not replica:
@@ -238,7 +239,7 @@ class TierDriver:
         state.job = self._tasks.spawn(f"tiering of {state.replica.name}", self._run(where, state))
 
     def jobs(self) -> list[asyncio.Task[None]]:
-        """Partitions at work now; none means that all is as the plans want it."""
+        """The running jobs; if there are none, nothing is left to do."""
         return [
             state.job for state in self._states.values() if state.job is not None and not state.job.done()
         ]
@@ -246,74 +247,78 @@ class TierDriver:
     # -- the job of one partition --
 
     async def _run(self, where: TopicIdPartition, state: _State) -> None:
-        for _ in range(STEPS_AT_A_TIME):
-            if not self._is_due(where, state):
+        for _ in range(STEPS_PER_JOB_MAX):
+            if not self._is_current(where, state):
                 return
-            state.again, state.blocked, trouble = False, False, state.error
+            state.again, state.blocked, previous_error = False, False, state.error
             try:
-                worked = await self._step(where, state)
-            except (ObjectStoreError, OSError, CorruptLog, CommandRefused, MetadataUnavailable) as failure:
-                await self._pause(where, state, failure)
+                acted = await self._step(where, state)
+            except (ObjectStoreError, OSError, CorruptLog, CommandRejected, MetadataUnavailable) as failure:
+                await self._back_off(where, state, failure)
                 continue
             state.progress.set()
-            if worked or state.error != trouble:
-                self._tell(where)
-            if not worked and not state.again:
+            if acted or state.error != previous_error:
+                self._notify(where)
+            if not acted and not state.again:
                 return
 
-    def _is_due(self, where: TopicIdPartition, state: _State) -> bool:
-        """Whether the work is still this broker's."""
+    def _is_current(self, where: TopicIdPartition, state: _State) -> bool:
+        """Whether this broker still leads the partition, with the same replica."""
         return self._states.get(where) is state and state.replica.is_leader
 
-    def _tell(self, where: TopicIdPartition) -> None:
+    def _notify(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:
             listener(where)
 
-    async def _pause(self, where: TopicIdPartition, state: _State, failure: Exception) -> None:
+    async def _back_off(self, where: TopicIdPartition, state: _State, failure: Exception) -> None:
         state.error = str(failure)
         state.failures += 1
         state.progress.set()
         if state.failures == 1:
-            self._tell(where)
-        longest = min(LONGEST_PAUSE_S, self._first_pause_s * 2 ** min(state.failures, 16))
-        pause = longest * (0.5 + self._rng.random() / 2)
+            self._notify(where)
+        longest = min(BACKOFF_MAX_S, self._first_backoff_s * 2 ** min(state.failures, 16))
+        backoff_s = longest * (0.5 + self._rng.random() / 2)
         _log.warning(
-            "tiering failed", partition=str(state.replica.name), error=str(failure), retry_s=round(pause, 1)
+            "tiering failed",
+            partition=str(state.replica.name),
+            error=str(failure),
+            retry_s=round(backoff_s, 1),
         )
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await state.gone.wait()
+            async with asyncio.timeout(backoff_s):
+                await state.removed.wait()
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
-        """Carries out the first action of a new plan; False if there was nothing to do."""
+        """Perform the first action of a new plan. Returns False if there was nothing to do."""
         image = self._metadata.image
         if where.topic_id not in image.topics:
             return False
         replica, remote = state.replica, image.remote_partition(*where)
         if remote.log_start_offset > replica.log_start_offset:
             replica.raise_log_start(remote.log_start_offset)
-        trouble = await self._write_root(where, state, remote, image.index)
+        store_error = await self._write_root(where, state, remote, image.index)
         view = await self._view(where, state, remote)
         actions = planner.plan(remote, local_segments(replica), _policy(replica), view, self._clock.now_ms())
-        if trouble is not None:
+        if store_error is not None:
             actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
         if actions:
             if state.failures and isinstance(actions[0], ANNOUNCED):
                 await self._manager.probe()
             await self._perform(where, state, actions[0])
             return not isinstance(actions[0], planner.Blocked)
-        if trouble is not None:
-            raise trouble
+        if store_error is not None:
+            raise store_error
         state.failures, state.error = 0, None
         return False
 
     async def _write_root(
         self, where: TopicIdPartition, state: _State, remote: RemotePartition, index: int
     ) -> ObjectStoreError | None:
-        """Brings the bucket's manifest up to the image. What failed is returned: retention can do without.
+        """Write the image's remote state to the manifest root. Returns a failure instead of raising it, since
+        retention can continue.
 
-        There is none before something was committed: only objects of which the quorum knows go with a topic
-        that was deleted before anybody described it.
+        No root is written before the first commit. If the topic is deleted before it has a document in the
+        bucket, only objects that the quorum knows are deleted.
         """
         if remote.copied_end_offset is None and not remote.log_start_offset:
             return None
@@ -330,7 +335,7 @@ class TierDriver:
         limited = config.retention_ms >= 0 or config.retention_bytes >= 0
         if remote.pages and limited and remote.pages[0].uuid not in state.pages:
             oldest = remote.pages[0]
-            with suppress(ObjectStoreError):  # then the page counts as one range, and goes a little later
+            with suppress(ObjectStoreError):  # then retention treats the page as one range
                 state.pages = {oldest.uuid: await self._remote_log.page_entries(where, oldest)}
         return planner.LeaderView(
             leader_epoch=replica.leader_epoch,
@@ -364,7 +369,8 @@ class TierDriver:
                 state.error, state.blocked = reason, True
 
     async def _spill(self, where: TopicIdPartition, epoch: int, entries: tuple[RemoteSegment, ...]) -> None:
-        """Announced first, as copies are: a page whose commit fails is found in the delete queue."""
+        """Commit StartSpill first, as for copies: if the last commit fails, the page is in the delete
+        queue."""
         page_id = random_uuid(self._rng)
         await self._submit(
             c.StartSpill(
@@ -391,39 +397,40 @@ class TierDriver:
             )
         )
         if reply.error is not ErrorCode.NONE:
-            raise CommandRefused(reply.message or reply.error.name)
+            raise CommandRejected(reply.message or reply.error.name)
         state.replica.raise_log_start(reply.log_start_offset)
 
     async def _copy(self, where: TopicIdPartition, state: _State, action: planner.Copy) -> None:
-        """Within the slot from StartCopy on, so that no copy is announced long before its objects are put."""
+        """Runs within the copy slot, so that StartCopy is committed only shortly before its objects are
+        put."""
         replica, segment = state.replica, action.segment
-        if not self._is_due(where, state):
-            return  # lost while it waited for the slot
+        if not self._is_current(where, state):
+            return  # leadership was lost during the wait for the slot
         checksum = await checksum_to_upload(
             replica,
             segment.base_offset,
             segment.base_offset if action.start_offset is None else action.start_offset,
             self._found_damage,
-            partial(self._is_due, where, state),
+            partial(self._is_current, where, state),
             self._manager.check_s,
         )
         if checksum is None:
             return
         exported = replica.export_segment(segment.base_offset)
         if exported is None:
-            return  # dropped meanwhile
+            return  # the segment was deleted during the check
         if action.start_offset is None:
             await self._upload(where, state, _source(exported, checksum))
             return
         interval_bytes = replica.config.index_interval_bytes
-        cut = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
+        copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
-        tail, tail_checksum = await loop.run_in_executor(threads, cut)
+        suffix, suffix_checksum = await loop.run_in_executor(threads, copy)
         try:
-            await self._upload(where, state, _source(tail, tail_checksum))
-        finally:  # jobs are cancelled when the broker stops alone: what is left then goes with the next start
-            drop = partial(self._files.unlink, tail.log_path, missing_ok=True)
-            await loop.run_in_executor(threads, drop)
+            await self._upload(where, state, _source(suffix, suffix_checksum))
+        finally:  # a job is cancelled only when the broker stops; the next start removes what is left
+            unlink = partial(self._files.unlink, suffix.log_path, missing_ok=True)
+            await loop.run_in_executor(threads, unlink)
 
     async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
         replica = state.replica
@@ -446,7 +453,7 @@ class TierDriver:
             state.copying = None
         state.failures = 0
         if lies_in(replica.log.damage, source.base_offset, source.last_offset):
-            raise CorruptLog(f"damage came to light in {source.path} while it was uploaded")
+            raise CorruptLog(f"{source.path} was found to be damaged during its upload")
         await self._submit(
             c.FinishCopy(
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
@@ -459,20 +466,21 @@ class TierDriver:
     async def _submit(self, command: Command) -> None:
         reply = await self._metadata.submit(command)
         if reply.error is not ErrorCode.NONE:
-            raise CommandRefused(f"{type(command).__name__}: {reply.message or reply.error.name}")
+            raise CommandRejected(f"{type(command).__name__}: {reply.message or reply.error.name}")
 
-    # -- what people ask for --
+    # -- admin API --
 
     async def flush(self, topic: str) -> list[PartitionTier]:
-        """Rolls and uploads all of a topic; returns once the bucket's manifests cover the log ends of now.
+        """Roll and upload the whole topic. Returns once the manifests in the bucket cover the current log
+        ends.
 
-        Retries store trouble for as long as the caller waits; raises TierRefused if it cannot succeed.
+        Retries failures of the store while the caller waits. Raises TierRefused if it cannot succeed.
         """
         led = self._led(topic)
         targets: list[tuple[TopicIdPartition, int]] = []
         for replica in led:
             replica.roll(self._clock.now_ms())
-            self._consider(replica)
+            self._update(replica)
             targets.append(
                 (TopicIdPartition(replica.topic_id, replica.name.partition), replica.log_end_offset)
             )
@@ -488,7 +496,7 @@ class TierDriver:
         while True:
             state = self._states.get(where)
             if state is None:
-                raise TierRefused(f"{where} is no longer led by this broker")
+                raise TierRefused(f"this broker is no longer the leader of {where}")
             if (_end_of(state.root) or 0) >= end or state.replica.log_start_offset >= end:
                 return
             if state.replica.config.remote_log_copy_disable:
@@ -499,7 +507,7 @@ class TierDriver:
             await state.progress.wait()
 
     def status(self, topic: str | None = None) -> list[PartitionTier]:
-        """Every tiered partition that this broker leads, by name."""
+        """The status of every tiered partition that this broker leads, sorted by name."""
         image = self._metadata.image
         found = [
             describe(state.replica, image.remote_partition(*where), state.copying is not None, state.error)
@@ -509,13 +517,13 @@ class TierDriver:
         return sorted(chosen, key=lambda line: (line.topic, line.partition))
 
     async def explain(self, topic: str, partition: int, offset: int) -> OffsetPlace:
-        """Where an offset lies; raises TierRefused, ObjectStoreError."""
+        """Where an offset is. Raises TierRefused or ObjectStoreError."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
             raise TierRefused(self._why_not_here(topic, partition))
         if not replica.log_start_offset <= offset < replica.high_watermark:
             start, end = replica.log_start_offset, replica.high_watermark
-            held = f"has offsets {start} to {end - 1}" if start < end else "holds no record"
+            held = f"has offsets {start} to {end - 1}" if start < end else "has no records"
             raise TierRefused(f"{topic}-{partition} {held}")
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
         return await find_place(replica, remote, self._remote_log, offset)
@@ -545,7 +553,7 @@ def _tiered(replica: Replica) -> bool:
 
 
 def _end_of(root: ManifestRoot | None) -> int | None:
-    """End offset of what the bucket's root names."""
+    """End offset of the remote segments in the manifest root."""
     if root is None:
         return None
     newest = root.entries[-1:] or root.pages[-1:]
@@ -565,7 +573,7 @@ def _policy(replica: Replica) -> planner.TierPolicy:
 
 
 def _source(export: SegmentExport, checksum: int) -> SegmentSource:
-    """A segment as tiering takes it, with the CRC-32C of the bytes that were found to be whole."""
+    """A segment for the upload, with the CRC-32C of its verified bytes."""
     info = export.info
     return SegmentSource(
         base_offset=info.base_offset,

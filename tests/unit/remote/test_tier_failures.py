@@ -1,4 +1,4 @@
-"""Object store trouble at every call of copy, read and delete: nothing lost, nothing wrong served."""
+"""Object store failures at every call of a copy, read and deletion: nothing is lost or served wrong."""
 
 import asyncio
 from contextlib import suppress
@@ -51,7 +51,7 @@ def make_store(kind: str, directory: Path) -> FaultyStore:
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault: str) -> None:
+async def test_failure_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault: str) -> None:
     fired = 0
     for at in range(COPY_CALLS):
         store = make_store(kind, tmp_path / str(at))
@@ -59,7 +59,7 @@ async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
             replica = await node.create("t")
             store.arm(fault, at, "put", "get", "head")
             produce(replica, BATCHES, records=RECORDS)
-            await node.driver.flush("t")
+            await node.log_manager.flush("t")
             fired += store.fired.is_set()
             store.disarm()
             await settled(node)
@@ -74,12 +74,12 @@ async def test_trouble_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_trouble_at_every_call_of_a_read(tmp_path: Path, fault: str) -> None:
+async def test_failure_at_every_call_of_a_read(tmp_path: Path, fault: str) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store, limits=limits(fault)) as node:
         replica = await node.create("t")
         produce(replica, BATCHES, records=RECORDS)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await settled(node)
         for at in range(6):
             node.remote_log = node.fresh_remote_log()
@@ -103,27 +103,27 @@ async def read_once(node: TierNode, replica) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_trouble_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
+async def test_failure_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
     for at in range(3):
         store = FaultyStore(MemoryStore())
         async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
             replica = await node.create("t")
             produce(replica, BATCHES, records=RECORDS)
-            await node.driver.flush("t")
-            await node.housekeeper.keep_house()
+            await node.log_manager.flush("t")
+            await node.storage_cleaner.clean()
             topic_id = str(replica.topic_id)
             await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
             await settled(node)
             store.arm(fault, at, "delete")
             for _ in range(3):
                 with suppress(ObjectStoreError):
-                    await node.housekeeper.keep_house()
+                    await node.storage_cleaner.clean()
             await house_kept(node)
             assert store.fired.is_set()
             assert [key for key in await node.objects() if topic_id in key] == []
 
 
-async def test_produce_and_retention_go_on_while_the_store_is_away(tmp_path: Path) -> None:
+async def test_produce_and_retention_continue_while_the_store_is_unavailable(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t", retention_bytes="9000")
@@ -135,12 +135,12 @@ async def test_produce_and_retention_go_on_while_the_store_is_away(tmp_path: Pat
         if not (replica.log_start_offset > 300 and few(replica)):
             await retained.wait()
         assert sum(info.size_bytes for info in replica.segments) < 9000 + 2 * 4000
-        (line,) = node.driver.status("t")
+        (line,) = node.log_manager.status("t")
         assert "503" in (line.last_error or "")
         assert replica.read(replica.log_start_offset, 1000).error == ErrorCode.NONE
         store.down = False
-        await node.driver.flush("t")
-        assert node.driver.status("t")[0].last_error is None
+        await node.log_manager.flush("t")
+        assert node.log_manager.status("t")[0].last_error is None
         await read_back(node, replica)
 
 
@@ -148,7 +148,7 @@ def few(replica) -> bool:
     return len(replica.segments) <= 5
 
 
-async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None:
+async def test_failing_partition_does_not_stop_another(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     limits = TierLimits(copy_seconds=30, small_seconds=30, stall_seconds=0.001)
     async with TierNode(tmp_path, store, limits=limits) as node:
@@ -159,13 +159,13 @@ async def test_one_stuck_partition_does_not_stop_another(tmp_path: Path) -> None
         await store.fired.wait()
         other = await node.create("other")
         produce(other, BATCHES)
-        await node.driver.flush("other")
+        await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert node.driver.status("stuck")[0].uploading
+        assert node.log_manager.status("stuck")[0].uploading
         assert node.manager.counts.stalls > 0
 
 
-async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_path: Path) -> None:
+async def test_store_outage_fills_neither_the_quorums_log_nor_the_delete_queue(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
@@ -176,33 +176,35 @@ async def test_an_outage_fills_neither_log_nor_delete_queue_of_the_quorum(tmp_pa
         await store.until_called(before + 8)  # a copy that fails, and several attempts to try again
         assert len(node.metadata.image.delete_queue) + len(node.remote(replica).started) == 1
         store.down = False
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await read_back(node, replica)
         await nothing_is_an_orphan(node, replica)
 
 
-async def test_trouble_is_told_and_what_is_local_is_explained_all_the_while(tmp_path: Path) -> None:
+async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, BATCHES, records=RECORDS)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         told: list[str | None] = []
-        node.driver.listeners.append(lambda where: told.append(node.driver.status("t")[0].last_error))
+        node.log_manager.listeners.append(
+            lambda where: told.append(node.log_manager.status("t")[0].last_error)
+        )
         store.down = True
         before = len(store.calls)
         produce(replica, BATCHES, records=RECORDS)
         await store.until_called(before + 5)
-        place = await node.driver.explain("t", 0, 3)
+        place = await node.log_manager.explain("t", 0, 3)
         assert (place.tier, place.also_remote) == ("local", None)
         assert 1 <= told.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
         store.down = False
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await settled(node)
         assert told[-1] is None
 
 
-async def test_what_waits_for_its_turn_is_not_announced(tmp_path: Path) -> None:
+async def test_copy_that_waits_for_a_slot_is_not_announced(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
         first, second = await node.create("first"), await node.create("second")
@@ -217,12 +219,12 @@ async def test_what_waits_for_its_turn_is_not_announced(tmp_path: Path) -> None:
         assert len(node.remote(first).started) == 1
         assert node.remote(second).started == ()
         store.gate.set()
-        await asyncio.gather(node.driver.flush("first"), node.driver.flush("second"))
+        await asyncio.gather(node.log_manager.flush("first"), node.log_manager.flush("second"))
         for replica in (first, second):
             assert node.remote(replica).end_offset == replica.log_end_offset
 
 
-async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) -> None:
+async def test_topic_deleted_during_its_upload_leaves_no_objects(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
@@ -233,7 +235,7 @@ async def test_a_topic_deleted_during_its_upload_leaves_nothing(tmp_path: Path) 
         produce(replica, BATCHES)
         await store.fired.wait()
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        keeping = asyncio.ensure_future(node.storage_cleaner.clean())
         await asyncio.sleep(0)
         store.gate.set()
         await keeping
@@ -256,11 +258,11 @@ async def house_kept(node: TierNode) -> None:
     tried = False
     while not tried or node.metadata.image.delete_queue:
         with suppress(ObjectStoreError):
-            await node.housekeeper.keep_house()
+            await node.storage_cleaner.clean()
             tried = True
 
 
 async def settled(node: TierNode) -> None:
-    node.driver.wake_all()
-    while jobs := node.driver.jobs():
+    node.log_manager.wake_all()
+    while jobs := node.log_manager.jobs():
         await asyncio.wait(jobs)

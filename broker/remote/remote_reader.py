@@ -1,4 +1,5 @@
-"""The remote tier as the handlers see it: what tiering.remote_log.RemoteLog does."""
+"""Remote reader: the interface of the remote log to handlers and followers. `tiering.remote_log` implements
+it."""
 
 import uuid
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from tierlog.tiering.remote_log import RemoteHistory
 
 
 class RemoteReader(Protocol):
-    """Reads of one partition's remote range; they raise ObjectStoreError."""
+    """Reads a partition's remote segments. All methods raise ObjectStoreError."""
 
     async def read(
         self,
@@ -22,7 +23,8 @@ class RemoteReader(Protocol):
         *,
         min_one: bool,
     ) -> LogSlice:
-        """Whole batches from the one that holds the offset; empty if it fits not and `min_one` is false."""
+        """Complete batches from the one with the offset. Empty if the first exceeds `max_bytes` and not
+        `min_one`."""
 
     async def offset_for_timestamp(
         self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, timestamp: int
@@ -36,9 +38,9 @@ class RemoteReader(Protocol):
 
 
 class HistoryReader(Protocol):
-    """What a replica whose log begins where others hold what came before asks of the same."""
+    """Reads the state from which a follower starts after the remote segments."""
 
     async def history(
         self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
     ) -> RemoteHistory:
-        """As of the end of the segment that holds the offset. Raises ObjectStoreError."""
+        """The state as of the end of the segment with the offset. Raises ObjectStoreError."""

@@ -1,4 +1,5 @@
-"""The flow of tiering over a real quorum, real replicas and a store: upload, drop, read, delete."""
+"""Remote log manager and storage cleaner with a real quorum, replicas and store: upload, read, retention,
+deletion."""
 
 import asyncio
 import uuid
@@ -39,12 +40,12 @@ async def read_all(node: TierNode, replica, max_bytes: int = 3000) -> bytes:
     return data
 
 
-async def test_what_was_produced_comes_back_byte_for_byte_from_the_store(tmp_path: Path) -> None:
+async def test_remote_reads_return_the_produced_bytes(tmp_path: Path) -> None:
     async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, 60)
         before = whole_log(replica)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
         await settled(node)
         assert replica.local_log_start_offset == replica.log_end_offset == 300
@@ -53,7 +54,7 @@ async def test_what_was_produced_comes_back_byte_for_byte_from_the_store(tmp_pat
         assert await read_all(node, replica, 1 << 20) == before
 
 
-async def test_rolled_segments_are_tiered_without_being_asked(tmp_path: Path) -> None:
+async def test_rolled_segments_are_uploaded_automatically(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 40)
@@ -69,11 +70,11 @@ async def test_rolled_segments_are_tiered_without_being_asked(tmp_path: Path) ->
         assert root.entries == node.remote(replica).entries
 
 
-async def test_a_time_is_found_in_the_store(tmp_path: Path) -> None:
+async def test_timestamp_is_found_in_a_remote_segment(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 40)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         for target in (0, 1, 57, 199):
             found = await node.remote_log.offset_for_timestamp(
                 *node.where(replica), node.remote(replica), START_MS + target
@@ -87,64 +88,64 @@ async def test_a_time_is_found_in_the_store(tmp_path: Path) -> None:
         )
 
 
-async def test_retention_moves_the_log_start_and_deletes_objects_after_the_grace(tmp_path: Path) -> None:
+async def test_retention_raises_the_log_start_and_deletes_objects_after_the_grace(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore(), grace_ms=1000) as node:
         replica = await node.create("t")
         produce(replica, 60)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         everything = await node.objects(f"{node.keys.cluster_id}/data/")
         first_end = node.remote(replica).entries[1].end_offset
         await node.move_log_start(replica, first_end)
         await settled(node)
         assert replica.log_start_offset == first_end
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert await node.objects(f"{node.keys.cluster_id}/data/") == everything
         node.clock.pass_time(1001)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         left = await node.objects(f"{node.keys.cluster_id}/data/")
         assert left == everything[4:]
         assert not node.metadata.image.delete_queue
 
 
-async def test_total_retention_by_bytes_keeps_the_newest(tmp_path: Path) -> None:
+async def test_retention_by_bytes_over_both_tiers_keeps_the_newest_segments(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", retention_bytes="9000")
         produce(replica, 100)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await settled(node)
         kept = sum(entry.log_bytes for entry in node.remote(replica).entries)
         assert 9000 <= kept < 9000 + 4000
         assert replica.log_start_offset == node.remote(replica).entries[0].base_offset > 0
 
 
-async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
+async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         await node.create("kept")
         produce(replica, 40)
-        await node.driver.flush("t")
-        await node.housekeeper.keep_house()
+        await node.log_manager.flush("t")
+        await node.storage_cleaner.clean()
         where = node.where(replica)
         document = decode_topic(await node.store.get(node.keys.topic(where.topic_id)))
         assert (document.name, document.partitions) == ("t", 1)
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         await settled(node)
         while node.metadata.image.delete_queue:
-            await node.housekeeper.keep_house()
+            await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
         assert len(await node.objects(node.keys.topics())) == 1
 
 
-async def test_a_topic_that_another_describes_meanwhile_is_not_taken_for_gone(tmp_path: Path) -> None:
+async def test_topic_described_by_another_broker_during_a_round_is_not_deleted(tmp_path: Path) -> None:
     """Whose metadata are old, after a pause or with a disk that hung, has never heard of it."""
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         store.arm("hold", 0, "list")
-        keeping = asyncio.ensure_future(node.housekeeper.keep_house())
+        keeping = asyncio.ensure_future(node.storage_cleaner.clean())
         await store.fired.wait()
         replica = await node.create("t")
         produce(replica, 40)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await node.manager.describe_topic(
             TopicDocument(topic_id=replica.topic_id, name="t", partitions=1, configs={})
         )
@@ -153,28 +154,30 @@ async def test_a_topic_that_another_describes_meanwhile_is_not_taken_for_gone(tm
         assert node.keys.root(node.where(replica)) in await node.objects()
 
 
-async def test_a_manifest_that_came_back_after_its_topic_went_is_deleted(tmp_path: Path) -> None:
+async def test_manifest_written_after_its_topic_was_deleted_is_deleted(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore(), grace_ms=1000) as node:
         replica = await node.create("t")
         produce(replica, 40)
-        await node.driver.flush("t")
-        await node.housekeeper.keep_house()
+        await node.log_manager.flush("t")
+        await node.storage_cleaner.clean()
         where = node.where(replica)
         root = await node.store.get(node.keys.root(where))
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         await settled(node)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         await node.store.put(node.keys.root(where), root)  # another broker was writing it all the while
         node.clock.pass_time(1001)
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
 
 
 @pytest.mark.parametrize("rounds_meanwhile", [0, 1])
-async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path, rounds_meanwhile: int) -> None:
+async def test_broker_that_becomes_cleaner_again_reads_the_topic_documents_again(
+    tmp_path: Path, rounds_meanwhile: int
+) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         key = node.keys.topic(replica.topic_id)
         register = c.RegisterBroker(
             broker_id=0, incarnation=uuid.UUID(int=8), host="h", port=2, admin_url="http://h:2"
@@ -182,14 +185,14 @@ async def test_who_keeps_house_again_trusts_no_old_description(tmp_path: Path, r
         epoch = (await node.metadata.submit(register)).broker_epoch
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))
         for _ in range(rounds_meanwhile):
-            await node.housekeeper.keep_house()
+            await node.storage_cleaner.clean()
         await node.store.delete([key])  # the other's doing
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=True))
-        await node.housekeeper.keep_house()
+        await node.storage_cleaner.clean()
         assert decode_topic(await node.store.get(key)).name == "t"
 
 
-async def test_a_partition_taken_up_again_is_listened_to_once(tmp_path: Path) -> None:
+async def test_partition_led_again_has_one_listener(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         await settled(node)
@@ -201,54 +204,54 @@ async def test_a_partition_taken_up_again_is_listened_to_once(tmp_path: Path) ->
         assert len(replica.listeners) == listeners
 
 
-async def test_a_restart_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_tiering_continues_after_a_restart(tmp_path: Path) -> None:
     store = MemoryStore()
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
         produce(replica, 30)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
     async with TierNode(tmp_path, store) as node:
         replica = next(iter(node))
         produce(replica, 30)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         assert node.remote(replica).end_offset == 300
         data = await read_all(node, replica)
         records = [r for at, _ in iter_batches(data) for r in iter_records(data, at, max_bytes=1 << 20)]
         assert [record.offset for record in records] == list(range(300))
 
 
-async def test_explain_says_where_an_offset_lies(tmp_path: Path) -> None:
+async def test_explain_returns_the_location_of_an_offset(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, 40)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         produce(replica, 1)
-        both = await node.driver.explain("t", 0, 7)
+        both = await node.log_manager.explain("t", 0, 7)
         assert (both.tier, both.base_offset, both.last_offset) == ("local", 5, 9)
         assert both.also_remote == node.keys.log(node.where(replica), node.remote(replica).entries[0])
-        newest = await node.driver.explain("t", 0, 201)
+        newest = await node.log_manager.explain("t", 0, 201)
         assert (newest.tier, newest.also_remote, newest.position) == ("local", None, 0)
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
         await settled(node)
-        remote = await node.driver.explain("t", 0, 7)
+        remote = await node.log_manager.explain("t", 0, 7)
         assert (remote.tier, remote.base_offset, remote.location) == ("remote", 5, both.also_remote)
         stored = await node.store.get(remote.location, remote.position, remote.position + remote.batch_bytes)
         assert next(iter_batches(stored))[1].base_offset == 5
         with pytest.raises(TierRefused, match="has offsets 0 to 204"):
-            await node.driver.explain("t", 0, 205)
+            await node.log_manager.explain("t", 0, 205)
         with pytest.raises(TierRefused, match="has no partition 9: it has 1"):
-            await node.driver.explain("t", 9, 0)
+            await node.log_manager.explain("t", 9, 0)
         with pytest.raises(TierRefused, match="there is no topic 'u'"):
-            await node.driver.explain("u", 0, 0)
+            await node.log_manager.explain("u", 0, 0)
 
 
-async def test_status_tells_both_tiers(tmp_path: Path) -> None:
+async def test_status_covers_both_tiers(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", partitions=2)
         produce(replica, 40)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         await settled(node)
-        first, second = node.driver.status()
+        first, second = node.log_manager.status()
         assert (first.topic, first.partition, first.remote_start, first.remote_end) == ("t", 0, 0, 200)
         assert (first.local_start, first.local_end, first.pending_bytes, first.last_error) == (
             200,
@@ -260,37 +263,37 @@ async def test_status_tells_both_tiers(tmp_path: Path) -> None:
         assert (second.remote_start, second.remote_end, second.remote_bytes) == (-1, -1, 0)
 
 
-async def test_uploads_stop_and_go_on_as_the_topic_says(tmp_path: Path) -> None:
+async def test_remote_log_copy_disable_stops_uploads(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 20)
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         end = node.remote(replica).end_offset
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "true"),)))
         produce(replica, 60)
         await settled(node)
         assert node.remote(replica).end_offset == end
         with pytest.raises(TierRefused, match=r"remote\.log\.copy\.disable is set"):
-            await node.driver.flush("t")
+            await node.log_manager.flush("t")
         assert await node.fetch(replica, 0), "what is remote stays readable"
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "false"),)))
-        await node.driver.flush("t")
+        await node.log_manager.flush("t")
         assert node.remote(replica).end_offset == replica.log_end_offset
 
 
-async def test_flush_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+async def test_flush_is_refused_if_it_cannot_succeed(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         await node.create("plain", remote_storage_enable="false")
         with pytest.raises(TierRefused, match=r"remote\.storage\.enable"):
-            await node.driver.flush("plain")
+            await node.log_manager.flush("plain")
         with pytest.raises(TierRefused, match="leads no partition"):
-            await node.driver.flush("missing")
+            await node.log_manager.flush("missing")
 
 
 async def settled(node: TierNode) -> None:
     """Returns once no partition has anything left to do."""
-    node.driver.wake_all()
-    while jobs := node.driver.jobs():
+    node.log_manager.wake_all()
+    while jobs := node.log_manager.jobs():
         await asyncio.wait(jobs)
 
 

@@ -1,10 +1,12 @@
-"""What one broker does for the whole bucket: descriptions of cluster and topics, and the delete queue.
+"""Remote storage cleaner: writes the cluster's and topics' documents in the bucket, and deletes queued
+objects.
 
-The live broker with the lowest id keeps house; two that both think so do no harm, since every step may be
-repeated. Topics without tiering are not described. Objects go once the grace has passed since the manifest
-dropped them. The controller says when, in the quorum's time, and marks their lines of the delete queue before
-anything is deleted; this broker's clock only says when to ask (docs/adr/0011-the-quorums-time.md). The queue
-is in the quorum, so a crash forgets nothing. Called by app.py.
+It runs on the live broker with the lowest id. Two brokers may briefly both run it, without harm, since every
+step can be repeated. Topics without tiering have no document. Objects are deleted when the grace has passed
+since the manifest dropped them. The controller decides that, in the quorum's time, and marks the entries of
+the delete queue before any deletion; this broker's clock only decides when to ask
+(docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. Owned by
+`tiering`.
 """
 
 import asyncio
@@ -30,16 +32,16 @@ _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
 LONGEST_SLEEP_S = 60.0
-"""Between two questions to the controller too, while something is queued: each commits the quorum's time, so
-no more than this is lost of a grace when another controller takes over."""
+"""Also the longest time between two requests to the controller while entries are queued. Each request commits
+the quorum's time, so a new controller loses at most this much of a grace."""
 
 
-Quiet = Callable[[], Awaitable[None]]
-"""Returns once no job of a deleted topic is at work: else it could put an object after its deletion."""
+AwaitJobs = Callable[[], Awaitable[None]]
+"""Returns once no job of a deleted topic is running: it could put an object after the topic's deletion."""
 
 
-class TierHousekeeper:
-    """One loop that sleeps until the image changes or a delete falls due."""
+class RemoteStorageCleaner:
+    """A task that sleeps until the image changes or a deletion is due."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class TierHousekeeper:
         clock: Clock,
         tasks: TaskGroup,
         delete_grace_ms: int,
-        quiet: Quiet,
+        await_jobs: AwaitJobs,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -58,27 +60,29 @@ class TierHousekeeper:
         self._clock = clock
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
-        self._quiet = quiet
+        self._await_jobs = await_jobs
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
-        self._was_replaced = False  # since the last round, if only for a moment
-        self._deleted: dict[UUID, TopicDocument] = {}  # seen to go, perhaps before they were ever described
-        self._time_seen_ms = clock.monotonic_ms()  # when the image's time last moved on
+        self._was_replaced = False  # since the last round, even for a moment
+        self._deleted: dict[
+            UUID, TopicDocument
+        ] = {}  # topics which may have been deleted before they had a document
+        self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
     async def start(self) -> None:
-        """Begins the loop; returns at once."""
+        """Start the task; returns at once."""
         self.follow()
-        self._tasks.spawn("tiering housekeeper", self._run())
+        self._tasks.spawn("remote storage cleaner", self._run())
 
     def follow(self) -> None:
-        """Looks at every image from now on; part of `start`, of its own for those who call `keep_house`."""
+        """Subscribe to images. Part of `start`; tests call it on its own, and then `clean`."""
         self._metadata.subscribe(self._on_image)
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
-        if old.brokers is not new.brokers and not self._keeps_house(new):
+        if old.brokers is not new.brokers and not self._is_cleaner(new):
             self._was_replaced = True
         if old.time_ms != new.time_ms:
             self._time_seen_ms = self._clock.monotonic_ms()
@@ -90,12 +94,12 @@ class TierHousekeeper:
         while True:
             self._changed.clear()
             try:
-                pause = await self.keep_house()
+                pause = await self.clean()
             except (ObjectStoreError, MetadataUnavailable) as failure:
-                _log.warning("housekeeping in the bucket failed", error=str(failure), retry_s=RETRY_S)
+                _log.warning("cleanup of remote storage failed", error=str(failure), retry_s=RETRY_S)
                 pause = None
-            except Exception:  # a bug must not end all deletions until the next start
-                _log.exception("housekeeping in the bucket failed", retry_s=RETRY_S)
+            except Exception:  # a bug must not stop all deletions until the next start
+                _log.exception("cleanup of remote storage failed", retry_s=RETRY_S)
                 pause = None
             if pause is None:
                 await asyncio.sleep(RETRY_S)
@@ -106,27 +110,27 @@ class TierHousekeeper:
             except TimeoutError:
                 continue
 
-    async def keep_house(self) -> float:
-        """One round; returns the seconds until there is something to do if nothing changes before."""
+    async def clean(self) -> float:
+        """Run one round. Returns the seconds until the next one, unless the image changes before."""
         image = self._metadata.image
-        if self._was_replaced or not self._keeps_house(image):
+        if self._was_replaced or not self._is_cleaner(image):
             self._described = self._described_of = None  # another broker may have written to the bucket
             self._deleted.clear()
             self._was_replaced = False
-        if not self._keeps_house(image):
+        if not self._is_cleaner(image):
             return LONGEST_SLEEP_S
-        await self._quiet()
+        await self._await_jobs()
         if self._described is None:
             await self._manager.describe_cluster()
             described = await self._manager.described_topics()
-            image = await self._metadata.current()  # a topic that the bucket has is in it, or is gone
+            image = await self._metadata.current()  # a topic in the bucket that this image lacks was deleted
             self._described = described
         if self._described_of != (image.topics, image.configs):
             await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
         return await self._delete_due(image)
 
-    def _keeps_house(self, image: ClusterImage) -> bool:
+    def _is_cleaner(self, image: ClusterImage) -> bool:
         live = image.live_brokers()
         return bool(live) and live[0].broker_id == self._broker_id
 
@@ -159,7 +163,8 @@ class TierHousekeeper:
         )
 
     async def _delete_due(self, image: ClusterImage) -> float:
-        """Deletes what is marked; else asks the controller to mark more, if something may be due."""
+        """Delete the marked objects. If there are none, ask the controller to mark more once some may be
+        due."""
         if not image.delete_queue:
             return LONGEST_SLEEP_S
         if not image.deleting:
@@ -175,7 +180,7 @@ class TierHousekeeper:
         return 0.0
 
     def _wait_s(self, image: ClusterImage) -> float:
-        """Seconds until the oldest line may be due, or the quorum's time is to be committed again."""
+        """Seconds until the oldest entry may be due, or the quorum's time must be committed again."""
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
         oldest_ms = image.delete_queue.oldest_ms
         due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
