@@ -1,8 +1,9 @@
-"""The group coordinator of this broker: a shard for each partition of `__consumer_offsets` that it leads.
+"""Group service: the group coordinator of this broker, with a shard for each `__consumer_offsets` partition
+it leads.
 
-Creates the topic when a group first needs it (internal, compacted), follows the image (loads a shard when
-this broker becomes its leader, closes it when it is not any more), and routes each group to its shard by
-the hash that Kafka's brokers and tools use. Shards answer only when their partition is replayed. Called by
+It creates the topic when a group first needs it (internal, compacted). It loads a shard when this broker
+becomes the partition's leader, and closes it when another does. Each group belongs to the shard that Kafka's
+hash of its id selects. A shard serves requests only after its partition is replayed. Called by
 handlers/groups.py; built by app.py.
 """
 
@@ -42,7 +43,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 CREATE_TIMEOUT_S = 10.0
 RELOAD_DELAY_MS = 1_000
 LEASE_CHECK_MS = 500
-"""How soon those who wait hear that the lease has ended; new requests are refused at once."""
+"""How soon waiting requests fail after the lease has ended; new requests fail at once."""
 
 
 R = TypeVar("R")
@@ -50,13 +51,13 @@ _log = structlog.get_logger("tierlog.groups")
 
 
 class Lease(Protocol):
-    """The broker's right to serve, which the controller extends (runtime.lifecycle)."""
+    """The broker's lease, which heartbeats extend (broker.lifecycle)."""
 
     def holds_lease(self) -> bool: ...
 
 
 class Replicas(Protocol):
-    """What the service asks of runtime.replica_manager.ReplicaManager."""
+    """The part of ReplicaManager that is used here."""
 
     def get(self, topic: str, partition: int) -> Any: ...
     def is_offline(self, name: TopicPartition) -> bool: ...
@@ -64,7 +65,7 @@ class Replicas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """Where a group's coordinator is, or why that cannot be said now."""
+    """The broker which coordinates a group, or an error if there is none now."""
 
     error: ErrorCode
     broker: BrokerImage | None = None
@@ -81,7 +82,7 @@ class GroupService:
         tasks: TaskGroup,
         lease: Lease | None = None,
     ) -> None:
-        """`lease`: None if no other broker could coordinate."""
+        """`lease`: None for a standalone broker."""
         self._settings = settings
         self._group_settings = group_settings(settings)
         self._metadata = metadata
@@ -93,14 +94,14 @@ class GroupService:
         self._timers = Timers(clock)
         self._shards: dict[int, GroupShard] = {}
         self._creating = asyncio.Lock()
-        self._noted: object = None
-        """Why the topic could not be made, as the log last said."""
+        self._logged_reason: str | None = None
+        """The last logged reason why the topic could not be created."""
         self._unsubscribe: Callable[[], None] | None = None
 
-    # ---- life ----
+    # ---- start and stop ----
 
     def start(self) -> None:
-        """Loads what this broker leads and follows the image; to be called once the image is caught up."""
+        """Load the shards of this broker, and follow the image. Call this when the image has caught up."""
         self._unsubscribe = self._metadata.subscribe(self._on_image)
         self._follow(self._metadata.image)
         self._expire_later()
@@ -125,14 +126,14 @@ class GroupService:
     def ask(
         self, group_id: str, build: Callable[[Token], Request], convert: Callable[[Answer], R]
     ) -> "R | asyncio.Future[R]":
-        """Hands a request to the group's shard: the converted answer, or a future of it."""
+        """Pass a request to the group's shard. Returns the converted answer, or a future of it."""
         shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return convert(ErrorAnswer(error=shard))
         return shard.ask(build, convert)
 
     def offsets(self, group_id: str) -> ByPartition | ErrorCode:
-        """Committed and durable offsets of a group; to read only."""
+        """Committed, durable offsets of a group. Read-only."""
         shard = self._shard_of(group_id)
         return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)
 
@@ -143,8 +144,9 @@ class GroupService:
         return shard.core.describe(group_id) or ErrorCode.GROUP_ID_NOT_FOUND
 
     def list_groups(self) -> tuple[ErrorCode, list[tuple[str, str, GroupState]]]:
-        """(id, protocol type, state) of the groups coordinated here; an error if some still load."""
-        if self._is_deposed:
+        """(id, protocol type, state) of the groups coordinated here. An error if some shards are still
+        loading."""
+        if self._lacks_lease:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, []
         found = [
             group for shard in self._shards.values() if shard.ready for group in shard.core.list_groups()
@@ -154,42 +156,42 @@ class GroupService:
 
     @property
     def member_bytes(self) -> int:
-        """Memory that members of the groups coordinated here hold."""
+        """Memory used by members of the groups coordinated here."""
         return sum(shard.core.member_bytes for shard in self._shards.values())
 
     @property
     def member_room_bytes(self) -> int:
-        """Memory that is left for them."""
+        """Memory left for members."""
         return self._settings.group_members_max_bytes - self.member_bytes
 
     @property
     def skipped_records(self) -> int:
-        """Records that could not be used when the partitions coordinated here were last loaded."""
+        """Unusable records in the partitions coordinated here, when they were last loaded."""
         return sum(shard.skipped_records for shard in self._shards.values())
 
     def fresh_member_id(self, client_id: str) -> str:
-        """The client id and a random UUID. A long client id is cut: the result must be a protocol string."""
+        """The client id and a random UUID. A long client id is shortened, to fit a protocol string."""
         suffix = f"-{random_uuid(self._rng)}"
         prefix = client_id.encode()[: STRING_BYTES_MAX - len(suffix)].decode(errors="ignore")
         return prefix + suffix
 
     def locate(self, group_id: str) -> CoordinatorAddress | None:
-        """None if the topic has yet to be made: then `create_topic` first."""
+        """The group's coordinator; None if the topic does not exist: then call `create_topic` first."""
         partitions = self._partitions()
         if not partitions:
             return None
         partition = partition_of(group_id, len(partitions))
         leader = partitions[partition].leader
         broker = self.image.brokers.get(leader)
-        lost = leader == self._settings.node_id and (self._is_deposed or self._is_offline(partition))
+        lost = leader == self._settings.node_id and (self._lacks_lease or self._is_offline(partition))
         if broker is None or broker.fenced or lost:
             return CoordinatorAddress(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return CoordinatorAddress(ErrorCode.NONE, broker)
 
     async def create_topic(self) -> None:
-        """Makes `__consumer_offsets`, as in Kafka not before there are brokers for all of its replicas: else
-        one lost disk could take the offsets of all groups. Concurrent calls wait for the same. Errors are
-        logged.
+        """Create `__consumer_offsets`. As in Kafka, not before there are brokers for all its replicas:
+        otherwise one lost disk could lose the offsets of all groups. Concurrent calls wait for the first one.
+        Errors are logged.
         """
         async with self._creating:
             if self._partitions() or self._lacks_brokers():
@@ -198,35 +200,34 @@ class GroupService:
             try:
                 async with asyncio.timeout(CREATE_TIMEOUT_S):
                     reply = await self._metadata.submit(command)
-            except (
-                Exception
-            ) as error:  # whatever it was, the client is told to ask again, and then we try again
-                self._note_refusal(str(error))
+            except Exception as error:  # the client retries its request, and then this is retried
+                self._log_reason(str(error))
                 return
             outcome = reply.topics[0]
             if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                self._note_refusal(outcome.message or outcome.error.name)
+                self._log_reason(outcome.message or outcome.error.name)
 
     @property
     def _replication_factor(self) -> int:
-        """A node that stands alone has no other to replicate to."""
+        """1 for a standalone broker."""
         return 1 if self._lease is None else self._settings.offsets_topic_replication_factor
 
     def _lacks_brokers(self) -> bool:
-        """Whether fewer are registered than the topic has replicas."""
+        """Whether fewer brokers are registered than the topic has replicas."""
         needed, known = self._replication_factor, len(self.image.brokers)
         if known < needed:
-            self._note_refusal(
-                f"{known} of the {needed} brokers are registered that its replicas need: start the others, "
+            self._log_reason(
+                f"its replicas need {needed} brokers, and {known} are registered: start the others, "
                 "or set offsets.topic.replication.factor lower on every broker"
             )
         return known < needed
 
-    def _note_refusal(self, why: str) -> None:
-        """Clients ask again several times a second: the log says it once, until the reason is another."""
-        if why != self._noted:
-            self._noted = why
-            _log.warning("cannot create the topic of the groups, which wait", topic=OFFSETS_TOPIC, why=why)
+    def _log_reason(self, why: str) -> None:
+        """Log why the topic cannot be created. Clients retry several times a second, so log each reason
+        once."""
+        if why != self._logged_reason:
+            self._logged_reason = why
+            _log.warning("cannot create the offsets topic; groups wait for it", topic=OFFSETS_TOPIC, why=why)
 
     def _offsets_topic(self) -> NewTopic:
         return NewTopic(
@@ -243,9 +244,9 @@ class GroupService:
     # ---- shards ----
 
     def _shard_of(self, group_id: str) -> GroupShard | ErrorCode:
-        """The shard if it may answer now, else what to tell the client."""
+        """The group's shard if it is ready, otherwise the error for the client."""
         partitions = self._partitions()
-        if not partitions or self._is_deposed:
+        if not partitions or self._lacks_lease:
             return ErrorCode.NOT_COORDINATOR
         partition = partition_of(group_id, len(partitions))
         shard = self._shards.get(partition) or self._open(partition, partitions[partition])
@@ -256,7 +257,7 @@ class GroupService:
         return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def _open(self, partition: int, image: PartitionImage) -> GroupShard | None:
-        """A new shard, loading, if this broker leads the partition and its replica stands."""
+        """A new, loading shard if this broker leads the partition and has its replica."""
         replica: ShardReplica | None = self._replicas.get(OFFSETS_TOPIC, partition)
         if replica is None or image.leader != self._settings.node_id:
             return None
@@ -284,15 +285,15 @@ class GroupService:
         try:
             await shard.load()
         except LoadFailed as error:
-            _log.error("coordinator shard cannot load; trying again", error=str(error))
+            _log.error("cannot load a coordinator shard; it is retried", error=str(error))
             self._load_later(shard)
-        except Exception:  # a disk that cannot be read, a damaged batch: it must not stay loading for ever
-            _log.exception("coordinator shard cannot load; trying again", partition=shard.partition)
+        except Exception:  # a read error or a damaged batch: the shard must not stay loading for ever
+            _log.exception("cannot load a coordinator shard; it is retried", partition=shard.partition)
             self._load_later(shard)
 
     def _load_later(self, shard: GroupShard) -> None:
         if self._shards.get(shard.partition) is not shard:
-            return  # led elsewhere, or its topic was deleted
+            return  # another broker is the leader, or the topic was deleted
         self._timers.set((OFFSETS_TOPIC, shard.partition), RELOAD_DELAY_MS, lambda: self._load(shard))
 
     def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -300,7 +301,7 @@ class GroupService:
             return
         if old.topic_ids is not new.topic_ids:
             deleted = frozenset(topic.name for topic in changed_topics(old, new)[0])
-            self._tell_all(TopicsChanged(ids=new.topic_ids, deleted=deleted))
+            self._submit_to_all(TopicsChanged(ids=new.topic_ids, deleted=deleted))
         self._follow(new)
 
     def _follow(self, image: ClusterImage) -> None:
@@ -308,8 +309,8 @@ class GroupService:
         partitions = topic.partitions if topic is not None else ()
         led = {index for index, each in enumerate(partitions) if each.leader == self._settings.node_id}
         for partition, shard in sorted(self._shards.items()):
-            # Led by another now, or in between: some images are never seen. Or another replica of this name:
-            # the topic was deleted and made again.
+            # Another broker leads the partition, or did in an image that was skipped. Or the topic was
+            # deleted and created again, so the replica is another one.
             is_led = partition in led and partitions[partition].leader_epoch == shard.leader_epoch
             if not is_led or self._replicas.get(OFFSETS_TOPIC, partition) is not shard.replica:
                 self._shards.pop(partition).close()
@@ -318,33 +319,33 @@ class GroupService:
             self._open(partition, partitions[partition])
 
     def replicas_changed(self) -> None:
-        """Some went offline, and their shards with them."""
+        """Replicas went offline or were created: close or open their shards."""
         self._follow(self.image)
 
     @property
-    def _is_deposed(self) -> bool:
-        """Another broker may coordinate by now, of which this one has not heard."""
+    def _lacks_lease(self) -> bool:
+        """Whether another broker may already be the coordinator."""
         return self._lease is not None and not self._lease.holds_lease()
 
     def _watch_lease(self, lease: Lease) -> None:
-        def look() -> None:
+        def check() -> None:
             if not lease.holds_lease():
                 for shard in self._shards.values():
                     shard.turn_away(ErrorCode.NOT_COORDINATOR)
             self._watch_lease(lease)
 
-        self._timers.set("lease", LEASE_CHECK_MS, look)
+        self._timers.set("lease", LEASE_CHECK_MS, check)
 
     def _is_offline(self, partition: int) -> bool:
         return self._replicas.is_offline(TopicPartition(OFFSETS_TOPIC, partition))
 
-    def _tell_all(self, event: Event) -> None:
+    def _submit_to_all(self, event: Event) -> None:
         for shard in self._shards.values():
             shard.submit(event)
 
     def _expire_later(self) -> None:
         def expire() -> None:
-            self._tell_all(ExpireOffsets())
+            self._submit_to_all(ExpireOffsets())
             self._expire_later()
 
         self._timers.set("expire offsets", self._settings.offsets_retention_check_interval_ms, expire)
@@ -355,7 +356,7 @@ class GroupService:
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Kafka's: Utils.abs(groupId.hashCode()) % partitions, the hash over UTF-16 units in 32 bits."""
+    """Kafka's `Utils.abs(groupId.hashCode()) % partitions`; the hash is over UTF-16 units, in 32 bits."""
     units = group_id.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(units), 2):

@@ -1,13 +1,12 @@
-"""Many timers on one heap and one loop timer: group sessions, join phases, and whatever else may be set
-again often.
+"""Timers: many timers on one heap and one timer of the event loop, for sessions and join phases of groups.
 
-Setting a timer further out costs a dictionary write, not a heap operation: the heap's entry stays and is
-looked at again when it comes up. A process that was stopped or starved finds many timers due at once;
-before they fire, the loop gets one round to read what clients sent meanwhile, so that a pause of ours does
-not expire everybody's session. Called by the group service.
+To postpone a timer costs a dictionary write, not a heap operation: its heap entry stays, and is checked again
+when it is due. After a pause of the process, many timers are due at once. Before they fire, the loop first
+reads what clients sent during the pause, so that it does not expire their sessions. Called by the group
+service.
 
-A cancelled timer leaves its heap entry, two numbers, up to a session timeout of its client's choice. At most
-half of the heap is such entries: clients that join and leave all day cost no memory.
+A cancelled timer leaves its heap entry (two numbers) until it is due, which the client's session timeout
+decides. At most half of the heap are such entries, so clients that join and leave all day cost no memory.
 """
 
 import asyncio
@@ -18,9 +17,9 @@ from itertools import count
 
 from tierlog.base.clock import Clock
 
-STALL_MS = 500  # later than this, it was our process that slept
-GRACE_MS = 200  # for reading the sockets after a stall
-STALE_SLACK = 64  # entries without a timer that a small heap may have before it is swept
+STALL_MS = 500  # if the loop timer fires later than this, the process was paused
+GRACE_MS = 200  # for reading the sockets after a pause
+STALE_SLACK = 64  # entries without a timer that a small heap may have before they are removed
 
 Action = Callable[[], None]
 
@@ -28,7 +27,7 @@ Action = Callable[[], None]
 @dataclass(slots=True)
 class _Timer:
     due_ms: int
-    entry_ms: int  # where its one valid heap entry stands, at or before due_ms
+    entry_ms: int  # time of its only valid heap entry, at or before due_ms
     number: int  # of that entry
     action: Action
 
@@ -37,7 +36,7 @@ class Timers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._timers: dict[Hashable, _Timer] = {}
-        self._heap: list[tuple[int, int]] = []  # when to look, and the number of the entry
+        self._heap: list[tuple[int, int]] = []  # time and number of each entry
         self._keys: dict[int, Hashable] = {}  # of the valid entries, by number
         self._order = count()
         self._handle: asyncio.TimerHandle | None = None
@@ -47,7 +46,7 @@ class Timers:
         return len(self._timers)
 
     def set(self, key: Hashable, delay_ms: int, action: Action) -> None:
-        """Replaces the timer of that key."""
+        """Set the timer of this key, replacing an earlier one."""
         due_ms = self._clock.monotonic_ms() + delay_ms
         known = self._timers.get(key)
         if known is not None and known.entry_ms <= due_ms:
@@ -79,8 +78,11 @@ class Timers:
 
     def _push(self, at_ms: int, key: Hashable) -> int:
         if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
-            # At least half of the entries go, so each sweep is paid by the pushes since the last one.
-            self._heap = sorted(entry for entry in self._heap if entry[1] in self._keys)  # sorted is a heap
+            # At least half of the entries are removed, so the cost is amortized over the pushes since the
+            # last time.
+            self._heap = sorted(
+                entry for entry in self._heap if entry[1] in self._keys
+            )  # a sorted list is a heap
         number = next(self._order)
         self._keys[number] = key
         heapq.heappush(self._heap, (at_ms, number))
@@ -112,7 +114,7 @@ class Timers:
             _, number = heapq.heappop(self._heap)
             key = self._keys.pop(number, None)
             if key is None:
-                continue  # cancelled, or set anew with an entry of its own
+                continue  # cancelled, or replaced by an earlier entry
             timer = self._timers[key]
             if timer.due_ms > now_ms:
                 timer.entry_ms, timer.number = timer.due_ms, self._push(timer.due_ms, key)

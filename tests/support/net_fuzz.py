@@ -70,7 +70,7 @@ REPORTS = (
     "failed",
     "the node cannot go on",
     "a coordinator shard failed and is rebuilt from its log",
-    "coordinator shard cannot load; trying again",
+    "cannot load a coordinator shard; it is retried",
 )
 
 

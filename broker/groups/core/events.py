@@ -1,10 +1,10 @@
-"""What happens to a coordinator (events), what it asks for (effects), and what it answers (answers).
+"""Coordinator events: the events, effects and answers of the coordinator core.
 
-`Coordinator.handle(event, now_ms)` returns effects in the order in which they must be carried out. A
-`Token` names the request that waits for an answer; each token gets exactly one `Reply`, at once or after a
-later event. What must be durable before it counts goes out as `AppendRecords`; the driver feeds `Appended`
-back when the records lie below the high watermark (or failed), in the order of the appends, and only then
-does the core answer.
+`Coordinator.handle(event, now_ms)` returns effects, which must be performed in order. A `Token` identifies a
+request that waits for an answer; each token gets exactly one `Reply`, at once or after a later event. State
+that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
+order of the appends, when the records are below the high watermark or have failed, and only then does the
+core reply.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,9 @@ UNLIMITED = 1 << 62
 
 
 class TimerKind(StrEnum):
-    SESSION = "session"  # one per member, pending ones too
+    SESSION = "session"  # one per member, including pending members
     JOIN = "join"  # the join phase of a group
-    SYNC = "sync"  # members that got a generation must ask for their assignment
+    SYNC = "sync"  # the time for members of a new generation to send SyncGroup
 
 
 class TimerKey(NamedTuple):
@@ -44,7 +44,7 @@ class TimerKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """JoinGroup. `fresh_member_id` is used if the member has none yet: chance is the driver's."""
+    """JoinGroup. `fresh_member_id` is used if the member has none yet; the driver generates it."""
 
     token: Token
     group_id: str
@@ -57,10 +57,10 @@ class Join:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[Protocol, ...]
-    member_id_required: bool = False  # version 4 and later: dynamic members come twice (KIP-394)
+    member_id_required: bool = False  # version 4 and later: new dynamic members join twice (KIP-394)
     may_skip_assignment: bool = False  # version 9 and later (KIP-814)
     reason: str = ""  # KIP-800
-    room_bytes: int = UNLIMITED  # memory that this broker has left for members of groups
+    room_bytes: int = UNLIMITED  # memory left for members of groups on this broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +137,13 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """Comes every offsets.retention.check.interval.ms."""
+    """Submitted every offsets.retention.check.interval.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsChanged:
-    """Topics were created or deleted. `ids` has every topic that exists; `deleted` has the names of deleted
-    topics, which may exist again under another id.
+    """Topics were created or deleted. `ids` has all topics; `deleted` has the names of deleted topics, which
+    may exist again under another id.
     """
 
     ids: Mapping[str, UUID]
@@ -152,7 +152,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The records of an AppendRecords are durable, or (error) will never be."""
+    """The records of an AppendRecords are durable, or have failed with `error`."""
 
     write_id: WriteId
     error: ErrorCode = ErrorCode.NONE
@@ -160,8 +160,8 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendLate:
-    """After offsets.commit.timeout.ms nobody knows whether the records of an AppendRecords will be durable;
-    who waits for them is told so. `Appended` still comes.
+    """After offsets.commit.timeout.ms it is unknown whether the records of an AppendRecords will be durable.
+    Waiting requests time out. `Appended` still follows.
     """
 
     write_id: WriteId
@@ -182,7 +182,7 @@ class AppendRecords:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Replaces the timer of that key."""
+    """Sets the timer of this key, replacing an earlier one."""
 
     key: TimerKey
     delay_ms: int
@@ -207,7 +207,7 @@ Effect = AppendRecords | SetTimer | CancelTimer | Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """`members` (id, group instance id, metadata) is filled for the leader alone."""
+    """`members` (id, group instance id, metadata) is set only for the leader."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = NO_MEMBER_ID
@@ -229,21 +229,22 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorAnswer:
-    """Heartbeat, DeleteGroup, and any request that failed as a whole."""
+    """For Heartbeat, DeleteGroup, and any request that failed completely."""
 
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAnswer:
-    """One per leaver, in the order of the request."""
+    """One result per leaver, in the order of the request."""
 
     members: tuple[tuple[Leaver, ErrorCode], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAnswer:
-    """Commit and DeleteOffsets: `error` for the whole, else one per partition, in the request's order."""
+    """For Commit and DeleteOffsets: one `error` for the request, or one per partition, in the request's
+    order."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()

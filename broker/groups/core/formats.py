@@ -1,11 +1,10 @@
-"""The records of `__consumer_offsets`, in Kafka's own format, so that its tools read the topic and ours
-read Kafka's.
+"""Record formats of `__consumer_offsets`: Kafka's own, so that Kafka's tools can read the topic.
 
-Keys begin with an int16 that says what follows: 0 and 1 a committed offset, 2 the metadata of a classic
-group. Values begin with an int16 version. The versions written are those that Kafka 4.3 writes: offsets in
-version 4, which has the topic's id, or in version 1 if the offset has its own expiry; groups in version 3.
-Versions 0 to 4 are read. A value of None is a tombstone. Records of a key that is not known here (those of
-KIP-848 groups among them) decode to None and are skipped, as Kafka does on a downgrade (KIP-915).
+A key begins with an int16 type: 0 and 1 for a committed offset, 2 for the metadata of a classic group. A
+value begins with an int16 version. The written versions are those of Kafka 4.3: offsets in version 4, which
+has the topic id, or in version 1 if the offset has its own expiry; groups in version 3. Versions 0 to 4 are
+read. A value of None is a tombstone. Records with other key types (among them those of KIP-848 groups) decode
+to None and are skipped, as Kafka does after a downgrade (KIP-915).
 
 Schemas: group-coordinator/src/main/resources/common/message/{OffsetCommit,GroupMetadata}{Key,Value}.json of
 Kafka.
@@ -28,7 +27,7 @@ _NEWEST = 4
 
 
 class FormatError(Exception):
-    """A record of `__consumer_offsets` that cannot be read, or that no coordinator writes."""
+    """A record of `__consumer_offsets` that is malformed, or that no coordinator writes."""
 
 
 class StoredRecord(NamedTuple):
@@ -52,8 +51,7 @@ class GroupKey(NamedTuple):
 class CommittedOffset:
     """`expire_timestamp_ms` is set only if the client sent a retention (OffsetCommit 2 to 4).
 
-    `topic_id` is ZERO_UUID for a record that does not say which topic of the name it means: one with an
-    expiry, and one written before version 4.
+    `topic_id` is ZERO_UUID for a record without a topic id: one with an expiry, or of a version before 4.
     """
 
     offset: int
@@ -96,7 +94,7 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def decode_key(data: bytes | memoryview) -> OffsetKey | GroupKey | None:
-    """None for a kind that is not known here; raises FormatError for one that is cut or malformed."""
+    """None for an unknown key type. Raises FormatError for an incomplete or malformed key."""
     reader = _Reader(data)
     kind = reader.int16()
     if kind in _KEY_VERSIONS_OF_OFFSETS:
@@ -108,7 +106,8 @@ def decode_key(data: bytes | memoryview) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:
-    """Version 4; version 1, which has neither leader epoch nor topic id, if the commit has its own expiry."""
+    """Encode in version 4, or, if the commit has its own expiry, in version 1, without leader epoch and topic
+    id."""
     if committed.expire_timestamp_ms != NO_EXPIRY:
         times = struct.pack(">qq", committed.commit_timestamp_ms, committed.expire_timestamp_ms)
         return struct.pack(">hq", 1, committed.offset) + _string(committed.metadata) + times
@@ -210,7 +209,8 @@ def _bytes(value: bytes) -> bytes:
 
 
 class _Reader:
-    """Kafka's primitives, fixed or (from version 4) compact; every length is checked against what is left."""
+    """Reads Kafka's primitives, fixed or (from version 4) compact. Every length is checked against the
+    rest."""
 
     __slots__ = ("_at", "_data", "_flexible")
 
@@ -238,7 +238,7 @@ class _Reader:
     def string(self) -> str:
         value = self.nullable()
         if value is None:
-            raise FormatError("null where a string must be")
+            raise FormatError("null instead of a string")
         return value
 
     def nullable(self) -> str | None:
@@ -283,7 +283,7 @@ class _Reader:
     def _take(self, count: int) -> memoryview:
         end = self._at + count
         if count < 0 or end > len(self._data):
-            raise FormatError(f"{count} bytes wanted, {len(self._data) - self._at} left")
+            raise FormatError(f"{count} bytes expected, {len(self._data) - self._at} left")
         taken = self._data[self._at : end]
         self._at = end
         return taken

@@ -1,7 +1,7 @@
-"""Committed offsets: who may commit, what is kept, and when it expires.
+"""Committed offsets: the checks of a commit, the offsets of all groups, and their expiry.
 
-`Offsets` holds what is durable; coordinator.py changes it only after the records were appended. Expiry
-follows KIP-211: the offsets of a group live as long as it has members, and offsets.retention.minutes more.
+`Offsets` has only durable offsets; coordinator.py changes it after their records are durable. Expiry follows
+KIP-211: a group's offsets are kept while it has members, and offsets.retention.minutes longer.
 """
 
 from collections.abc import Iterator
@@ -27,13 +27,13 @@ ByPartition = dict[TopicPartition, CommittedOffset]
 
 
 class Offsets:
-    """Group id -> partition -> committed offset. A group without any is not in it."""
+    """Group id -> partition -> committed offset. Groups without offsets have no entry."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ByPartition] = {}
 
     def of(self, group_id: str) -> ByPartition:
-        """To read only."""
+        """The offsets of one group. Read-only."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Iterator[str]:
@@ -50,9 +50,9 @@ class Offsets:
 
 
 def check_commit(group: Group | None, request: Commit) -> ErrorCode:
-    """May it commit? Members by their generation; others only while the group has no members."""
+    """Members may commit in the current generation; other clients only while the group has no members."""
     if group is None:
-        # A consumer without group management, or an admin: its first commit makes the group.
+        # A consumer without group management, or an admin: its first commit creates the group.
         return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -65,7 +65,7 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     if error == ErrorCode.NONE and request.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     if error == ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
-        # It knows its generation but not its assignment: these partitions may be someone else's by now.
+        # The member does not know its new assignment: another member may own these partitions.
         return ErrorCode.REBALANCE_IN_PROGRESS
     return error
 
@@ -89,7 +89,7 @@ def tombstone(group_id: str, partition: TopicPartition) -> StoredRecord:
 
 
 def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) -> list[TopicPartition]:
-    """The partitions whose offset nobody will ask for any more (KIP-211)."""
+    """The partitions whose offsets have expired (KIP-211)."""
     return [
         partition
         for partition, committed in offsets.items()
@@ -105,7 +105,7 @@ def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) 
 
 def _unused_since_ms(group: Group, partition: TopicPartition, committed: CommittedOffset) -> int | None:
     """None while the offset is in use."""
-    if group.protocol_type is None:  # never had members: simple consumers
+    if group.protocol_type is None:  # simple consumers only, never members
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:
         return max(group.state_timestamp_ms, committed.commit_timestamp_ms)

@@ -1,8 +1,7 @@
-"""The states of a classic group and every transition between them: one table, from which the reference page
-is drawn.
+"""Group states: the states of a classic group and all transitions, in one table.
 
-Nothing else in tierlog assigns a group's state: `Group.move(cause, ...)` looks it up here. Called by
-group.py, and by the test that keeps docs/reference/group-states.md equal to `reference_page()`.
+Only `Group.move(cause, ...)` changes a group's state, by this table. docs/reference/group-states.md is
+generated from it; a test compares the page with `reference_page()`. Called by group.py.
 """
 
 from enum import StrEnum
@@ -42,11 +41,11 @@ TRANSITIONS: dict[tuple[GroupState, Cause], GroupState] = {
 }
 
 MEANINGS = {
-    _STATES.EMPTY: "No members. Offsets may be committed by simple consumers, and expire in time.",
-    _STATES.PREPARING_REBALANCE: "The join phase: JoinGroup requests wait until each member has sent one.",
-    _STATES.COMPLETING_REBALANCE: "Members know their generation; the leader is computing the assignment.",
-    _STATES.STABLE: "Every member has, or may get by SyncGroup, its part of the assignment.",
-    _STATES.DEAD: "The group is gone; whoever still asks must find its coordinator again.",
+    _STATES.EMPTY: "No members. Simple consumers may commit offsets. Offsets expire after their retention.",
+    _STATES.PREPARING_REBALANCE: "The join phase: JoinGroup requests wait until every member has sent one.",
+    _STATES.COMPLETING_REBALANCE: "Members know their generation; the leader computes the assignment.",
+    _STATES.STABLE: "Every member has its assignment, or can get it with SyncGroup.",
+    _STATES.DEAD: "The group is deleted; clients must find its coordinator again.",
 }
 
 
@@ -79,6 +78,6 @@ stateDiagram-v2
 | --- | --- |
 {rows}
 
-After a restart a group is Stable if its stored metadata names members, and Empty if not: the members come
-back as known, each with a new session timeout, and go on without a rebalance.
+After a restart a group is Stable if its stored metadata has members, and Empty otherwise. The members keep their
+ids and assignments, each with a new session timeout, and continue without a rebalance.
 """

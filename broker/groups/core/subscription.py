@@ -1,15 +1,15 @@
-"""The topics of a consumer's subscription, read out of the metadata that it sends with JoinGroup.
+"""Subscription: decodes the topics in the metadata which a consumer sends with JoinGroup.
 
-The coordinator needs them for one thing: OffsetDelete and expiry must spare topics that members consume.
-Every version of ConsumerProtocolSubscription begins with int16 version and the array of topic names. Called
-by group.py.
+The coordinator needs them only because OffsetDelete and expiry must keep offsets of topics that members
+consume. Every version of ConsumerProtocolSubscription begins with an int16 version and the array of topic
+names. Called by group.py.
 """
 
 PROTOCOL_TYPE = "consumer"
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None where the bytes are not a subscription: any client may call its own protocol `consumer`."""
+    """None if the bytes are not a subscription: any client may name its own protocol `consumer`."""
     count, at = int.from_bytes(metadata[2:6], "big", signed=True), 6
     if len(metadata) < at or not 0 <= count <= len(metadata):
         return None

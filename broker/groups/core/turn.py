@@ -1,4 +1,5 @@
-"""One event being handled: its time, the settings, and the effects so far. Lives for one call of `handle`."""
+"""Turn: the handling of one event, with its time, the settings and the effects so far. Lives for one `handle`
+call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,14 +19,14 @@ from tierlog.broker.groups.core.formats import StoredRecord
 from tierlog.protocol.errors import ErrorCode
 
 AfterAppend = Callable[["Turn", ErrorCode], None]
-"""What to do once records are durable, or failed; runs in a later turn, in the order of the appends. Before
-that with REQUEST_TIMED_OUT, if it takes long: the records may yet count.
+"""Called when records are durable or have failed; in a later turn, in the order of the appends. If that takes
+long, it is called with REQUEST_TIMED_OUT before: the records may still become durable.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Kafka's names with `_` for `.`; group.* and offsets.* of the node's settings."""
+    """The node's settings group.* and offsets.*, with `_` for `.`."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -33,10 +34,10 @@ class GroupSettings:
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
-    # A member in its first join does not know its id and cannot send heartbeats; Kafka's constant.
+    # A member in its first join does not know its id, so it cannot send heartbeats. Kafka's constant.
     new_member_join_timeout_ms: int = 5 * 60_000
-    # Until the first request of a member after the answer to its first join, which clients send at once.
-    # Kafka waits for the session timeout: for half an hour, if a client fills the memory of members with it.
+    # Until a member's first request after the answer to its first join; clients send it at once. Kafka waits
+    # for the session timeout, which lets a client fill the memory for members for half an hour.
     new_member_response_timeout_ms: int = 60_000
 
 
@@ -63,7 +64,7 @@ class Turn:
 
 
 def quietly(then: AfterAppend) -> AfterAppend:
-    """The same for those who were answered before."""
+    """The same callback without replies, for requests that have been answered."""
 
     def stored(turn: Turn, error: ErrorCode) -> None:
         before = len(turn.effects)
@@ -74,7 +75,7 @@ def quietly(then: AfterAppend) -> AfterAppend:
 
 
 def response_error(error: ErrorCode) -> ErrorCode:
-    """What a failed append means to the client of a group; the same table as Kafka's coordinator has."""
+    """The error for the client after a failed append. The same table as in Kafka's coordinator."""
     return _RESPONSES.get(error, error)
 
 
