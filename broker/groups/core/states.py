@@ -78,6 +78,6 @@ stateDiagram-v2
 | --- | --- |
 {rows}
 
-After a restart a group is Stable if its stored metadata has members, and Empty otherwise. The members keep their
-ids and assignments, each with a new session timeout, and continue without a rebalance.
+After a restart a group is Stable if its stored metadata has members, and Empty otherwise. The members keep
+their ids and assignments, each with a new session timeout, and continue without a rebalance.
 """
