@@ -29,7 +29,7 @@ from tierlog.metadata.quorum.publisher import MetadataPublisher
 ENDLESS_LEASE_MS = 1 << 52  # granted where no broker is ever fenced for silence
 
 SUSPICION_MS = 9_000
-"""How long a suspicion lasts if brokers have no sessions: the default of broker.session.timeout.ms."""
+"""How long a suspicion lasts if brokers have no sessions: three default session timeouts."""
 
 
 class BrokerHeartbeatManager:

@@ -213,7 +213,7 @@ def java_perf(options, topics, pids, warm):
     finally:
         topics.delete(topic)
     line = [text for text in output.splitlines() if "records sent" in text and "99.9th" in text][-1]
-    rate, megabytes = re.search(r"([\d.]+) src/tierlog/records/sec \(([\d.]+) MB/sec\)", line).groups()
+    rate, megabytes = re.search(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)", line).groups()
     quantiles = {name: float(value) for value, name in re.findall(r"(\d+) ms (50|99|99\.9)th", line)}
     return {
         "mb_s": round(float(megabytes) * MIB / 1e6, 1),
