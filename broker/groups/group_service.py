@@ -331,7 +331,7 @@ class GroupService:
         def check() -> None:
             if not lease.holds_lease():
                 for shard in self._shards.values():
-                    shard.turn_away(ErrorCode.NOT_COORDINATOR)
+                    shard.fail_waiting(ErrorCode.NOT_COORDINATOR)
             self._watch_lease(lease)
 
         self._timers.set("lease", LEASE_CHECK_MS, check)

@@ -1,10 +1,10 @@
-"""One partition of `__consumer_offsets` on this broker: the coordinator core, its log, and the requests
-that wait.
+"""Group shard: drives the coordinator core of one `__consumer_offsets` partition, with its log and waiting
+requests.
 
-All events pass one inbox and are handled one after another on the event loop; effects are carried out
-before the next event. An append is reported back to the core when the high watermark has passed it, or its
-flush has failed, in the order of the appends. A core that breaks an invariant is thrown away and rebuilt from
-the log: its memory is never more than the log says. Owned by the group service.
+All events pass one inbox, and are handled one after another on the event loop; the effects of one are
+performed before the next. The core is told the result of an append when the high watermark has passed it, or
+its flush has failed, in the order of the appends. A core that breaks an invariant is discarded, and rebuilt
+from the log. Owned by the group service.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
-LOAD_BYTES = 512 << 10  # read, then replayed, per step of a load: others wait for some 50 ms
-RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; ours are never compressed, but Kafka's may be
+LOAD_BYTES = 512 << 10  # read, then replayed, in one step of a load: the loop is busy for some 50 ms
+RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; tierlog never compresses them, but Kafka may
 COMMIT_TIMEOUT_MS = 5_000
 """Default of offsets.commit.timeout.ms."""
 
@@ -62,7 +62,7 @@ _log = structlog.get_logger("tierlog.groups")
 
 
 class ShardReplica(Protocol):
-    """What a shard asks of its replica (runtime.replica.Replica)."""
+    """The part of Replica that is used here."""
 
     listeners: list[Any]
 
@@ -97,8 +97,8 @@ class _Written:
     end_offset: int  # the high watermark that makes it durable
     leader_epoch: int
     error: ErrorCode
-    late_ms: int = 0  # monotonic; set if it has to wait
-    is_late: bool = False  # who waits was told
+    late_ms: int = 0  # monotonic; set if it is not durable at once
+    is_late: bool = False  # the waiting requests have timed out
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Load:
-    """What a replay has read. Skipped records are told in one line: there may be any number of them."""
+    """Counts of a replay. Skipped records are logged in one line, as there may be any number of them."""
 
     damaged_at: int = NO_OFFSET  # the last batch that is
     records: int = 0
@@ -132,7 +132,7 @@ class GroupShard:
         topic_ids: Callable[[], Mapping[str, UUID]],
         commit_timeout_ms: int = COMMIT_TIMEOUT_MS,
     ) -> None:
-        """`topic_ids`: those of the broker's image, by name."""
+        """`topic_ids`: topic ids of the broker's image, by name."""
         self.partition = partition
         self.replica = replica
         self.core = Coordinator(settings)
@@ -157,12 +157,12 @@ class GroupShard:
         self._looks_for_late = False
         replica.listeners.append(self._replica_moved)
 
-    # ---- the door ----
+    # ---- requests and events ----
 
     def ask(
         self, build: Callable[[Token], Request], convert: Callable[[Answer], R]
     ) -> "R | asyncio.Future[R]":
-        """The converted answer, or a future of it if the request has to wait."""
+        """Handle a request. Returns the converted answer, or a future of it if the request has to wait."""
         if not self.ready:
             return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         token = Token(next(self._tokens))
@@ -178,14 +178,15 @@ class GroupShard:
         self._waiting[token] = _Waiter(future, convert)
         return future
 
-    def turn_away(self, error: ErrorCode) -> None:
-        """Answers all who wait. What they asked for may still be done: who leads here no more has no say."""
+    def fail_waiting(self, error: ErrorCode) -> None:
+        """Fail all waiting requests. They may still take effect, as a later leader decides about their
+        records."""
         for token, waiter in list(self._waiting.items()):
             if waiter is not None:
                 self._answer(token, ErrorAnswer(error=error))
 
     def submit(self, event: Event) -> None:
-        """Handles an event at once, after the one under way, or after the load under way."""
+        """Handle an event: at once, or after the current event or load."""
         self._inbox.append(event)
         if self.ready and not self._handling:
             self._handle_inbox()
@@ -201,12 +202,12 @@ class GroupShard:
         finally:
             self._handling = False
 
-    # ---- life ----
+    # ---- start and stop ----
 
     async def load(self) -> None:
-        """Replays the partition; raises LoadFailed. Nothing is handled before it is done."""
+        """Replay the partition. No event is handled before that is done. Raises LoadFailed."""
         while not self.replica.high_watermark_is_current and not self._closed:
-            # Just elected, it may hold more that is committed than it knows of: offsets of clients, too.
+            # A new leader may have more committed records than it knows, with offsets of clients.
             self._moved.clear()
             await self._moved.wait()
         core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
@@ -219,7 +220,7 @@ class GroupShard:
                 )
             data = await asyncio.to_thread(_bytes_of, result.slice)
             if len(data) != result.slice.size:
-                raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is cut")
+                raise LoadFailed(f"partition {self.partition} at offset {offset}: the file is too short")
             _replay(core, data, load)
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
@@ -235,28 +236,29 @@ class GroupShard:
         self.skipped_records = load.skipped
         self._handle_inbox()
         if load.skipped:
-            # Older records of the same keys count: consumers read again what a wrong offset would skip.
+            # Older records of the same keys apply: consumers read records again, which a wrong offset would
+            # skip.
             _log.error(
-                "records of __consumer_offsets cannot be used and are skipped",
+                "unusable records of __consumer_offsets were skipped",
                 partition=self.partition,
                 records=load.skipped,
                 first=load.first_skipped,
             )
         if load.records:
             _log.info(
-                "coordinator loaded",
+                "coordinator shard loaded",
                 partition=self.partition,
                 records=load.records,
                 groups=len(core.list_groups()),
             )
 
     def start_empty(self) -> None:
-        """Of a partition without records: at once, so that a new cluster's first group need not wait."""
+        """Start a shard without records at once, so that the first group of a new cluster need not wait."""
         self._perform(self.core.loaded(self._clock.now_ms(), self._topic_ids()))
         self.ready = True
 
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
-        """Stops coordinating; whoever waits is told to look for the coordinator again."""
+        """Stop coordinating. Waiting requests fail, so that clients find the new coordinator."""
         self._closed = True
         self._moved.set()
         self.ready = False
@@ -294,7 +296,7 @@ class GroupShard:
 
     def _answer(self, token: Token, answer: Answer) -> None:
         if token not in self._waiting:
-            return  # it was turned away
+            return  # it has failed before
         waiter = self._waiting.pop(token)
         if waiter is None:  # still inside ask()
             self._answered[token] = answer
@@ -320,12 +322,12 @@ class GroupShard:
         self._timers.set((self.partition, "late appends"), delay_ms, self._tell_late)
 
     def _tell_late(self) -> None:
-        """Nobody waits without a limit. What was written stays, and counts once it is durable."""
+        """Time out the requests of late appends. Their records stay, and count once they are durable."""
         self._looks_for_late = False
         now_ms = self._clock.monotonic_ms()
         for written in [each for each in self._written if not each.is_late]:
             if not self._written:
-                return  # the shard has failed meanwhile
+                return  # the shard has failed
             if written.late_ms > now_ms:
                 self._look_for_late(written.late_ms - now_ms)
                 return
@@ -346,7 +348,7 @@ class GroupShard:
         return self._lacks_damaged_since not in (None, self.replica.repairs)
 
     def _report_durable(self) -> None:
-        """In the order of the appends, also where a later one failed at once."""
+        """In the order of the appends, even if a later one has failed at once."""
         while self._written:
             written = self._written[0]
             error = written.error or self.replica.acknowledgement(

@@ -471,7 +471,7 @@ class RemoteLogManager:
     # -- admin API --
 
     async def flush(self, topic: str) -> list[PartitionTier]:
-        """Roll and upload the whole topic. Returns once the manifests in the bucket cover the current log
+        """Roll and upload a topic. Returns once the manifests in the bucket cover the current log
         ends.
 
         Retries failures of the store while the caller waits. Raises TierRefused if it cannot succeed.

@@ -1,7 +1,6 @@
-"""The classic group protocol: what JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timers do to a
-group.
+"""Classic group protocol: handles JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timers.
 
-Follows Kafka's coordinator in every error and order of checks that a client can see: KIP-62 (rebalance
+Errors and the order of checks are those of Kafka's coordinator, as far as a client can see: KIP-62 (rebalance
 timeout), KIP-134 (initial delay), KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol
 in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Called by coordinator.py.
 """
@@ -52,7 +51,7 @@ def session_key(group: Group, member_id: str) -> TimerKey:
 
 
 def check_join(request: Join, settings: GroupSettings) -> ErrorCode:
-    """What can be refused without a group."""
+    """The checks of a JoinGroup that need no group."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
@@ -64,7 +63,7 @@ def check_join(request: Join, settings: GroupSettings) -> ErrorCode:
 def join(group: Group, request: Join, turn: Turn) -> None:
     error = _admit(group, request, turn.settings)
     if error is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_id in group.members:
-        # A group over a size that was lowered sheds those who rejoin last.
+        # After group.max.size was lowered, the members that rejoin last are removed.
         remove_member(group, request.member_id, turn)
     if error != ErrorCode.NONE:
         turn.reply(request.token, JoinAnswer(error=error, member_id=_refused_id(request, error)))
@@ -80,7 +79,7 @@ def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
     if not _has_room(group, request.member_id, settings.group_max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if not _fits(group, request):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # which clients retry: there may be room again soon
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients retry it: there may be memory again soon
     if not group.supports(request.protocol_type, request.protocols):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if request.member_id == NO_MEMBER_ID or request.member_id in group.pending_members:
@@ -96,12 +95,10 @@ def _has_room(group: Group, member_id: str, most: int) -> bool:
 
 
 def _fits(group: Group, request: Join) -> bool:
-    """Whether the broker has memory for what the request adds to its groups."""
+    """Whether the broker has memory for what the request adds to the group."""
     member_id = request.member_id
     if member_id == NO_MEMBER_ID and request.group_instance_id is not None:
-        member_id = group.static_members.get(
-            request.group_instance_id, member_id
-        )  # it takes that one's place
+        member_id = group.static_members.get(request.group_instance_id, member_id)  # the member it replaces
     known = group.members.get(member_id)
     more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
     if known is None and member_id not in group.pending_members:
@@ -120,7 +117,7 @@ def _join_new(group: Group, request: Join, turn: Turn) -> None:
         else:
             _add_member(group, request, request.fresh_member_id, turn)
     elif request.member_id_required:
-        # KIP-394: a member that never learns its id would be joined again and again by its retries.
+        # KIP-394: if the client never receives its member id, each retry would add another member.
         group.add_pending(request.fresh_member_id)
         await_response(group, request.fresh_member_id, request.session_timeout_ms, turn)
         required = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
@@ -153,7 +150,7 @@ def _join_again(group: Group, member: Member, request: Join, turn: Turn) -> None
     completing = group.state is GroupState.COMPLETING_REBALANCE
     stable = group.state is GroupState.STABLE
     if unchanged and (completing or (stable and not leads)):
-        # The answer was lost: the same generation once more. A leader that joins in Stable wants a rebalance.
+        # The answer was lost: repeat it. A leader that joins in Stable requests a rebalance.
         turn.reply(request.token, group.join_answer(member))
         return
     _update(group, member, request, turn)
@@ -168,7 +165,7 @@ def _update(group: Group, member: Member, request: Join, turn: Turn) -> None:
 
 
 def _replace_static(group: Group, request: Join, turn: Turn) -> None:
-    """A static member restarted: it takes its predecessor's place, without a rebalance where it can."""
+    """A static member has restarted: give it the old member's place, without a rebalance if possible."""
     instance_id = request.group_instance_id or ""
     old_leader, old_id = group.leader_id, group.static_members[instance_id]
     refuse_waiting(group, group.members[old_id], turn, ErrorCode.FENCED_INSTANCE_ID)
@@ -189,12 +186,13 @@ _Before = tuple[str, str | None, tuple[tuple[tuple[str, bytes], ...], int, int]]
 
 
 def _store_static(group: Group, member: Member, request: Join, before: _Before, turn: Turn) -> None:
-    """Answers with the running generation once the new member id is stored; else the old id stays valid."""
+    """Answer with the current generation once the new member id is stored. If that fails, the old id stays
+    valid."""
     old_id, old_leader, (protocols, rebalance_timeout_ms, session_timeout_ms) = before
 
     def stored(turn: Turn, error: ErrorCode) -> None:
         if member.joining != request.token:
-            return  # left, replaced, or answered by a rebalance meanwhile
+            return  # it has left, was replaced, or was answered by a rebalance
         if error == ErrorCode.NONE:
             answer_join(group, member, turn, _static_answer(group, member, request, old_leader))
             restart_session(group, member, turn)
@@ -212,7 +210,8 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
 
 
 def _static_answer(group: Group, member: Member, request: Join, old_leader: str | None) -> JoinAnswer:
-    """KIP-814: a returning leader must not assign again; before version 9 it is told that another leads."""
+    """KIP-814: a leader that returns must not assign again. Before version 9 its answer names another
+    leader."""
     leads = member.member_id == group.leader_id
     skips = leads and request.may_skip_assignment
     leader = group.leader_id if request.may_skip_assignment else old_leader
@@ -258,7 +257,7 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     more = sum(len(assignment) for _, assignment in request.assignments) - group.assignments_size
     if more > max(request.room_bytes, 0) and request.member_id == group.leader_id:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # its client joins again, after a pause
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the client rejoins after a pause
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -282,7 +281,7 @@ def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:
 
 
 def leave(group: Group, request: Leave, turn: Turn) -> None:
-    """Each leaver on its own: an error of one does not hold the others (KIP-345)."""
+    """Remove each leaver on its own: an error of one does not affect the others (KIP-345)."""
     results = tuple((leaver, _leave_one(group, leaver, turn)) for leaver in request.leavers)
     turn.reply(request.token, LeaveAnswer(members=results))
 
@@ -319,5 +318,5 @@ def _session_expired(group: Group, member_id: str, turn: Turn) -> None:
     if member_id in group.pending_members:
         remove_pending(group, member_id, turn)
     elif member_id in group.members and not group.members[member_id].is_waiting:
-        # A waiting member's session starts again with the answer.
+        # The session of a waiting member restarts with its answer.
         remove_member(group, member_id, turn)

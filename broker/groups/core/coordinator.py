@@ -1,9 +1,9 @@
-"""One shard of the group coordinator: all groups whose id hashes to one partition of `__consumer_offsets`.
+"""Coordinator core: the groups of one `__consumer_offsets` partition.
 
-`handle(event, now_ms)` is the one door; what it returns must be carried out in order (events.py). `replay`
-and `loaded` rebuild the shard from its partition. Membership is soft state, as in Kafka: it changes at
-once, and is stored when a generation's assignment is; offsets and deletions count only when they are
-durable. Owned by groups/group_service.py.
+All events pass `handle(event, now_ms)`; its effects must be performed in order (events.py). `replay` and
+`loaded` rebuild the core from its partition. Membership is soft state, as in Kafka: it changes at once, and
+is stored with the generation's assignment. Offsets and deletions count only when they are durable. Owned by
+groups/group_shard.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -96,7 +96,7 @@ class Coordinator:
         """Commits that are appended and not durable yet."""
         self._next_write = 0
 
-    # ---- the door ----
+    # ---- events ----
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         turn = Turn(now_ms, self._settings, self._register_write)
@@ -133,7 +133,7 @@ class Coordinator:
     # ---- replay ----
 
     def replay(self, record_key: bytes | memoryview, value: bytes | memoryview | None) -> None:
-        """One record of the partition, oldest first. Raises FormatError for one that cannot be used."""
+        """Apply one record of the partition, oldest first. Raises FormatError if the record is unusable."""
         match decode_key(record_key):
             case OffsetKey(group_id, topic, partition):
                 place = TopicPartition(topic, partition)
@@ -148,7 +148,7 @@ class Coordinator:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
 
     def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
-        """After the last record: members come back as known, each with a new session.
+        """Call this after the last record. Members keep their places, each with a new session.
 
         `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
         leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
@@ -156,7 +156,7 @@ class Coordinator:
         """
         turn = Turn(now_ms, self._settings, self._register_write)
         self._topic_ids = topic_ids
-        self._forget_deleted_topics(turn, lambda name: name not in topic_ids)
+        self._remove_offsets_of_deleted_topics(turn, lambda name: name not in topic_ids)
         for group_id in self._offsets.groups():
             self._groups.setdefault(group_id, self._new_group(group_id))
         self._memory.held = sum(group.size for group in self._groups.values())
@@ -179,7 +179,7 @@ class Coordinator:
             return
         group = group or self._groups.setdefault(request.group_id, self._new_group(request.group_id))
         classic.join(group, request, turn)
-        self._forget_if_void(group)
+        self._remove_if_unused(group)
 
     def _sync(self, request: Sync, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
@@ -204,18 +204,18 @@ class Coordinator:
             )
         else:
             classic.leave(group, request, turn)
-            self._forget_if_void(group)
+            self._remove_if_unused(group)
 
     def _timer_fired(self, event: TimerFired, turn: Turn) -> None:
         group = self._groups.get(event.key.group_id)
         if group is not None:
             classic.timer_fired(group, event.key, turn)
-            self._forget_if_void(group)
+            self._remove_if_unused(group)
 
-    def _forget_if_void(self, group: Group) -> None:
-        """A group that never came to be (join refused, pending member gone) costs no memory."""
-        void = group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members
-        if void and not self._offsets.of(group.group_id):
+    def _remove_if_unused(self, group: Group) -> None:
+        """Remove a group that never had members (a rejected join, an expired pending member)."""
+        unused = group.state is GroupState.EMPTY and group.generation == 0 and not group.pending_members
+        if unused and not self._offsets.of(group.group_id):
             self._groups.pop(group.group_id, None)
 
     # ---- offsets ----
@@ -287,13 +287,13 @@ class Coordinator:
     def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
         self._topic_ids = event.ids
         if event.deleted:
-            self._forget_deleted_topics(turn, event.deleted.__contains__)
+            self._remove_offsets_of_deleted_topics(turn, event.deleted.__contains__)
 
-    def _forget_deleted_topics(self, turn: Turn, is_deleted: Callable[[str], bool]) -> None:
-        """Consumers of a topic must not get an offset of a deleted topic with the same name.
+    def _remove_offsets_of_deleted_topics(self, turn: Turn, is_deleted: Callable[[str], bool]) -> None:
+        """Remove offsets of deleted topics: consumers of a new topic of the same name must not get them.
 
-        The offsets go from memory at once. If their tombstones fail, the next load compares the ids again.
-        `is_deleted` decides for offsets without an id.
+        The offsets are removed from memory at once. If their tombstones fail, the next load compares the
+        topic ids again. `is_deleted` decides for offsets without a topic id.
         """
         for group_id in list(self._offsets.groups()):
             leaving = [
@@ -306,7 +306,7 @@ class Coordinator:
             self._append_removal(group_id, leaving, turn)
 
     def _is_of_another_topic(self, place: TopicPartition, committed: CommittedOffset) -> bool:
-        """Whether the offset was committed for another topic than the one which has the name now."""
+        """Whether the offset was committed for an earlier topic of the same name."""
         return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
@@ -335,7 +335,7 @@ class Coordinator:
         for place in leaving:
             self._offsets.remove(group_id, place)
 
-    # ---- whole groups ----
+    # ---- groups ----
 
     def _delete_group(self, request: DeleteGroup, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
@@ -347,7 +347,7 @@ class Coordinator:
             self._append_deletion(group, turn, request)
 
     def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
-        """Out of reach at once, so that nobody joins what is about to go; a failed append brings it back."""
+        """Delete a group: at once, so that no member can join it. A failed append restores it."""
         leaving = list(self._offsets.of(group.group_id))
         records = [tombstone(group.group_id, place) for place in leaving]
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
@@ -361,7 +361,7 @@ class Coordinator:
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error == ErrorCode.NONE:
                 self._remove_offsets(group.group_id, leaving)
-            elif error != ErrorCode.REQUEST_TIMED_OUT:  # else it may yet be gone
+            elif error != ErrorCode.REQUEST_TIMED_OUT:  # otherwise the deletion may still become durable
                 again = self._groups.setdefault(group.group_id, self._new_group(group.group_id))
                 again.protocol_type = again.protocol_type or group.protocol_type
                 again.generation = max(again.generation, group.generation)
@@ -371,7 +371,7 @@ class Coordinator:
 
         turn.append(records, stored)
 
-    # ---- questions ----
+    # ---- queries ----
 
     def takes_member_in(self, request: Request) -> bool:
         """Whether it asks for a place that nobody has yet."""
@@ -381,7 +381,7 @@ class Coordinator:
         return group is None or group.takes_in(request.member_id, request.group_instance_id)
 
     def offsets(self, group_id: str) -> ByPartition:
-        """What is committed and durable; to read only."""
+        """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 
     def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
@@ -389,7 +389,7 @@ class Coordinator:
 
     @property
     def member_bytes(self) -> int:
-        """Memory that the members of all groups hold."""
+        """Memory used by the members of all groups."""
         return self._memory.held
 
     def list_groups(self) -> list[tuple[str, str, GroupState]]:
@@ -397,7 +397,8 @@ class Coordinator:
         return [(group.group_id, group.protocol_type or "", group.state) for group in self._groups.values()]
 
     def describe(self, group_id: str) -> DescribedGroup | None:
-        """None if there is no such group; metadata and assignments only while Stable, as Kafka shows them."""
+        """None if there is no such group. Metadata and assignments are set only while it is Stable, as in
+        Kafka."""
         group = self._groups.get(group_id)
         if group is None:
             return None
@@ -422,10 +423,10 @@ class Coordinator:
         )
 
     def check(self) -> None:
-        """Raises InvariantViolation if a promise of the shard does not hold."""
+        """Raises InvariantViolation if an invariant of the shard does not hold."""
         for group_id, group in self._groups.items():
-            require(group.group_id == group_id, f"group {group.group_id} is kept as {group_id}")
-            require(group.state is not GroupState.DEAD, f"group {group_id} is dead and still reachable")
+            require(group.group_id == group_id, f"group {group.group_id} has the key {group_id}")
+            require(group.state is not GroupState.DEAD, f"group {group_id} is Dead and not removed")
             group.check()
         held = sum(group.size for group in self._groups.values())
         require(held == self._memory.held, f"members hold {held} bytes, {self._memory.held} are counted")

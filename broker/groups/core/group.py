@@ -1,9 +1,8 @@
-"""One classic group: its members, its generation, its state. Data and questions; the protocol is in
-rebalance.py.
+"""Group: one classic group's members, generation and state. The protocol is in classic.py and rebalance.py.
 
 Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
-are members; a request waits to join only while the group prepares, and for an assignment only while it
-completes a rebalance.
+are members; a request waits to join only in PreparingRebalance, and for an assignment only in
+CompletingRebalance.
 """
 
 from collections import Counter
@@ -26,14 +25,14 @@ from tierlog.protocol.errors import ErrorCode
 
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
 MEMBER_OVERHEAD_BYTES = 1_000
-"""Memory of a member beside its strings and bytes: the objects, its entries in tables, its timer."""
+"""Memory of a member in addition to its strings and bytes: its objects, table entries and timer."""
 PROTOCOL_OVERHEAD_BYTES = 250
-"""The same of a protocol: a member may name 65,000 with short names."""
+"""The same of a protocol: a member may name 65,000 protocols with short names."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """`joining` and `syncing` are the requests that wait; `is_new` until its first join was answered."""
+    """`joining` and `syncing` are its waiting requests. `is_new` until its first join is answered."""
 
     member_id: str
     group_instance_id: str | None
@@ -49,7 +48,7 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Bytes in memory, about."""
+        """Approximate memory in bytes."""
         strings = len(self.member_id) + len(self.client_id) + len(self.group_instance_id or "")
         return MEMBER_OVERHEAD_BYTES + strings + len(self.assignment) + protocols_size(self.protocols)
 
@@ -58,13 +57,13 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Alive by its parked request: it may not be able to send heartbeats meanwhile."""
+        """Whether a waiting request keeps it alive: the client may be unable to send heartbeats during it."""
         return self.syncing is not None or (self.joining is not None and not self.is_new)
 
 
 @dataclass(slots=True)
 class MemberMemory:
-    """Bytes that the members of all groups of a shard hold."""
+    """Memory used by the members of all groups of a shard, in bytes."""
 
     held: int = 0
 
@@ -81,20 +80,16 @@ class Group:
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
-    pending_members: set[str] = field(default_factory=set)  # were told their id (KIP-394), have not come back
-    pending_sync: set[str] = field(
-        default_factory=set
-    )  # know their generation, have not asked for the assignment
-    # The first join phase waits for more members as long as some keep coming (KIP-134); None outside of it.
+    pending_members: set[str] = field(default_factory=set)  # have a member id (KIP-394), but have not joined
+    pending_sync: set[str] = field(default_factory=set)  # have the generation, but have not sent SyncGroup
+    # What is left of the time that the initial join phase may be extended by (KIP-134); None outside of it.
     initial_join_left_ms: int | None = None
     member_came: bool = False
     subscribed: frozenset[str] | None = None
     joining_count: int = 0  # members whose JoinGroup waits
-    supporting: Counter[str] = field(default_factory=Counter)  # protocol -> members; counted, not searched:
-    # a JoinGroup costs the same in a group of any size
-    storing: bool = (
-        False  # this generation's assignment is being appended: a repeated SyncGroup must not change it
-    )
+    supporting: Counter[str] = field(default_factory=Counter)
+    """Members by protocol, counted as they change: a JoinGroup costs the same in a group of any size."""
+    storing: bool = False  # the assignment is being appended: a repeated SyncGroup must not change it
 
     # ---- changes ----
 
@@ -147,7 +142,7 @@ class Group:
         return member
 
     def rename_static(self, instance_id: str, new_member_id: str) -> Member:
-        """A static member came back: it keeps its place under a new id; the old id is fenced from now on."""
+        """Give a static member that has restarted a new member id; the old id is fenced."""
         old_id = self.static_members[instance_id]
         member = self.members[old_id]
         member.member_id = new_member_id
@@ -160,8 +155,8 @@ class Group:
         return member
 
     def next_generation(self, now_ms: int) -> None:
-        """Ends the join phase with those who are members now."""
-        # After the last int32 the generations begin again.
+        """End the join phase with the current members."""
+        # After the largest int32 the generations start again at 1.
         self.generation = self.generation % GENERATION_MAX + 1
         self.initial_join_left_ms = None
         self.member_came = False
@@ -176,7 +171,8 @@ class Group:
             self.move(Cause.NOBODY_JOINED, now_ms)
 
     def elect_joined_leader(self) -> bool:
-        """Keeps a leader that joined, else takes the first member that did; False if nobody did."""
+        """Keep the leader if it has joined, otherwise take the first member that has. False if no member
+        has."""
         leader = self.members.get(self.leader_id or NO_MEMBER_ID)
         if leader is not None and leader.joining is not None:
             return True
@@ -185,14 +181,14 @@ class Group:
             self.leader_id = joined.member_id
         return joined is not None
 
-    # ---- questions ----
+    # ---- queries ----
 
     def takes_in(self, member_id: str, group_instance_id: str | None) -> bool:
-        """Whether a JoinGroup is of a new member, if it is let in."""
+        """Whether a JoinGroup would add a member."""
         return member_id not in self.members and group_instance_id not in self.static_members
 
     def validate(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE for a member; static members are fenced by their instance id first (KIP-345)."""
+        """NONE for a member. A static member's instance id is checked first (KIP-345)."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -231,7 +227,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def compute_subscribed(self) -> frozenset[str] | None:
-        """Topics that members consume; None where that cannot be known."""
+        """Topics that members consume; None if unknown."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
         found = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
@@ -239,7 +235,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Bytes in memory that members hold, pending ones too."""
+        """Memory used by members and pending members, in bytes."""
         pending = sum(MEMBER_OVERHEAD_BYTES + len(member_id) for member_id in self.pending_members)
         return pending + sum(member.size for member in self.members.values())
 
@@ -256,7 +252,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def join_answer(self, member: Member) -> JoinAnswer:
-        """The generation as one member learns it."""
+        """The JoinGroup answer for one member of the current generation."""
         leads = member.member_id == self.leader_id
         return JoinAnswer(
             member_id=member.member_id,
@@ -274,7 +270,7 @@ class Group:
         )
 
     def record(self, assignments: dict[str, bytes]) -> StoredRecord:
-        """The group as it is stored; members without an entry in `assignments` get the empty one."""
+        """The group's record. Members without an entry in `assignments` get an empty assignment."""
         stored = StoredGroup(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -303,14 +299,14 @@ class Group:
             require(not self.members, f"{where} has members")
         require(
             self.leader_id is None or self.leader_id in self.members,
-            f"{where}: leader {self.leader_id} is no member",
+            f"{where}: leader {self.leader_id} is not a member",
         )
         require(
             (self.leader_id is None) == (not self.members),
             f"{where}: leader {self.leader_id}, {len(self.members)} members",
         )
         require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
-        require(self.pending_sync <= self.members.keys(), f"{where}: waits for a sync of someone who left")
+        require(self.pending_sync <= self.members.keys(), f"{where}: waits for SyncGroup of a removed member")
         joining = sum(member.joining is not None for member in self.members.values())
         require(joining == self.joining_count, f"{where}: {joining} join, {self.joining_count} are counted")
         named = Counter(name for member in self.members.values() for name in dict(member.protocols))
@@ -322,7 +318,7 @@ class Group:
         }
         require(statics == self.static_members, f"{where}: static members differ from members")
         for name, member in self.members.items():
-            require(name == member.member_id, f"{where}: {name} is kept under another id")
+            require(name == member.member_id, f"{where}: the key {name} is not the member's id")
             require(
                 member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE,
                 f"{where}: {name} waits to sync",
@@ -334,9 +330,8 @@ def protocols_size(protocols: tuple[Protocol, ...]) -> int:
 
 
 def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) -> Group:
-    """A group as a restarted coordinator knows it: Stable with its members, or Empty.
-
-    Raises FormatError for a group that could not exist.
+    """A group as it is after a coordinator's restart: Stable with its members, or Empty. Raises FormatError
+    for an impossible group.
     """
     _check_stored(stored)
     group = Group(group_id, memory)

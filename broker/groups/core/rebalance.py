@@ -1,9 +1,7 @@
-"""The rebalance of a classic group: the join phase, the sync phase, and how members come into and out of
-them.
+"""Rebalance: the join phase and the sync phase of a classic group.
 
-Functions over one group and the turn under way; classic.py decides when to call them. A parked request is
-always answered: when its phase ends, when its member leaves or is replaced, or when the same member sends
-another.
+Functions over one group and the current turn, called by classic.py. A waiting request is always answered:
+when its phase ends, when its member leaves or is replaced, or when the same member sends another.
 """
 
 from tierlog.broker.groups.core.events import JoinAnswer, SyncAnswer, TimerKey, TimerKind, Token
@@ -13,13 +11,13 @@ from tierlog.broker.groups.core.turn import Turn, response_error
 from tierlog.protocol.errors import ErrorCode
 
 STATIC_MEMBERS_CHECK_MS = 1_000
-"""Shortest interval at which a join phase without any joined member is looked at again: a member's rebalance
-timeout may be zero.
+"""Shortest interval between checks of a join phase which no member has joined: a member's rebalance timeout
+may be zero.
 """
 
 
 def membership_changed(group: Group, turn: Turn) -> None:
-    """Starts a rebalance, or, if one has started, sees whether its join phase is over."""
+    """Start a rebalance, or complete the current join phase if all members have joined."""
     if group.state is GroupState.PREPARING_REBALANCE:
         complete_join_if_all_joined(group, turn)
     else:
@@ -34,7 +32,7 @@ def prepare_rebalance(group: Group, turn: Turn) -> None:
     was_empty = group.state is GroupState.EMPTY
     group.move(Cause.MEMBERSHIP_CHANGED, turn.now_ms)
     if was_empty:
-        # KIP-134: a deployment starts its members one after another; a short wait saves rebalances.
+        # KIP-134: a deployment starts its members one after another, and a short delay saves rebalances.
         delay_ms = turn.settings.group_initial_rebalance_delay_ms
         group.member_came = False
         group.initial_join_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -52,7 +50,7 @@ def complete_join_if_all_joined(group: Group, turn: Turn) -> None:
 
 
 def join_timed_out(group: Group, turn: Turn) -> None:
-    """The initial join phase is extended while members keep coming, up to the rebalance timeout in all."""
+    """Extend the initial join phase while members keep joining, up to the rebalance timeout in total."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     left_ms = group.initial_join_left_ms
@@ -66,19 +64,19 @@ def join_timed_out(group: Group, turn: Turn) -> None:
 
 
 def complete_join(group: Group, turn: Turn) -> None:
-    """Drops dynamic members that did not join again, and gives the others their generation."""
+    """Remove dynamic members that did not rejoin, and start the next generation with the others."""
     turn.cancel_timer(TimerKey(TimerKind.JOIN, group.group_id))
     for member in list(group.members.values()):
         if member.joining is None and member.group_instance_id is None:
             drop_member(group, member.member_id, turn)
     if group.members and not group.elect_joined_leader():
-        # Only silent static members are left: they may come back until their sessions expire.
+        # Only static members that did not rejoin are left: they may return until their sessions expire.
         delay_ms = max(group.rebalance_timeout_ms, STATIC_MEMBERS_CHECK_MS)
         turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
         return
     group.next_generation(turn.now_ms)
     if not group.members:
-        # A lost write is harmless: replay finds the last members and expires them again.
+        # A failed append is harmless: replay finds the last members, and their sessions expire again.
         turn.append([group.record({})], lambda turn, error: None)
         return
     for member in group.members.values():
@@ -93,7 +91,7 @@ def complete_join(group: Group, turn: Turn) -> None:
 
 
 def store_assignment(group: Group, assignments: dict[str, bytes], turn: Turn) -> None:
-    """The leader's assignment counts once it is durable, if the group still is where it was."""
+    """Append the leader's assignment. It counts when it is durable, if the generation is still the same."""
     if group.storing:
         return
     group.storing = True
@@ -121,7 +119,7 @@ def sync_received(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def sync_timed_out(group: Group, turn: Turn) -> None:
-    """Members that took their generation but never asked for their assignment hold what nobody reads."""
+    """Remove members which never sent SyncGroup: no consumer reads the partitions assigned to them."""
     if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_sync:
         return
     for member_id in sorted(group.pending_sync):
@@ -130,7 +128,7 @@ def sync_timed_out(group: Group, turn: Turn) -> None:
 
 
 def remove_member(group: Group, member_id: str, turn: Turn) -> None:
-    """A member left or its session expired: the others rebalance."""
+    """Remove a member which has left or whose session has expired; the others rebalance."""
     drop_member(group, member_id, turn)
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(group, turn)
@@ -139,7 +137,8 @@ def remove_member(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def remove_pending(group: Group, member_id: str, turn: Turn) -> None:
-    """Someone who was told a member id will not come back with it; the join phase waits for one less."""
+    """Remove a pending member, which never joined with its member id. The join phase no longer waits for
+    it."""
     group.drop_pending(member_id)
     turn.cancel_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id))
     complete_join_if_all_joined(group, turn)
@@ -152,7 +151,7 @@ def drop_member(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def refuse_waiting(group: Group, member: Member, turn: Turn, error: ErrorCode) -> None:
-    """Answers the member's parked requests with an error."""
+    """Answer the member's waiting requests with an error."""
     answer_join(group, member, turn, JoinAnswer(error=error))
     answer_sync(member, turn, SyncAnswer(error=error))
 
@@ -187,7 +186,7 @@ def restart_session(group: Group, member: Member, turn: Turn) -> None:
 
 
 def await_response(group: Group, member_id: str, session_timeout_ms: int, turn: Turn) -> None:
-    """The session of a client that has just been told its member id, or its first generation."""
+    """Start the session of a client which was just sent its member id or its first generation."""
     most_ms = turn.settings.new_member_response_timeout_ms
     turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, most_ms))
 
@@ -201,7 +200,7 @@ def sync_answer(group: Group, member: Member) -> SyncAnswer:
 
 
 def _answer_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -> None:
-    """Answers everyone who waits for an assignment; with an error nobody has one any more."""
+    """Answer all waiting SyncGroup requests. With an error, the members lose their assignments."""
     for member in group.members.values():
         if error != ErrorCode.NONE:
             group.assign(member, b"")
