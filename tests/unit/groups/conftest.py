@@ -1,4 +1,4 @@
-"""A driver of the coordinator core in memory: carries out effects, keeps the log, writes a transcript."""
+"""An in-memory driver of the coordinator core: performs effects, keeps the log, and writes a transcript."""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,4 +1,4 @@
-"""Every error that a client of a classic group can be told, each with the situation that causes it."""
+"""Every error that a client of a classic group can get, each with its cause."""
 
 import pytest
 
@@ -17,13 +17,13 @@ from tierlog.protocol.errors import ErrorCode as E
         ({"protocol_type": ""}, E.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_joins_that_are_refused_leave_no_group_behind(bench, fields, error):
+def test_rejected_join_leaves_no_group(bench, fields, error):
     b = bench()
     assert b.error(b.join(**fields)) == error
     assert b.core.list_groups() == []
 
 
-def test_joins_that_do_not_fit_the_group(bench):
+def test_join_with_an_inconsistent_protocol_is_rejected(bench):
     b = bench(group_max_size=1)
     b.stable()
     assert b.error(b.join(protocols=(("roundrobin", b""),))) == E.GROUP_MAX_SIZE_REACHED
@@ -37,7 +37,7 @@ def test_joins_that_do_not_fit_the_group(bench):
     assert b.state == "Stable"
 
 
-def test_a_fenced_static_member(bench):
+def test_static_member_is_fenced(bench):
     b = bench()
     b.join(instance="a")
     b.settle()
@@ -52,7 +52,7 @@ def test_a_fenced_static_member(bench):
     assert b.state == "Empty"
 
 
-def test_the_predecessors_parked_join_is_fenced_when_a_static_member_comes_back(bench):
+def test_waiting_join_of_the_old_static_member_is_fenced(bench):
     b = bench()
     b.stable()
     parked = b.join(instance="a")
@@ -82,7 +82,7 @@ def test_heartbeat_errors(bench):
     assert b.error(b.beat("m1", 1)) == E.NONE
 
 
-def test_leaving_is_answered_one_by_one(bench):
+def test_leave_has_one_result_per_member(bench):
     b = bench()
     b.stable(2)
     answer = b.answer(b.leave("m1", "stranger", Leaver("m2", "static")))
@@ -90,7 +90,7 @@ def test_leaving_is_answered_one_by_one(bench):
     assert b.answer(b.leave("m1", group="other")).members[0][1] == E.UNKNOWN_MEMBER_ID
 
 
-def test_protocols_are_chosen_by_votes_among_those_common_to_all(bench):
+def test_protocol_is_chosen_by_votes_among_the_common_ones(bench):
     b = bench()
     tokens = [
         b.join(protocols=(("only-mine", b""), ("range", b"1"), ("sticky", b"2"))),
@@ -102,7 +102,7 @@ def test_protocols_are_chosen_by_votes_among_those_common_to_all(bench):
     assert b.answer(tokens[0]).members[0] == ("m1", None, b"2")
 
 
-def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout(bench):
+def test_members_that_never_sync_are_removed_after_the_rebalance_timeout(bench):
     b = bench()
     b.join(session_timeout_ms=100_000)
     silent = b.join(session_timeout_ms=100_000)
@@ -117,7 +117,7 @@ def test_members_that_never_sync_are_dropped_after_the_rebalance_timeout(bench):
     assert b.error(b.beat("m2", 1)) == E.UNKNOWN_MEMBER_ID
 
 
-def test_an_assignment_that_cannot_be_stored_starts_the_rebalance_again(bench):
+def test_failed_append_of_an_assignment_starts_another_rebalance(bench):
     b = bench()
     b.join()
     b.settle()
@@ -128,7 +128,7 @@ def test_an_assignment_that_cannot_be_stored_starts_the_rebalance_again(bench):
     assert b.answer(b.join("m1")).generation == 2
 
 
-def test_an_assignment_counts_only_when_it_is_durable(bench):
+def test_assignment_counts_only_when_it_is_durable(bench):
     b = bench()
     b.join()
     b.settle()
@@ -141,7 +141,7 @@ def test_an_assignment_counts_only_when_it_is_durable(bench):
     assert b.answer(again).assignment == b"x" and b.state == "Stable"
 
 
-def test_a_static_member_whose_new_id_cannot_be_stored_keeps_its_old_one(bench):
+def test_static_member_keeps_its_old_id_if_the_new_one_cannot_be_stored(bench):
     b = bench()
     b.join(instance="a")
     b.settle()
@@ -151,7 +151,7 @@ def test_a_static_member_whose_new_id_cannot_be_stored_keeps_its_old_one(bench):
     assert b.error(b.beat("m1", 1, group_instance_id="a")) == E.NONE
 
 
-def test_a_member_that_vanishes_after_its_join_was_answered_has_one_session_to_come_back(bench):
+def test_member_lost_after_its_join_expires_after_one_session(bench):
     b = bench()
     b.join()
     b.settle()
@@ -161,7 +161,7 @@ def test_a_member_that_vanishes_after_its_join_was_answered_has_one_session_to_c
     assert b.state == "Empty"
 
 
-def test_a_lowered_size_sheds_those_who_rejoin_last(bench):
+def test_lowered_group_max_size_removes_the_last_members_to_rejoin(bench):
     b = bench()
     b.stable(3)
     b.settings = type(b.settings)(group_initial_rebalance_delay_ms=0, group_max_size=2)

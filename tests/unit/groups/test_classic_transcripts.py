@@ -46,7 +46,7 @@ def test_two_members_join_get_assignments_and_one_leaves(bench):
     )
 
 
-def test_member_id_required_comes_twice_and_a_pending_member_holds_the_join_phase(bench):
+def test_member_joins_twice_for_its_id_and_the_join_phase_waits_for_it(bench):
     b = bench()
     b.join(member_id_required=True)
     b.join("m1", member_id_required=True)
@@ -79,7 +79,7 @@ def test_member_id_required_comes_twice_and_a_pending_member_holds_the_join_phas
     )
 
 
-def test_a_killed_member_expires_and_its_partitions_go_to_the_other(bench):
+def test_killed_member_expires_and_its_partitions_are_reassigned(bench):
     b = bench()
     b.stable(2)
     b.lines.clear()
@@ -109,7 +109,7 @@ def test_a_killed_member_expires_and_its_partitions_go_to_the_other(bench):
     )
 
 
-def test_a_static_member_restarts_without_a_rebalance(bench):
+def test_static_member_restarts_without_a_rebalance(bench):
     b = bench()
     first, second = b.join(instance="a"), b.join(instance="b")
     b.settle()
@@ -145,7 +145,7 @@ def test_a_static_member_restarts_without_a_rebalance(bench):
     )
 
 
-def test_members_that_do_not_rejoin_in_time_are_dropped(bench):
+def test_members_that_do_not_rejoin_in_time_are_removed(bench):
     b = bench()
     b.stable(2)
     b.lines.clear()
@@ -176,7 +176,7 @@ def test_members_that_do_not_rejoin_in_time_are_dropped(bench):
     )
 
 
-def test_a_restart_keeps_members_and_their_assignments(bench):
+def test_restart_keeps_members_and_their_assignments(bench):
     b = bench()
     b.stable(2)
     b.commit(17, member_id="m1", generation=1)

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that no coordinator wrote: whatever they say, the coordinator works."""
+"""Records of `__consumer_offsets` that no coordinator wrote do not break the coordinator."""
 
 from types import SimpleNamespace
 
@@ -81,7 +81,7 @@ def load(b: SimpleNamespace, records: list[tuple[bytes, bytes | None]]) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(records=st.lists(RECORDS, max_size=12))
-def test_any_records_and_then_every_timer(bench, records):
+def test_any_records_and_timers_are_handled(bench, records):
     b = bench(group_max_size=2, offsets_retention_ms=1000)
     load(b, records)
     for group in ("g", "h"):
@@ -101,7 +101,7 @@ def fire_all(b: SimpleNamespace) -> None:
         b.send(TimerFired(key=key))
 
 
-def test_a_silent_static_member_with_a_short_rebalance_timeout_does_not_keep_the_coordinator_busy(bench):
+def test_silent_static_member_with_a_short_rebalance_timeout_causes_no_busy_loop(bench):
     b = bench()
     for instance in ("i", "j"):
         b.join(instance=instance, rebalance_timeout_ms=1)
@@ -113,7 +113,7 @@ def test_a_silent_static_member_with_a_short_rebalance_timeout_does_not_keep_the
     assert 0 < len([line for line in b.lines if "join timer" in line]) < 10, b.transcript
 
 
-def test_the_generation_after_the_last_int32(bench):
+def test_generation_wraps_after_the_largest_int32(bench):
     b = bench()
     load(
         b, [(encode_key(GroupKey("g")), encode_group(StoredGroup("consumer", 2**31 - 1, None, None, 1, ())))]
@@ -134,7 +134,7 @@ def test_the_generation_after_the_last_int32(bench):
         {"session_timeout_ms": -5},
     ],
 )
-def test_a_group_that_could_not_exist_is_not_believed(bench, fields):
+def test_impossible_group_is_skipped(bench, fields):
     b = bench()
     [member_id] = b.stable()
     key, value = encode_key(GroupKey("g")), encode_group(stored(**fields))

@@ -1,4 +1,4 @@
-"""Coordinators whose lease has ended, or whose replicas take long; and epochs in which another led."""
+"""Coordinators without a lease, with slow replicas, or of an older leader epoch."""
 
 import asyncio
 from dataclasses import replace
@@ -30,7 +30,7 @@ async def broker(tmp_path):
         yield running
 
 
-async def test_a_shard_of_an_older_leader_epoch_is_loaded_anew(broker):
+async def test_shard_of_an_older_leader_epoch_is_loaded_again(broker):
     """Another broker may have led meanwhile, in an image that was never seen."""
     await broker.call("OffsetCommit", 9, commit_request(5))
     before = dict(broker.service._shards)
@@ -51,7 +51,7 @@ async def test_a_shard_of_an_older_leader_epoch_is_loaded_anew(broker):
 # -- without a lease, and while replicas take long
 
 
-async def test_a_broker_without_a_lease_coordinates_nothing(tmp_path):
+async def test_broker_without_a_lease_is_not_a_coordinator(tmp_path):
     lease = Lease()
     async with OneBroker(tmp_path, SETTINGS, lease) as broker:
         await broker.service.create_topic()
@@ -75,7 +75,7 @@ async def test_a_broker_without_a_lease_coordinates_nothing(tmp_path):
         assert await fetched(broker, "h") == 7
 
 
-async def test_who_waits_when_the_lease_ends_is_sent_away(tmp_path):
+async def test_waiting_requests_fail_when_the_lease_ends(tmp_path):
     lease = Lease()
     settings = replace(SETTINGS, group_initial_rebalance_delay_ms=60_000)
     async with OneBroker(tmp_path, settings, lease) as broker:
@@ -97,7 +97,7 @@ async def test_who_waits_when_the_lease_ends_is_sent_away(tmp_path):
         assert not again.done()
 
 
-async def test_a_commit_that_the_replicas_do_not_take_in_time_is_of_unknown_outcome(tmp_path):
+async def test_commit_times_out_if_replicas_are_slow(tmp_path):
     async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
         await broker.service.create_topic()
         await broker.create("t")
@@ -113,7 +113,7 @@ async def test_a_commit_that_the_replicas_do_not_take_in_time_is_of_unknown_outc
         assert answer.topics[0].partitions[0].error_code == E.NONE
 
 
-async def test_an_assignment_that_is_not_stored_in_time_begins_another_round(tmp_path):
+async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):
     async with OneBroker(tmp_path, replace(SETTINGS, offsets_commit_timeout_ms=20)) as broker:
         await broker.service.create_topic()
         await broker.create("t")

@@ -1,4 +1,4 @@
-"""The group service over the real metadata node and real replicas on disk: creation, durability, restart."""
+"""Group service with a real metadata node and real replicas on disk: topic creation, durability, restart."""
 
 import asyncio
 import dataclasses
@@ -63,14 +63,14 @@ def test_groups_hash_as_in_java(group, partition):
 
 
 @pytest.mark.parametrize("client_id", ["c" * 32_767, "ü" * 16_383, "short"])
-async def test_a_member_id_is_a_string_of_the_protocol(broker, client_id):
+async def test_member_id_fits_a_protocol_string(broker, client_id):
     member_id = broker.service.fresh_member_id(client_id)
     assert len(member_id.encode()) <= 32_767
     assert member_id[:5] == client_id[:5] and member_id[-37] == "-"
     assert member_id != broker.service.fresh_member_id(client_id)
 
 
-async def test_groups_wait_until_there_are_brokers_for_all_replicas_of_their_topic(tmp_path):
+async def test_groups_wait_for_brokers_for_all_replicas_of_the_offsets_topic(tmp_path):
     settings = dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
     async with OneBroker(tmp_path, settings, Lease()) as broker:
@@ -88,7 +88,7 @@ async def test_groups_wait_until_there_are_brokers_for_all_replicas_of_their_top
         assert [sorted(each.replicas) for each in partitions] == [[1, 2, 3]] * 2
 
 
-async def test_a_node_that_stands_alone_makes_one_replica(tmp_path):
+async def test_standalone_node_creates_one_replica(tmp_path):
     async with OneBroker(
         tmp_path, dataclasses.replace(SETTINGS, offsets_topic_replication_factor=3)
     ) as broker:
@@ -97,7 +97,7 @@ async def test_a_node_that_stands_alone_makes_one_replica(tmp_path):
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
+async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
     async with OneBroker(tmp_path) as broker:
         request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
         answer = await broker.call("FindCoordinator", version, request)
@@ -109,14 +109,14 @@ async def test_the_first_find_coordinator_makes_the_topic(tmp_path, version):
         assert broker.metadata.image.topic_overrides(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
 
 
-async def test_transactions_are_not_coordinated_here(broker):
+async def test_transaction_coordinator_is_not_available(broker):
     request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
     answer = await broker.call("FindCoordinator", 6, request)
     assert answer.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
     assert "remove transactional.id" in answer.coordinators[0].error_message
 
 
-async def test_before_the_topic_exists_nothing_is_coordinated(tmp_path):
+async def test_requests_before_the_topic_exists_get_not_coordinator(tmp_path):
     async with OneBroker(tmp_path) as broker:
         beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
         assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
@@ -148,7 +148,7 @@ async def test_commit_and_fetch_in_every_version(broker, version):
         assert (found.topic_id.int == 0) == (fetch_version < 10)
 
 
-async def test_commits_to_what_does_not_exist(broker):
+async def test_commits_for_unknown_partitions(broker):
     answer = await broker.call("OffsetCommit", 9, commit_request(1, topic="missing"))
     assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     answer = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
@@ -157,7 +157,7 @@ async def test_commits_to_what_does_not_exist(broker):
     assert answer.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
 
 
-async def test_the_life_of_a_group(broker):
+async def test_group_from_first_join_to_deletion(broker):
     member = await broker.member()
     described = await broker.call(
         "DescribeGroups", 6, describe_groups.DescribeGroupsRequest(groups=["g", "no"])
@@ -193,7 +193,7 @@ async def test_the_life_of_a_group(broker):
         ("DeleteGroups", 2, delete_groups.DeleteGroupsRequest(groups_names=[f"g{n}" for n in range(2_500)])),
     ],
 )
-async def test_thousands_of_groups_are_worked_on_in_turns(broker, api, version, request_):
+async def test_requests_for_thousands_of_groups_take_several_turns(broker, api, version, request_):
     with LoopSteps() as steps:
         answer = await broker.call(api, version, request_)
     assert steps.most < steps.total / 5
@@ -229,7 +229,7 @@ async def test_offset_delete(broker):
     assert codes == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION] and await fetched(broker) == -1
 
 
-async def test_offsets_of_a_deleted_topic_do_not_meet_its_successor(broker):
+async def test_new_topic_does_not_get_offsets_of_a_deleted_topic(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     assert await fetched(broker) == 5
     await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
@@ -237,7 +237,7 @@ async def test_offsets_of_a_deleted_topic_do_not_meet_its_successor(broker):
     assert await fetched(broker) == -1
 
 
-async def test_a_topic_made_again_while_its_coordinator_is_away_has_no_offset(tmp_path):
+async def test_topic_created_again_while_its_coordinator_is_down_has_no_offsets(tmp_path):
     async with OneBroker(tmp_path) as broker:
         await broker.service.create_topic()
         await broker.create("t")
@@ -252,7 +252,7 @@ async def test_a_topic_made_again_while_its_coordinator_is_away_has_no_offset(tm
         assert await fetched(broker) == 3
 
 
-async def test_a_restart_forgets_nothing(tmp_path):
+async def test_groups_and_offsets_survive_a_restart(tmp_path):
     async with OneBroker(tmp_path) as broker:
         await broker.service.create_topic()
         await broker.create("t")
@@ -271,7 +271,7 @@ async def test_a_restart_forgets_nothing(tmp_path):
         assert rejoined != member, "a new id, and its predecessor's assignment without a rebalance"
 
 
-async def test_a_core_that_fails_is_rebuilt_from_its_log(broker):
+async def test_failed_core_is_rebuilt_from_its_log(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = broker.service._shards[partition_of("g", 2)]
     waiting = broker.begin("JoinGroup", 3, join_request("g"))
@@ -294,7 +294,7 @@ def reloads(broker: OneBroker) -> int:
     return sum(key[0] == OFFSETS_TOPIC for key in broker.service._timers._timers)
 
 
-async def test_a_topic_deleted_during_a_load_leaves_no_offsets(broker):
+async def test_topic_deleted_during_a_load_leaves_no_offsets(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)
     await broker.metadata.submit(DeleteTopics(topics=(TopicRef(name="t"),)))
@@ -312,7 +312,7 @@ class Unreadable:
         raise OSError(5, "Input/output error")
 
 
-async def test_a_load_that_fails_is_tried_again(broker):
+async def test_failed_load_is_retried(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)
     sound, shard.replica = shard.replica, Unreadable()
@@ -330,7 +330,7 @@ async def test_a_load_that_fails_is_tried_again(broker):
     assert await fetched(broker) == 5
 
 
-async def test_a_damaged_commit_is_not_believed(broker):
+async def test_damaged_commit_is_skipped(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     await broker.call("OffsetCommit", 9, commit_request(6))
     shard = failed_shard(broker)
@@ -343,8 +343,8 @@ async def test_a_damaged_commit_is_not_believed(broker):
     assert await fetched(broker) == 5
 
 
-async def test_a_damaged_commit_counts_once_it_is_repaired(broker):
-    """In place, while this broker leads on."""
+async def test_damaged_commit_counts_once_it_is_repaired(broker):
+    """In place, while this broker remains the leader."""
     await broker.call("OffsetCommit", 9, commit_request(5))
     await broker.call("OffsetCommit", 9, commit_request(6))
     shard = failed_shard(broker)
@@ -366,7 +366,7 @@ async def test_a_damaged_commit_counts_once_it_is_repaired(broker):
     assert await fetched(broker) == 6
 
 
-async def test_records_that_no_coordinator_wrote_are_skipped_with_one_line(broker):
+async def test_unusable_records_are_skipped_with_one_log_line(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)
     no_member_id = b"\x00\x03" + b"\x00\x01x" * 2
@@ -385,7 +385,7 @@ async def test_records_that_no_coordinator_wrote_are_skipped_with_one_line(broke
     assert broker.service.skipped_records == 4
 
 
-async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
+async def test_shard_is_not_loaded_again_after_a_leader_change(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = failed_shard(broker)
     assert reloads(broker) == 1
@@ -396,7 +396,7 @@ async def test_a_shard_that_is_led_no_more_is_not_loaded_again(broker):
     assert reloads(broker) == 0 and not shard.ready
 
 
-async def test_groups_of_a_lost_disk_have_no_coordinator_and_the_others_keep_theirs(broker):
+async def test_groups_on_a_failed_disk_have_no_coordinator_and_others_keep_theirs(broker):
     partitions = len(broker.metadata.image.topic(OFFSETS_TOPIC).partitions)
     lost = TopicPartition(OFFSETS_TOPIC, partition_of("g", partitions))
     other = next(name for name in "abcdefgh" if partition_of(name, partitions) != lost.partition)
@@ -413,7 +413,7 @@ async def test_groups_of_a_lost_disk_have_no_coordinator_and_the_others_keep_the
     await broker.member(other)
 
 
-async def test_members_of_all_groups_share_one_bound(tmp_path):
+async def test_members_of_all_groups_share_one_memory_limit(tmp_path):
     settings = dataclasses.replace(SETTINGS, group_members_max_bytes=2_500_000)
     async with OneBroker(tmp_path, settings) as broker:
         await broker.service.create_topic()
@@ -453,7 +453,7 @@ def large_join(group: str):
     return request
 
 
-async def test_the_longest_retention_of_a_commit_never_ends(broker):
+async def test_longest_commit_retention_never_ends(broker):
     commit = commit_request(5, retention_time_ms=2**63 - 1)
     answer = await broker.call("OffsetCommit", 3, commit)
     assert answer.topics[0].partitions[0].error_code == E.NONE
@@ -462,7 +462,7 @@ async def test_the_longest_retention_of_a_commit_never_ends(broker):
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, -5, -(2**31)])
-async def test_a_member_with_a_negative_rebalance_timeout_is_known_after_a_load(broker, timeout_ms):
+async def test_member_with_a_negative_rebalance_timeout_survives_a_load(broker, timeout_ms):
     request = join_request("g")
     request.rebalance_timeout_ms = timeout_ms
     joined = await broker.call("JoinGroup", 3, request)

@@ -1,4 +1,4 @@
-"""The bound over what members of all groups hold in memory, and when each part of it is given back."""
+"""The memory limit for members of all groups, and when memory is released."""
 
 import tracemalloc
 
@@ -12,7 +12,7 @@ LARGE = (("range", b"x" * 1_000_000),)
 ROOM = {"protocols": LARGE, "room_bytes": 2_000_000}
 
 
-def test_a_member_for_which_there_is_no_room_is_refused(bench):
+def test_member_over_the_memory_limit_is_rejected(bench):
     b = bench()
     assert b.error(b.join(protocols=LARGE, room_bytes=1_000_000)) == E.COORDINATOR_NOT_AVAILABLE
     assert b.core.member_bytes == 0 and b.core.list_groups() == []
@@ -22,7 +22,7 @@ def test_a_member_for_which_there_is_no_room_is_refused(bench):
     assert b.error(first) == E.NONE
 
 
-def test_many_protocols_with_short_names_need_the_room_that_they_take(bench):
+def test_many_protocols_with_short_names_count_as_the_memory_they_take(bench):
     b = bench()
     tracemalloc.start()
     try:
@@ -34,7 +34,7 @@ def test_many_protocols_with_short_names_need_the_room_that_they_take(bench):
     assert b.core.member_bytes > held / 2
 
 
-def test_a_join_costs_the_same_in_a_large_group(bench):
+def test_join_costs_the_same_in_a_large_group(bench):
     b = bench()
     b.stable()  # m1 does not join again, so that all others wait
     b.core.check = lambda: None  # it looks at every member
@@ -54,7 +54,7 @@ def test_a_join_costs_the_same_in_a_large_group(bench):
     assert [cost() for _ in range(20)] == [first] * 20
 
 
-def test_a_member_that_joins_again_needs_room_only_for_what_is_new(bench):
+def test_rejoining_member_needs_memory_only_for_what_is_new(bench):
     b = bench()
     b.join(**ROOM)
     b.settle()
@@ -67,7 +67,7 @@ def test_a_member_that_joins_again_needs_room_only_for_what_is_new(bench):
     assert b.error(b.beat("m1", 2)) == E.NONE  # it is a member all the same
 
 
-def test_a_static_member_that_restarts_needs_no_room(bench):
+def test_restarted_static_member_needs_no_memory(bench):
     b = bench()
     b.join(**ROOM, instance="i")
     b.settle()
@@ -77,7 +77,7 @@ def test_a_static_member_that_restarts_needs_no_room(bench):
     assert b.error(again) == E.NONE
 
 
-def test_a_member_that_comes_back_with_its_id_needs_no_room_for_it(bench):
+def test_pending_member_that_joins_needs_no_memory_for_its_id(bench):
     b = bench()
     b.join(member_id_required=True)
     again = b.join("m1", protocols=(("range", b""),), room_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
@@ -85,7 +85,7 @@ def test_a_member_that_comes_back_with_its_id_needs_no_room_for_it(bench):
     assert b.error(again) == E.NONE
 
 
-def test_assignments_need_room_too(bench):
+def test_assignments_need_memory(bench):
     b = bench()
     b.join()
     b.settle()
@@ -97,7 +97,7 @@ def test_assignments_need_room_too(bench):
 
 
 @pytest.mark.parametrize("version_4", [True, False])
-def test_a_member_whose_connection_closed_gives_its_memory_back_with_its_session(bench, version_4):
+def test_member_whose_connection_closed_releases_its_memory_with_its_session(bench, version_4):
     b = bench(group_initial_rebalance_delay_ms=3_000)
     b.join(**ROOM, member_id_required=version_4)
     assert b.core.member_bytes >= MEMBER_OVERHEAD_BYTES
@@ -106,7 +106,7 @@ def test_a_member_whose_connection_closed_gives_its_memory_back_with_its_session
 
 
 @pytest.mark.parametrize("version_4", [True, False])
-def test_a_client_that_never_answers_holds_memory_for_a_minute_whatever_its_session_timeout(bench, version_4):
+def test_silent_new_member_holds_memory_for_a_minute_at_most(bench, version_4):
     b = bench()
     longest = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 2**31 - 1}
     b.join(**ROOM, **longest, member_id_required=version_4)
@@ -115,7 +115,7 @@ def test_a_client_that_never_answers_holds_memory_for_a_minute_whatever_its_sess
     assert b.core.member_bytes == 0
 
 
-def test_a_member_that_has_answered_once_has_its_session(bench):
+def test_member_has_its_session_timeout_after_its_first_request(bench):
     b = bench()
     b.join(**ROOM, session_timeout_ms=1_800_000)
     b.settle()
@@ -124,7 +124,7 @@ def test_a_member_that_has_answered_once_has_its_session(bench):
     assert b.error(b.beat("m1", 1)) == E.NONE
 
 
-def test_a_member_that_leaves_gives_its_memory_back(bench):
+def test_member_that_leaves_releases_its_memory(bench):
     b = bench()
     b.join(**ROOM, instance="i")
     b.settle()
@@ -133,7 +133,7 @@ def test_a_member_that_leaves_gives_its_memory_back(bench):
     assert b.core.member_bytes == 0
 
 
-def test_a_restarted_coordinator_counts_what_it_loaded(bench):
+def test_restarted_coordinator_counts_loaded_members(bench):
     b = bench()
     b.join(**ROOM)
     b.settle()

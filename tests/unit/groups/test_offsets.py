@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, when it counts, when it expires."""
+"""Committed offsets: checks of a commit, durability and expiry."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def offset(b, topic="t", group="g"):
     return committed and committed.offset
 
 
-def test_a_simple_consumer_commits_without_a_group(bench):
+def test_simple_consumer_commits_without_a_group(bench):
     b = bench()
     b.commit(5, metadata="note")
     committed = CommittedOffset(5, 3, "note", b.now_ms, topic_id=b.topics["t"])
@@ -44,13 +44,13 @@ def test_a_simple_consumer_commits_without_a_group(bench):
         ({"group": "simple"}, E.NONE),
     ],
 )
-def test_who_may_commit(bench, fields, error):
+def test_commit_checks(bench, fields, error):
     b = bench()
     b.stable()
     assert b.error(b.commit(1, **fields)) == error
 
 
-def test_no_commit_between_generation_and_assignment_but_one_while_revoking(bench):
+def test_commit_is_rejected_before_the_assignment_and_accepted_while_revoking(bench):
     b = bench()
     b.join()
     b.settle()
@@ -62,7 +62,7 @@ def test_no_commit_between_generation_and_assignment_but_one_while_revoking(benc
     assert offset(b) == 2
 
 
-def test_a_commit_counts_only_when_it_is_durable(bench):
+def test_commit_counts_only_when_it_is_durable(bench):
     b = bench(offset_metadata_max_bytes=4)
     b.hold_appends = True
     first, second = b.commit(1), b.commit(2)
@@ -76,7 +76,7 @@ def test_a_commit_counts_only_when_it_is_durable(bench):
     assert b.answer(too_long).partitions == ((T0, E.OFFSET_METADATA_TOO_LARGE),)
 
 
-def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_them(bench):
+def test_empty_group_expires_with_its_offsets(bench):
     b = bench(offsets_retention_ms=7 * DAY_MS)
     b.stable()
     b.commit(9, member_id="m1", generation=1)
@@ -97,7 +97,7 @@ def test_offsets_of_an_empty_group_expire_and_the_group_goes_with_them(bench):
     assert b.core.list_groups() == []
 
 
-def test_an_offset_does_not_expire_while_a_commit_of_it_is_under_way(bench):
+def test_offset_does_not_expire_while_a_commit_of_it_is_pending(bench):
     b = bench(offsets_retention_ms=DAY_MS)
     b.commit(5)
     b.commit(6, topic="u")
@@ -116,7 +116,7 @@ def test_an_offset_does_not_expire_while_a_commit_of_it_is_under_way(bench):
     assert offset(b) is None and b.core.list_groups() == []
 
 
-def test_a_client_s_own_retention_and_unsubscribed_topics(bench):
+def test_expiry_by_commit_retention_and_of_unsubscribed_topics(bench):
     b = bench(offsets_retention_ms=7 * DAY_MS)
     b.commit(1, group="simple", retention_ms=1_000)
     b.commit(1, group="simple", topic="u")
@@ -146,7 +146,7 @@ def test_deleting_groups(bench):
     assert offset(b) is None and b.core.describe("g") is None
 
 
-def test_a_deletion_that_cannot_be_stored_did_not_happen(bench):
+def test_failed_append_of_a_deletion_restores_the_group(bench):
     b = bench()
     b.commit(1)
     b.append_error = E.KAFKA_STORAGE_ERROR
@@ -154,7 +154,7 @@ def test_a_deletion_that_cannot_be_stored_did_not_happen(bench):
     assert offset(b) == 1 and b.state == "Empty"
 
 
-def test_deleting_offsets_spares_subscribed_topics(bench):
+def test_offset_delete_keeps_subscribed_topics(bench):
     b = bench()
     b.stable()
     b.commit(1, member_id="m1", generation=1)
@@ -167,7 +167,7 @@ def test_deleting_offsets_spares_subscribed_topics(bench):
     assert b.error(b.ask(DeleteOffsets, group_id="none", partitions=(T0,))) == E.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_of_deleted_topics_go(bench):
+def test_offsets_of_deleted_topics_are_removed(bench):
     b = bench()
     b.commit(1)
     b.commit(1, topic="u")
@@ -176,7 +176,7 @@ def test_offsets_of_deleted_topics_go(bench):
     assert decode_key(b.log[-1].key) == OffsetKey("g", "t", 0) and b.log[-1].value is None
 
 
-def test_an_offset_of_an_earlier_topic_is_not_given_after_a_load(bench):
+def test_offset_of_an_earlier_topic_is_removed_by_a_load(bench):
     b = bench()
     b.commit(1000)
     b.recreate("t", seen=False)
@@ -185,7 +185,7 @@ def test_an_offset_of_an_earlier_topic_is_not_given_after_a_load(bench):
     assert b.log[-1].value is None, "the next coordinator does not find it either"
 
 
-def test_an_offset_of_an_earlier_topic_is_not_given_though_its_tombstone_fails(bench):
+def test_offset_of_an_earlier_topic_is_removed_even_if_its_tombstone_fails(bench):
     b = bench()
     b.commit(1000)
     b.append_error = E.NOT_ENOUGH_REPLICAS
@@ -195,7 +195,7 @@ def test_an_offset_of_an_earlier_topic_is_not_given_though_its_tombstone_fails(b
     assert offset(b) is None
 
 
-def test_a_commit_that_is_durable_after_its_topic_was_deleted_does_not_count(bench):
+def test_commit_durable_after_its_topic_was_deleted_does_not_count(bench):
     b = bench()
     b.hold_appends = True
     b.commit(1000)
@@ -207,7 +207,7 @@ def test_a_commit_that_is_durable_after_its_topic_was_deleted_does_not_count(ben
     assert offset(b) == 7
 
 
-def test_a_stored_offset_without_a_topic_id_belongs_to_the_topic_of_its_name_if_there_is_one(bench):
+def test_offset_without_a_topic_id_belongs_to_the_topic_of_its_name(bench):
     b = bench()
     for topic in ("t", "gone"):
         key = encode_key(OffsetKey("g", topic, 0))

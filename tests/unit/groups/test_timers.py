@@ -1,4 +1,4 @@
-"""Timers on a loop whose time is the test's: what fires, when, and what a stalled process does."""
+"""Timers, on a loop with virtual time."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ def world():
     loop.close()
 
 
-def test_timers_fire_in_order_once_and_can_be_moved_both_ways(world):
+def test_timers_fire_once_in_order_and_can_be_moved(world):
     loop, timers, fired, set_timer = world
     for key, delay_ms in (("late", 300), ("early", 100), ("moved out", 100), ("moved in", 400), ("gone", 50)):
         set_timer(key, delay_ms)
@@ -67,7 +67,7 @@ def test_timers_fire_in_order_once_and_can_be_moved_both_ways(world):
     assert len(timers) == 0
 
 
-def test_setting_one_timer_again_and_again_keeps_one_entry(world):
+def test_timer_that_is_set_repeatedly_has_one_entry(world):
     loop, timers, fired, set_timer = world
     for _ in range(1_000):
         set_timer("session", 100)
@@ -76,7 +76,7 @@ def test_setting_one_timer_again_and_again_keeps_one_entry(world):
     assert fired == [(100, "session")]
 
 
-def test_after_a_stall_clients_get_a_moment_before_timers_fire(world):
+def test_timers_fire_after_a_grace_when_the_process_was_paused(world):
     loop, _timers, fired, set_timer = world
     set_timer("heard from", 100)
     set_timer("silent", 100)
@@ -87,7 +87,7 @@ def test_after_a_stall_clients_get_a_moment_before_timers_fire(world):
     assert [key for _, key in fired] == ["silent"]
 
 
-def test_timers_that_are_cancelled_long_before_they_are_due_are_not_kept(world):
+def test_cancelled_timers_are_removed_from_the_heap(world):
     loop, timers, fired, set_timer = world
     set_timer("stays", 1_000)
     for number in range(10 * STALE_SLACK):
@@ -98,7 +98,7 @@ def test_timers_that_are_cancelled_long_before_they_are_due_are_not_kept(world):
     assert fired == [(1_000, "stays")]
 
 
-def test_sweeping_loses_and_doubles_no_timer(world):
+def test_removal_of_stale_entries_keeps_all_timers(world):
     loop, timers, fired, set_timer = world
     for number in range(5 * STALE_SLACK):
         set_timer(f"kept {number % 7}", 100 + number % 7)

@@ -1,4 +1,4 @@
-"""A look at many partitions, for metrics, the cleaner or log maintenance, leaves others their turns."""
+"""Work on many partitions, for metrics, the cleaner or log maintenance, yields to the loop."""
 
 import asyncio
 import random
@@ -74,7 +74,7 @@ LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_a_look_at_many_partitions_leaves_others_their_turns(node: Node, look: str) -> None:
+async def test_work_on_many_partitions_yields_to_the_loop(node: Node, look: str) -> None:
     turns = 0
 
     async def other() -> None:
