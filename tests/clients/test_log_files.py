@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_process import JAVA, KafkaProcess
@@ -74,13 +74,13 @@ def kafka_directory(java_classpath: str, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_kafkas_directory_is_sound(kafka_directory: Path) -> None:
-    [found] = told("log", "verify", kafka_directory, "--records")
+    [found] = json_output("log", "verify", kafka_directory, "--records")
     assert found["problems"] == []
     assert found["records"] > len(CODECS) * TRANSACTIONS * RECORDS  # markers, offsets and metadata too
 
 
 def test_kafkas_records_and_indexes_are_dumped(kafka_directory: Path) -> None:
-    documents = told("log", "dump", kafka_directory / "orders-0", "--keys")
+    documents = json_output("log", "dump", kafka_directory / "orders-0", "--keys")
     records = [each for each in documents if each["kind"] == "record"]
     markers = [each["marker"] for each in records if "marker" in each]
     assert markers == ["commit", "abort"] * (TRANSACTIONS // 2) * len(CODECS)
@@ -91,16 +91,16 @@ def test_kafkas_records_and_indexes_are_dumped(kafka_directory: Path) -> None:
     assert {each["codec"] for each in documents if each["kind"] == "batch"} == set(CODECS)
     aborted = [each for each in documents if each["kind"] == "aborted-transaction"]
     assert len(aborted) == len(CODECS) * TRANSACTIONS // 2
-    assert not [each for each in told("log", "dump", kafka_directory) if each["kind"] == "damage"]
+    assert not [each for each in json_output("log", "dump", kafka_directory) if each["kind"] == "damage"]
 
 
 def test_the_indexes_that_are_rebuilt_are_kafkas_own(kafka_directory: Path, tmp_path: Path) -> None:
-    assert told("log", "rebuild-index", kafka_directory)[0]["changed"] == []
+    assert json_output("log", "rebuild-index", kafka_directory)[0]["changed"] == []
     copied = shutil.copytree(kafka_directory, tmp_path / "data") / "orders-0"
     indexes = {path: path.read_bytes() for path in copied.iterdir() if "index" in path.suffix}
     for path in indexes:
         path.unlink()
-    told("log", "rebuild-index", copied)
+    json_output("log", "rebuild-index", copied)
     assert {path: path.read_bytes() for path in indexes} == indexes
 
 
@@ -110,7 +110,7 @@ def test_damage_to_kafkas_files_is_found(kafka_directory: Path, tmp_path: Path) 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    [found] = told("log", "verify", copied, code=1)
+    [found] = json_output("log", "verify", copied, code=1)
     assert {Path(problem["path"]).name for problem in found["problems"]} == {path.name}
 
 
@@ -145,7 +145,7 @@ def test_kafkas_dump_tool_reads_our_files(
     assert offsets == list(range(len(CODECS) * TRANSACTIONS * RECORDS))
     assert set(re.findall(r"compresscodec: (\w+)", said)) == set(CODECS)
     assert len(set(re.findall(r"^producerId: (\d+)", said, re.M))) == len(CODECS)
-    documents = told("log", "dump", directory, "--keys")
+    documents = json_output("log", "dump", directory, "--keys")
     ours = [
         (each["base_offset"], each["last_offset"], each["crc"])
         for each in documents

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -43,10 +43,10 @@ def partition(broker: TierlogBroker) -> Path:
 
 def test_after_a_stop_all_is_sound_and_can_be_read(broker: TierlogBroker) -> None:
     broker.stop()
-    [found] = told("log", "verify", broker.data_dir, "--records")
+    [found] = json_output("log", "verify", broker.data_dir, "--records")
     assert (found["damaged"], found["problems"], found["records"]) == (False, [], COUNT * len(CODECS))
     assert found["segments"] > 2
-    documents = told("log", "dump", broker.data_dir, "--records", "--from", "10", "--to", "1990")
+    documents = json_output("log", "dump", broker.data_dir, "--records", "--from", "10", "--to", "1990")
     records = [each for each in documents if each["kind"] == "record"]
     assert [each["offset"] for each in records] == list(range(10, 1990))
     assert (records[0]["key"], records[0]["value"]) == ("10", "value 10 " * 20)
@@ -70,7 +70,7 @@ def test_words_for_people(broker: TierlogBroker) -> None:
 
 def test_after_a_kill_nothing_is_damaged(broker: TierlogBroker) -> None:
     broker.kill()
-    [found] = told("log", "verify", broker.data_dir)
+    [found] = json_output("log", "verify", broker.data_dir)
     assert (found["damaged"], found["records"]) == (False, COUNT * len(CODECS))
 
 
@@ -80,7 +80,7 @@ def test_damage_is_told_by_the_exit_code(broker: TierlogBroker) -> None:
     content = bytearray(path.read_bytes())
     content[100] ^= 1
     path.write_bytes(content)
-    [found] = told("log", "verify", broker.data_dir, code=1)
+    [found] = json_output("log", "verify", broker.data_dir, code=1)
     assert found["damaged"]
     assert [Path(problem["path"]).name for problem in found["problems"]] == [path.name]
     ended = run("log", "verify", path)
@@ -95,13 +95,13 @@ def test_indexes_are_rebuilt_and_the_broker_serves_from_them(broker: TierlogBrok
     assert "a broker runs on" in run("log", "verify", broker.data_dir).stderr
     broker.stop()
     words = ("log", "rebuild-index", broker.data_dir, "--index-interval-bytes", "1000")
-    assert told(*words)[0]["changed"] == []
+    assert json_output(*words)[0]["changed"] == []
     sound = {path: path.read_bytes() for path in partition(broker).iterdir() if "index" in path.suffix}
     for path in sound:
         path.write_bytes(b"not an index")
-    assert told("log", "verify", broker.data_dir, code=1)[0]["damaged"]
-    assert {Path(name) for name in told(*words)[0]["changed"]} == set(sound)
+    assert json_output("log", "verify", broker.data_dir, code=1)[0]["damaged"]
+    assert {Path(name) for name in json_output(*words)[0]["changed"]} == set(sound)
     assert {path: path.read_bytes() for path in sound} == sound
-    assert told("log", "verify", broker.data_dir)[0]["problems"] == []
+    assert json_output("log", "verify", broker.data_dir)[0]["problems"] == []
     broker.start()
     assert "truncated a log at damage" not in broker.log_tail()

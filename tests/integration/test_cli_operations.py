@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 
 from tierlog.testing import TierlogBroker
 
@@ -18,7 +18,7 @@ def admin(tierlog_session_broker: TierlogBroker, tmp_path: Path, monkeypatch: py
 
 
 def ask(admin: str, *words: str, code: int = 0) -> Any:
-    return told(*words, "--admin", admin, code=code)[0]
+    return json_output(*words, "--admin", admin, code=code)[0]
 
 
 def test_one_node_is_healthy_and_all_of_its_cluster(admin: str) -> None:
@@ -73,14 +73,14 @@ def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker)
     own = str(ask(tierlog_broker.admin_url, "broker", "list")[0]["id"])
     assert run("broker", "alter", "--config", "log.retention.ms=5000", *at).returncode == 0
     assert run("broker", "alter", own, "--config", "log.retention.ms=6000", *at).returncode == 0
-    assert told("broker", "settings", *at)[0] == [
+    assert json_output("broker", "settings", *at)[0] == [
         {"name": "log.retention.ms", "value": "5000", "source": "all brokers", "runs": True},
         {"name": "min.insync.replicas", "value": "1", "source": "all brokers", "runs": True},  # ADR 0010
     ]
-    assert {row["name"]: (row["value"], row["source"]) for row in told("broker", "settings", own, *at)[0]}[
-        "log.retention.ms"
-    ] == ("6000", "this broker")
-    assert told("broker", "alter", own, "--unset", "log.retention.ms", *at)[0]["unset"] == [
+    assert {
+        row["name"]: (row["value"], row["source"]) for row in json_output("broker", "settings", own, *at)[0]
+    }["log.retention.ms"] == ("6000", "this broker")
+    assert json_output("broker", "alter", own, "--unset", "log.retention.ms", *at)[0]["unset"] == [
         "log.retention.ms"
     ]
     fixed = run("broker", "alter", "--config", "num.partitions=5", *at)

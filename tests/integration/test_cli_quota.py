@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 
 from tierlog.testing import TierlogBroker
 
@@ -14,7 +14,7 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def ask(tierlog_session_broker: TierlogBroker) -> Ask:
     def ask(*words: str, code: int = 0) -> Any:
-        documents = told("quota", *words, "--bootstrap", tierlog_session_broker.bootstrap, code=code)
+        documents = json_output("quota", *words, "--bootstrap", tierlog_session_broker.bootstrap, code=code)
         return documents[0] if documents else None
 
     return ask

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import some_moment, until
@@ -133,7 +133,7 @@ def test_a_partition_moves_back_and_forth_under_a_producer(broker: TierlogBroker
     first = to.name
     other = tmp_path / ("b" if first == "a" else "a")
     words = ("partition", "move-dir", "t", "0", "--admin", broker.admin_url)
-    assert told(*words, "--to", str(other))[0]["moved"]
+    assert json_output(*words, "--to", str(other))[0]["moved"]
     assert places(broker) == [(other.name, False)]
     refused = run(*words, "--to", "/nowhere")
     assert refused.returncode == 1 and "LOG_DIR_NOT_FOUND" in refused.stderr

@@ -159,7 +159,7 @@ def test_a_real_client_makes_no_duplicates_over_connections_that_break(
     """Each connection is cut in the middle of the answers: what was written is sent again."""
     proxy = CuttingProxy(seed, 1_000, 3_000)
     broker = tierlog_broker_factory({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
-    proxy.lead_to(broker.host, broker.port)
+    proxy.forward_to(broker.host, broker.port)
     producer = Producer(
         {
             "bootstrap.servers": f"127.0.0.1:{proxy.port}",
@@ -185,7 +185,7 @@ def test_a_real_client_makes_no_duplicates_over_connections_that_break(
             producer.poll(0.001)
     assert producer.flush(PATIENCE_S) == 0
     assert proxy.cuts >= 5
-    proxy.let_be()
+    proxy.stop_cutting()
     assert offsets == {number: number for number in range(count)}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])

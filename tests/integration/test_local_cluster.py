@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import run, told
+from cli_process import json_output, run
 from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,7 +26,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def ask(*words: str | Path, code: int = 0) -> Any:
-    return told(*words, code=code)[0]
+    return json_output(*words, code=code)[0]
 
 
 def healthy() -> bool:

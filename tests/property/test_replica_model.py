@@ -230,12 +230,12 @@ class Partition(ReplicaDriver):
         if then == "go on":
             self.read_from_everywhere(1)
         self.cut_unsynced = self.cut_unsynced or offset < self.model.end
-        self.model.cut(self.model.boundary(offset))
+        self.model.truncate(self.model.boundary(offset))
         self.epoch += 1
         self.replica.become_follower(OTHER_BROKER, self.epoch, 0)
         self.replica.truncate_to(offset, self.now)
         self.check()
-        self.check_cut_epochs()
+        self.check_truncated_epochs()
         point, start, cleaned_to = self.checkpoint  # lowered before what was cut is replaced
         self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
         self.idle_since_ms = dict.fromkeys(self.idle_since_ms)

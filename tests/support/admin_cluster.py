@@ -1,5 +1,5 @@
-"""Broker 1 of a cluster whose other brokers exist in the metadata only: requests over a socket, answered by
-the real handlers, over a real quorum of one.
+"""Broker 1 of a cluster whose other brokers exist only in the metadata. Requests go over a socket to the real
+handlers, and commands to a real quorum of one.
 """
 
 import random
@@ -122,7 +122,7 @@ class AdminCluster:
         await self.tasks.close()
         assert self.failures == []
 
-    # --- what the rest of the cluster does
+    # --- actions of the rest of the cluster
 
     async def lose_quorum(self) -> None:
         self.has_lost_quorum = True
@@ -137,7 +137,7 @@ class AdminCluster:
         await self.metadata.submit(c.RegisterBroker(broker_id=broker_id, port=9_000 + broker_id, **values))
 
     async def create(self, name: str, *replicas: tuple[int, ...], **configs: str) -> None:
-        """A topic with these replicas for each of its partitions."""
+        """Create a topic; `replicas` are those of each partition."""
         settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
         topic = c.NewTopic(name=name, assignments=tuple(enumerate(replicas)), configs=settings)
         [outcome] = (await self.metadata.submit(c.CreateTopics(topics=(topic,)))).topics
@@ -148,7 +148,7 @@ class AdminCluster:
         await self.metadata.submit(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
 
     async def in_sync(self, name: str, number: int, *members: int) -> None:
-        """What the leader of the partition asks for."""
+        """Send AlterPartition as the partition's leader."""
         partition, image = self.partition(name, number), self.metadata.image
         change = c.IsrChange(
             topic_id=image.topic_ids[name],
@@ -164,7 +164,7 @@ class AdminCluster:
         [outcome] = (await self.metadata.submit(command)).partitions
         assert outcome.error == 0, outcome
 
-    # --- what a client and the image say
+    # --- requests and the image
 
     async def ask(self, api: str, version: int, **request: Any) -> Any:
         return await self.client.ask(BY_NAME[api].key, version, message(api, request))

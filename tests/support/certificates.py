@@ -1,4 +1,4 @@
-"""A certificate authority of a test, and what it signs."""
+"""A certificate authority for tests, and the certificates that it signs."""
 
 import datetime
 import ipaddress
@@ -36,7 +36,7 @@ class Authority:
         self._write(self.certificate_file, builder.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str, host: str = "127.0.0.1") -> TlsFiles:
-        """For a server at that address, and for a client."""
+        """A certificate for a server at that address, which also serves as a client certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _unsigned(_named(name), self._name, key.public_key())
         addresses = [x509.IPAddress(ipaddress.ip_address(host))]

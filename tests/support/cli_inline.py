@@ -1,4 +1,4 @@
-"""`tierlog …` within this process: as fast as a function call, with its exit status and what it wrote."""
+"""Runs `tierlog …` inside this process, which is fast; returns its exit status and output."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ class Ended(NamedTuple):
 
 
 def call(*words: str, stdin: bytes = b"") -> Ended:
-    """Any other exception than SystemExit passes through: in a process it is a traceback."""
+    """Exceptions other than SystemExit pass through: in a process of its own they would be tracebacks."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     code = 0
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`tierlog …` as a process of its own, without a broker."""
+"""Runs `tierlog …` as a process of its own, without a broker."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def told(*words: str | Path, code: int = 0) -> list[Any]:
-    """The JSON documents that it prints."""
+def json_output(*words: str | Path, code: int = 0) -> list[Any]:
+    """The JSON documents that the command prints."""
     ended = run(*words, "--json")
     assert ended.returncode == code, ended.stdout + ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""A whole cleaning of one log in one call, as the runtime does it over several threads and turns."""
+"""Cleans one log in a single call; the log cleaner does it over several threads and turns of the loop."""
 
 import random
 import threading
@@ -73,7 +73,9 @@ def clean(
     load_factor: float = LOAD_FACTOR,
     stable: int | None = None,
 ) -> int:
-    """One pass; returns how many segments it swapped in. The map has one page, of which so much is used."""
+    """One cleaning pass. Returns the number of segments swapped in. The offset map has one page;
+    `load_factor` is the part of it that is used.
+    """
     files = files or OsFiles()
     cleaning = begin(log, now_ms, load_factor=load_factor, stable=stable)
     count = 0

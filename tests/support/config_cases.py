@@ -1,4 +1,4 @@
-"""Requests about settings and features, whose answers are compared with Apache Kafka's (test_like_kafka)."""
+"""Requests about settings and features whose responses are compared with Apache Kafka's (test_like_kafka)."""
 
 from typing import Any
 
@@ -188,7 +188,7 @@ OWN_SOURCE = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
 
 
 def wait_for_configs(client: Client, sent: Any, answer: Any) -> None:
-    """Until what was altered is described so: Kafka's brokers hear of a change after it was answered."""
+    """Wait until a change is visible: Kafka's brokers learn of it after the response has been sent."""
     for resource, told in zip(sent.resources, answer.responses, strict=True):
         for change in resource.configs if not told.error_code else ():
             if change.config_operation in (SET, DELETE):

@@ -1,4 +1,4 @@
-"""A listener with handlers whose answers a test decides, and a client of it."""
+"""Connection harness: a real listener whose handlers a test scripts, and a client of it."""
 
 import asyncio
 import struct
@@ -31,7 +31,7 @@ LIST_OFFSETS, DELETE_TOPICS = 2, 20  # a request that reads what is appended, an
 
 
 class Broker:
-    """A listener with handlers whose answers the test decides."""
+    """A listener with scripted handlers."""
 
     def __init__(self) -> None:
         self.reports: list[BaseException] = []
@@ -67,7 +67,7 @@ class Broker:
         return await Client.connect(*self.address, from_host=from_host)
 
     def hold_heartbeats(self) -> list["asyncio.Future[Any]"]:
-        """Heartbeats wait for these futures from now on, one each, in the order in which they come."""
+        """From now on each heartbeat waits for one of these futures, in order of arrival."""
         futures: list[asyncio.Future[Any]] = []
 
         def hold(_context: RequestContext, _request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A voter that is no broker, and a broker that is no voter: two nodes of one cluster in this process."""
+"""A cluster of two nodes in this process: a controller node, which is not a broker, and a broker."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A proxy before a broker that cuts every connection after so many bytes of answers."""
+"""A proxy in front of a broker that closes each connection after a random number of response bytes."""
 
 import contextlib
 import random
@@ -8,7 +8,7 @@ import threading
 
 
 class CuttingProxy:
-    """A client of it loses answers to requests that were carried out: what retries are for."""
+    """Its clients lose responses to requests that were carried out, so they have to retry."""
 
     def __init__(self, seed: int, least: int, most: int) -> None:
         self.cuts = 0
@@ -21,11 +21,11 @@ class CuttingProxy:
         self._closing = False
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
-    def lead_to(self, host: str, port: int) -> None:
+    def forward_to(self, host: str, port: int) -> None:
         self._broker = host, port
 
-    def let_be(self) -> None:
-        """From now on nothing is cut."""
+    def stop_cutting(self) -> None:
+        """Keep all connections open from now on."""
         self._cutting = False
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""What a producer was told of records whose values begin with a number."""
+"""Delivery reports of a producer for records whose values begin with a number."""
 
 from confluent_kafka import KafkaError, Message
 
 
 class Deliveries:
-    """A delivery callback: partition and offset of each acknowledged number."""
+    """A delivery callback that keeps the partition and offset of each acknowledged number."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, tuple[int, int]] = {}

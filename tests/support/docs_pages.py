@@ -1,7 +1,7 @@
-"""The commands on the pages of docs, as programs against a broker.
+"""Runs the commands on the documentation pages against a broker.
 
-A block ```console holds commands after `$ ` and, below them, what they print (not compared: it has offsets
-and times). ```python blocks are programs. ```console kcat and ```console java need those clients.
+A ```console block holds commands after `$ ` and, below them, their output (not compared: it has offsets and
+times). ```python blocks are programs. ```console kcat and ```console java need those clients.
 `tierlog dev` stands for the broker given; its addresses are put in place.
 """
 
@@ -26,7 +26,7 @@ class Block:
     text: str
 
     def programs(self) -> list[list[str]]:
-        """What to execute, one after the other."""
+        """The programs to run, in order."""
         if self.language == "python":
             return [[sys.executable, "-c", self.text]]
         commands = [line[2:] for line in self.text.splitlines() if line.startswith("$ ")]
@@ -39,7 +39,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path | None = None) -> int:
-    """Runs the blocks that need no client but the given one; returns how many of them need it.
+    """Run the blocks that need no client or the given one; return how many of them need it.
 
     `tools` is a directory of commands that goes before the PATH.
     """

@@ -1,4 +1,4 @@
-"""Real files of which one operation is refused: no room, no descriptor, or a device that fails."""
+"""Real files of which one operation fails: no space, no descriptor, or an I/O error."""
 
 import errno
 from pathlib import Path
@@ -7,7 +7,7 @@ from tierlog.base.files import OsFiles
 
 
 class FailingFiles(OsFiles):
-    """`left`: how many operations are carried out before the one that is not; None: all of them."""
+    """`left`: how many operations succeed before one fails; None: all of them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""An object store that goes wrong at a chosen call: fails, loses its answer, stalls, cuts or corrupts."""
+"""An object store that fails at a chosen call: an error, a lost response, a stall, or truncated or corrupt
+data.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,13 +12,13 @@ FAULTS = ("fail", "lose answer", "stall", "cut short", "corrupt")
 
 
 class FaultyStore:
-    """Passes everything to `inner`, except for call number `at` (from 0) of the operations named, once."""
+    """Passes all calls to `inner`, except call number `at` (from 0) of the named operations, once."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[str] = []
         self.fired = asyncio.Event()
-        self.gate = asyncio.Event()  # opens for a call that is held
+        self.gate = asyncio.Event()  # set to release a stalled call
         self._fault = ""
         self._at = -1
         self._seen = 0
@@ -30,7 +32,7 @@ class FaultyStore:
         self.fired.clear()
 
     async def until_called(self, times: int) -> None:
-        """Returns once there were so many calls in all."""
+        """Wait until this many calls have been made in all."""
         while len(self.calls) < times:
             self._called.clear()
             await self._called.wait()
@@ -39,7 +41,7 @@ class FaultyStore:
         self._operations = frozenset()
 
     async def _next(self, operation: str) -> str:
-        """The fault to show at this call, or nothing."""
+        """The fault to inject at this call, if any."""
         self.calls.append(operation)
         self._called.set()
         if self.down:
@@ -64,7 +66,7 @@ class FaultyStore:
     ) -> ObjectInfo:
         fault = await self._next("put")
         content = body.read_bytes() if isinstance(body, Path) else body
-        if fault in ("cut short", "corrupt"):  # a store that checks nothing and says that all is well
+        if fault in ("cut short", "corrupt"):  # a store that does not verify the checksum and reports success
             info = await self.inner.put(key, _spoil(content, fault), condition=condition)
             return ObjectInfo(key, len(content), info.etag, crc32c)
         info = await self.inner.put(key, content, crc32c=crc32c, condition=condition)

@@ -1,4 +1,6 @@
-"""One broker that leads a partition and follows in another, with its Fetch handler behind a socket."""
+"""A broker that is the leader of one partition and a follower of another, with its Fetch handler behind a
+socket.
+"""
 
 import random
 import uuid
@@ -40,7 +42,9 @@ NEWEST = 18
 
 
 class Metadata:
-    """Brokers 1 to 4; of the two partitions one is led here, on broker 1, and 4 is not in sync."""
+    """Brokers 1 to 4 and two partitions: broker 1, the one under test, leads the first. Broker 4 is not in
+    sync.
+    """
 
     def __init__(self) -> None:
         changes: list[Any] = [
@@ -76,7 +80,7 @@ def _partition(number: int, leader: int, epoch: int) -> r.PartitionRecord:
 
 
 class Node:
-    """Broker 1, and what its test does to its replicas."""
+    """Broker 1, and operations on its replicas."""
 
     def __init__(self, client: Client, deps: Dependencies) -> None:
         self.client = client
@@ -97,12 +101,12 @@ class Node:
         return found
 
     def lead(self, records: int, partition: int = LED) -> None:
-        """So many records of one byte are in the log that this broker leads."""
+        """Append this many one-byte records as the leader."""
         written = memoryview(encode_batch([NewRecord(0, None, b"v")] * records))
         assert self.replica(partition).append(written, 0).error == 0
 
     def take_lead(self, partition: int, epoch: int) -> None:
-        """The quorum has made this broker its leader, in that epoch."""
+        """Make this broker the partition's leader in that epoch."""
         old = self.image
         new = evolve_all(old, [_partition(partition, 1, epoch)])
         self.deps.metadata.image = new  # type: ignore[misc]
@@ -113,7 +117,7 @@ class Node:
         self.replica(LED).follower_fetched(follower, follower, offset, now_ms, log_start_offset)
 
     def follow(self, records: int, committed: int) -> None:
-        """So many records come from the leader of the other partition, so many of them are committed."""
+        """Append `records` from the leader of the other partition, of which `committed` are committed."""
         replica = self.replica(FOLLOWED)
         asked = replica.fetch_position()
         assert asked is not None
@@ -139,7 +143,7 @@ class Node:
 
 @asynccontextmanager
 async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
-    """Its settings, over those of a test."""
+    """`texts` are settings that replace the defaults of a test."""
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda _, failure: failures.append(failure))
     rng, metadata = random.Random(1), Metadata()

@@ -1,4 +1,4 @@
-"""As much of a broker as groups need, over a real metadata node and real replicas, and requests to it."""
+"""The parts of a broker that groups need, on a real metadata node and real replicas, and requests to it."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ class Lease:
 
 
 class OneBroker:
-    """As much of a broker as groups need: metadata, replicas, the service and its handlers."""
+    """Metadata, replicas, the group coordinator service and its handlers."""
 
     def __init__(
         self, directory: Path, settings: NodeSettings = SETTINGS, lease: Lease | None = None
@@ -104,7 +104,7 @@ class OneBroker:
         assert reply.topics[0].error == E.NONE
 
     async def call(self, api: str, version: int, request: object):
-        """Through the codec both ways, so that what a version lacks is lost as on the wire."""
+        """Encodes and decodes both ways, so that fields which a version lacks are dropped as on the wire."""
         answer = await self.begin(api, version, request)
         body = b"".join(answer.parts) if isinstance(answer, RawReply) else encode(answer, version)
         return decode(BY_NAME[api].response, version, body, 0, len(body))
@@ -121,7 +121,7 @@ class OneBroker:
         return future
 
     async def member(self, group: str = "g", instance: str | None = None) -> str:
-        """Joins alone, leads and syncs; the member's id."""
+        """Join as the only member, lead and sync. Returns the member id."""
         request = join_request(group, instance)
         joined = await self.call("JoinGroup", 9, request)
         if joined.error_code == E.MEMBER_ID_REQUIRED:

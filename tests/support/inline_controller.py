@@ -1,4 +1,4 @@
-"""A controller in this process without a quorum: what is submitted is judged and applied at once."""
+"""A controller without a quorum: decides and applies each submitted command at once."""
 
 import random
 import uuid
@@ -13,7 +13,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 
 
 class InlineController:
-    """A MetadataSource. `available` False: no quorum answers."""
+    """A MetadataSource. While `available` is False, no quorum responds."""
 
     def __init__(self, *brokers: int) -> None:
         self.image = ClusterImage(cluster_id="c")

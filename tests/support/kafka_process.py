@@ -1,4 +1,4 @@
-"""Apache Kafka as a process: one combined broker and controller, made from the jars of the Java tools."""
+"""Apache Kafka as a process: one combined broker and controller, run from the jars of the Java tools."""
 
 import socket
 import subprocess
@@ -18,11 +18,11 @@ JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaProcess:
-    """Formats its directory, starts, and returns once it serves, or with `wait=False` at once; `stop()`
-    or `kill()` ends it, `start()` starts it again.
+    """Formats its directory, starts and returns once it serves, or at once with `wait=False`. `stop()` and
+    `kill()` end it; `start()` starts it again.
 
-    `more`: further lines of its properties, over those below. `ports`: for clients and for controllers; free
-    ones by default.
+    `more`: properties that replace those below. `ports`: for clients and for controllers; free ones by
+    default.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class KafkaProcess:
         return self._process.pid
 
     def wait(self) -> None:
-        """It listens early and answers once its broker is registered; there is nothing else to wait for."""
+        """Wait for a response: Kafka listens early, but responds only after its broker has registered."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             try:

@@ -1,7 +1,8 @@
-"""What a partition should hold: a model of a replica that knows no files, for the machine that drives both.
+"""A model of a replica without files: the expected content of a partition.
 
-It keeps every batch that was appended and not truncated since, and says which records compaction may have
-taken, what became of each transaction, and what is known of each producer.
+It keeps every batch that was appended and not truncated since. It says which records compaction may have
+removed, how each transaction ended, and which producer state must exist. The state machine that drives both
+is in tests/property/test_replica_model.py.
 """
 
 import struct
@@ -20,7 +21,7 @@ OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One appended batch; `ends` is None unless it is a marker, then what it says."""
+    """One appended batch; `ends` is what a transaction marker says, and None for other batches."""
 
     records: tuple[Record, ...]
     leader_epoch: int
@@ -45,9 +46,10 @@ class LogModel:
         self.batches: list[Batch] = []
         self.start = start
         self.cleaned = start
-        """Compaction has been, or may have been, below it."""
+        """Compaction has cleaned, or may have cleaned, below this offset."""
         self.settled = start
-        """A compaction has relied on what lies below it: markers, and last values. It is never truncated."""
+        """A compaction has relied on the markers and last values below this offset, so it is never truncated.
+        """
         self._begin = start
         self._delete_retention_ms = delete_retention_ms
         self._first_cleaned_ms: dict[int, int] = {}
@@ -61,11 +63,11 @@ class LogModel:
         self.batches.append(batch)
 
     def boundary(self, offset: int) -> int:
-        """Where the log ends once no record at or above `offset` is left: before the batch that holds it."""
+        """The log end offset after truncation to `offset`: the base offset of the batch that holds it."""
         return next((batch.base for batch in self.batches if batch.base <= offset <= batch.last), self.end)
 
-    def cut(self, end: int) -> None:
-        """No record at or above `end` remains; a batch goes whole."""
+    def truncate(self, end: int) -> None:
+        """Remove all records at or above `end`; batches are removed as a whole."""
         self.batches = [batch for batch in self.batches if batch.last < end]
         if not self.batches:
             self._begin = end
@@ -75,7 +77,7 @@ class LogModel:
         self._first_cleaned_ms = {at: ms for at, ms in self._first_cleaned_ms.items() if at < end}
 
     def cleaning(self, end: int, now_ms: int) -> None:
-        """A compaction up to `end` begins."""
+        """Begin a compaction up to `end`."""
         self.cleaned = max(self.cleaned, end)
         self.settled = self.end
         for record in self.records():
@@ -85,11 +87,11 @@ class LogModel:
     # -- records --
 
     def records(self) -> Iterable[Record]:
-        """All but markers."""
+        """All records except markers."""
         return (record for batch in self.batches if batch.ends is None for record in batch.records)
 
     def fates(self) -> dict[int, str]:
-        """Of each record, by offset."""
+        """The fate of each record, by offset."""
         fates: dict[int, str] = {}
         under_way: dict[int, list[int]] = {}
         for batch in self.batches:
@@ -106,7 +108,7 @@ class LogModel:
         return min((offset for offset, fate in self.fates().items() if fate == OPEN), default=None)
 
     def check_stored(self, stored: list[Record], now_ms: int) -> None:
-        """`stored`: what the log holds of [start, end), markers left out."""
+        """`stored`: the log's records in [start, end), without markers."""
         known = {record.offset: record for record in self.records() if record.offset >= self.start}
         for record in stored:
             assert record == known[record.offset], (record, known[record.offset])
@@ -130,7 +132,7 @@ class LogModel:
                 ), f"record {offset} must not be compacted away"
 
     def check_visible(self, visible: list[Record], stored: list[Record]) -> None:
-        """`visible`: what a consumer sees with read_committed."""
+        """`visible`: the records that a read_committed consumer gets."""
         fates, unstable = self.fates(), self.first_unstable()
         stable = self.end if unstable is None else unstable
         expected = [r for r in stored if r.offset < stable and fates[r.offset] == COMMITTED]
@@ -142,13 +144,13 @@ class LogModel:
         return [batch for batch in self.batches if batch.producer == producer and batch.ends is None]
 
     def kept_of(self, producer: int) -> list[Batch]:
-        """The batches whose retry has to be recognised: of its last epoch, five at most."""
+        """The batches whose retry must be recognised: at most five, of the producer's last epoch."""
         epochs = [batch.producer_epoch for batch in self.batches if batch.producer == producer]
         data = [batch for batch in self.data_of(producer) if batch.producer_epoch == epochs[-1]]
         return data[-BATCHES_KEPT:]
 
     def epochs(self, stored: Iterable[Record]) -> dict[int, int]:
-        """Offset -> leader epoch of what compaction has left: of the rest nobody has to know it."""
+        """Offset -> leader epoch of the records that compaction has left."""
         there = {record.offset for record in stored}
         return {
             record.offset: batch.leader_epoch
@@ -159,7 +161,7 @@ class LogModel:
 
 
 def fetch_all(replica: Replica, max_bytes: int, *, committed_only: bool) -> list[Record]:
-    """All data from the log start on, fetch by fetch; aborted data is left out as clients do it."""
+    """All data from the log start, fetch by fetch. Aborted data is filtered out, as clients do."""
     found: list[Record] = []
     offset = replica.log_start_offset
     while True:

@@ -1,4 +1,4 @@
-"""Counts the work between two turns of the event loop, in calls of functions: a test of it needs no clock."""
+"""Measures the work between two turns of the event loop in function calls, so that tests need no clock."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ PACKAGES = ("broker/handlers", "metadata/controller", "metadata/evolve.py", "bro
 
 
 class LoopSteps:
-    """Counts calls of functions of these packages. Needs asyncio's own event loop."""
+    """Counts calls of functions in these packages. Needs asyncio's own event loop."""
 
     def __init__(self, *packages: str) -> None:
         root = Path(tierlog.__file__).parent

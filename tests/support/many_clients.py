@@ -1,4 +1,6 @@
-"""Many connections of one thread, each with so many requests under way: who is answered how often."""
+"""Many client connections in one thread, each with a fixed number of requests in flight; counts the
+responses.
+"""
 
 import select
 import socket
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 
 
 class ManyClients:
-    """Connection n keeps `depths[n]` times `frames[n]` under way (once, if not said otherwise)."""
+    """Connection n keeps `depths[n]` copies of `frames[n]` in flight (by default one)."""
 
     def __init__(
         self, address: tuple[str, int], frames: Sequence[bytes], depths: Sequence[int] | None = None
@@ -16,14 +18,14 @@ class ManyClients:
         self._frames = frames
         self._depths = depths or [1] * len(frames)
         self._sockets = [socket.create_connection(address, timeout=30) for _ in frames]
-        self._rest = [b""] * len(frames)  # the begun answer
+        self._rest = [b""] * len(frames)  # of each connection: the incomplete response
         self._numbers = {each.fileno(): number for number, each in enumerate(self._sockets)}
         self._poll = select.epoll()
         for descriptor in self._numbers:
             self._poll.register(descriptor, select.EPOLLIN)
 
     def run(self, answers: int) -> None:
-        """Until there were so many answers in all."""
+        """Run until this many responses have come in all."""
         for number, depth in enumerate(self._depths):
             self._send(number, depth)
         while sum(self.answers) < answers:

@@ -145,7 +145,7 @@ class Quorum:
         return member
 
     async def observe(self, node_id: int, *voters: int) -> "RunningObserver":
-        """Start an observer that knows these voters only."""
+        """Start an observer that knows only these voters."""
         observing = RunningObserver(self, node_id, voters)
         self.observers.append(observing)
         await observing.observer.start()

@@ -1,6 +1,6 @@
-"""Two controllers of one partition, without files and network: who leads, who is in sync, who may lead.
+"""Two controllers of one partition, without files and network: its leader, ISR and eligible leader replicas.
 
-One is the rules of KIP-497, KIP-903 and KIP-966, as short as they can be said; the other is the real one.
+One is a minimal model of the rules in KIP-497, KIP-903 and KIP-966; the other is the real one.
 """
 
 import random
@@ -22,7 +22,7 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class View:
-    """What the image says of the partition, and of brokers that may be in sync."""
+    """The image's state of the partition, and the brokers that may be in sync."""
 
     leader: int
     leader_epoch: int
@@ -47,14 +47,14 @@ class ModelController:
 
     @property
     def members(self) -> set[int]:
-        """Who must have all that is committed."""
+        """The brokers that must have every committed record."""
         return {*self.view.in_sync, *self.view.eligible}
 
     def copied(self) -> "ModelController":
         return deepcopy(self)
 
     def register(self, broker: int, *, may_have_lost: bool) -> int:
-        """A process has started, and is unfenced at once. Returns its epoch."""
+        """A broker process starts and is unfenced at once. Returns its broker epoch."""
         self.last_epoch += 1
         self.epochs[broker] = self.last_epoch
         self.fenced.discard(broker)
@@ -88,13 +88,15 @@ class ModelController:
         return ErrorCode.NONE
 
     def elect_anyone(self, choice: int) -> None:
-        """Moves the leadership to some live member of the in-sync set (a preferred election, a drain)."""
+        """Move the leadership to a live member of the ISR, as a preferred election or a drain does."""
         candidates = [broker for broker in self.view.in_sync if broker not in self.fenced]
         if candidates:
             self._lead(candidates[choice % len(candidates)])
 
     def _change(self, in_sync: Iterable[int], lost: int = NOBODY) -> None:
-        """Who leaves a set that is too small then stays eligible: without it nothing more is committed."""
+        """A replica that leaves an ISR below the minimum stays eligible, since nothing is committed without
+        it.
+        """
         now = {*in_sync}
         eligible = self.members - now - {lost} if len(now) < self.min_in_sync else set()
         self.view = replace(
@@ -131,7 +133,7 @@ class ModelController:
 
 
 class RealController:
-    """`decide` and `evolve` as the cluster runs them, over one topic `t` with one partition."""
+    """The real `decide` and `evolve`, with one topic `t` of one partition."""
 
     def __init__(self, replicas: tuple[int, ...], min_in_sync: int) -> None:
         self.image = ClusterImage(cluster_id="c")
@@ -158,11 +160,11 @@ class RealController:
 
     @property
     def members(self) -> set[int]:
-        """Who must have all that is committed."""
+        """The brokers that must have every committed record."""
         return {*self.view.in_sync, *self.view.eligible}
 
     def copied(self) -> "RealController":
-        return copy(self)  # of what is in it only the image counts, and that does not change
+        return copy(self)  # only its image matters, which is immutable
 
     def register(self, broker: int, *, may_have_lost: bool) -> int:
         self._processes += 1
@@ -195,7 +197,7 @@ class RealController:
         return reply.error or reply.partitions[0].error
 
     def elect_anyone(self, choice: int) -> None:
-        """To the preferred replica, or away from the leader of now, which comes back at once."""
+        """Elect the preferred replica, or another while the current leader is fenced for a moment."""
         leader = self.view.leader
         if choice and leader != NOBODY:
             self.fence(leader)

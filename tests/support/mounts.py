@@ -1,4 +1,4 @@
-"""Small and broken file systems, by mounting: where that is not allowed, a test says so and is left out."""
+"""Mounts small and broken file systems. A test that may not mount is skipped and says so."""
 
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def _unmount(path: Path) -> None:
 
 @contextmanager
 def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
-    """A file system of that size."""
+    """A file system of this size."""
     path.mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path))
     try:
@@ -31,7 +31,9 @@ def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[None]:
-    """From now on nothing below the path can be opened for writing (EROFS): what a damaged disk comes to."""
+    """Remount the path read-only, as the kernel does with a damaged disk: opening for writing fails with
+    EROFS.
+    """
     _mount("--bind", str(path), str(path))
     try:
         _mount("-o", "remount,bind,ro", str(path))

@@ -1,4 +1,6 @@
-"""A node on three log directories between which its one partition moves, and a disk that can be held up."""
+"""A node with three log directories and one partition that moves between them, on a disk that can stall or
+fail.
+"""
 
 import asyncio
 import random
@@ -47,8 +49,8 @@ def image_of(number: int = 1, **configs: str) -> ClusterImage:
 
 
 class Disk(OsFiles):
-    """While `gate` is closed, whoever writes into a copy waits; `broken` directories fail, `lacks` files are
-    not there once and `gone` ones never, and `stuck` directories are not renamed, for want of room.
+    """Writes to a future replica wait while `gate` is closed. `broken` directories fail; files in `lacks` are
+    missing once, those in `gone` always; renaming a `stuck` directory fails for lack of space.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class Disk(OsFiles):
         self.gone: set[Path] = set()
         self.stuck: set[Path] = set()
         self.closes_if: Callable[[], bool] = lambda: False
-        """Asked when a copy is written, whether the gate is to be closed."""
+        """Called at each write to a future replica: whether to close the gate."""
         self._paths: dict[int, Path] = {}
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
@@ -91,7 +93,7 @@ class Disk(OsFiles):
 
 
 class Node:
-    """One life of a node on the directories `a`, `b` and `c`. Leaving without `stop` is a SIGKILL."""
+    """One process of a node on the directories `a`, `b` and `c`. Leaving without `stop` acts as a SIGKILL."""
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class Node:
     async def start(
         self, image: ClusterImage, place: str = "a", report_empty: ReportEmpty | None = None
     ) -> "Node":
-        """The partition is made in `place` if it is new."""
+        """A new partition is created in `place`."""
         self.directories.claim(1, "c")
         self.image = image
         self.moves.move(NAME, str(self.path / place))
@@ -151,7 +153,7 @@ class Node:
         self.directories.release()
 
     async def kill(self) -> None:
-        self.moves._stopping = True  # its threads end, and change nothing
+        self.moves._stopping = True  # its threads end without further changes
         for move in self.moves._moves.values():
             move.stop.set()
         await self.tasks.close()
@@ -165,14 +167,14 @@ class Node:
         return self.moves.move(NAME, str(self.path / place))
 
     async def moved(self) -> None:
-        """No move is under way or leaves anything behind."""
+        """No move is in progress or has left files behind."""
         while tasks := [move.task for move in self.moves._moves.values() if move.task is not None]:
             await asyncio.wait(tasks)
         await self.idle()
         assert self.failures == []
 
     async def idle(self) -> None:
-        """Nothing is being removed either."""
+        """No removal is in progress either."""
         await until(lambda: len(self.tasks) == 0)
 
     async def copying(self) -> None:
@@ -185,7 +187,7 @@ class Node:
         return found
 
     def append(self, number: int, *, producer: tuple[int, int, int] | None = None) -> int:
-        """Base offset; `producer`: id, epoch and first sequence."""
+        """Returns the base offset. `producer`: id, epoch and first sequence."""
         now_ms = SystemClock().now_ms()
         identity = {}
         if producer is not None:
@@ -200,7 +202,7 @@ class Node:
             self.append(number)
 
     def values(self) -> list[int]:
-        """What a reader of all of it gets."""
+        """The values of all records, as a consumer reads them."""
         log = self.replica.log
         log.check()
         return [

@@ -1,7 +1,7 @@
-"""Hostile requests made from recorded ones: the same number and seed give the same bytes.
+"""Hostile requests derived from recorded ones. The same number and seed give the same bytes.
 
-A case is a stream of one or two frames. Some kinds of damage work on the bytes, some on the decoded message
-(so that it stays decodable and reaches the handlers), one on record batches, whose CRC is made good again.
+A case is a stream of one or two frames. Some mutations change bytes; others change the decoded message, so
+that it stays decodable and reaches the handlers; one changes record batches and recomputes their CRC.
 """
 
 import random
@@ -27,15 +27,15 @@ from tierlog.records.codecs import Codec, compress
 from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
 
 PARTITIONS_MAX = 8
-"""Thousands of partitions in one request are legal, and would fill the time with making files."""
+"""Thousands of partitions in one request are legal, but creating their files would take most of the time."""
 
 FRAME_BYTES_MAX = 60_000
 BOMBS = 0.03
-"""Of the batches that are damaged: the share that claims megabytes."""
+"""The share of damaged batches that claim megabytes."""
 
 BOMB_SECTION = 40_000
 BOMB_BYTES = {Codec.GZIP: 32 << 20, Codec.SNAPPY: 3 << 18, Codec.LZ4: 9 << 20, Codec.ZSTD: 64 << 20}
-"""What fits into a frame of this size."""
+"""Elements that fit into a frame of this size."""
 
 TIMESTAMPS = (-(2**63), -1, 0, 1, 1_700_000_000_000, 2**41, 2**63 - 1)
 ATTRIBUTES = (0, 0x08, 0x40, 0x48, 0x80, 0x4000, 0x8000, 0xFFC8)
@@ -46,9 +46,9 @@ HOSTILE = [
     b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f",
     b"\x80\x80\x80\x80\x80\x01", b"\x80\x80\x04", b"\xff\x01",
 ]  # fmt: skip
-"""Lengths, counts and varints that are too large, negative, null, over-long, or plausible and wrong."""
+"""Lengths, counts and varints that are too large, negative, null, overlong, or plausible but wrong."""
 LONGEST = "x" * 32_767
-"""What an int16 length can say. Compact strings can be longer, which Kafka refuses."""
+"""The largest int16 length. Compact strings can be longer, but Kafka rejects them."""
 
 STRINGS = [
     "", "..", "../x", "/", "\x00", "a" * 249, "b" * 250, "ü" * 200, "\U0001f600", "x" * 20_000, LONGEST,
@@ -67,7 +67,7 @@ class StringField(NamedTuple):
 
 
 def long_strings(traffic: Traffic) -> Iterator[bytes]:
-    """Requests of every API in every version, with the longest string, or a longer one, in each field."""
+    """Requests of every API in every version, with the longest legal string or a longer one in each field."""
     for each in {request.kind: request for request in _every_request(traffic)}.values():
         yield from _with_client(each, LONGEST)
     for found in string_fields(traffic):
@@ -81,7 +81,7 @@ def long_strings(traffic: Traffic) -> Iterator[bytes]:
 
 
 def string_fields(traffic: Traffic) -> list[StringField]:
-    """Each once for an API and version: in what a client sent, if it is there."""
+    """Each field once per API and version, in a recorded request where there is one."""
     found: dict[tuple[Any, ...], StringField] = {}
     for request in _every_request(traffic):
         for slot in _strings(_decoded(request)[0], request.kind[1]):
@@ -97,7 +97,9 @@ STAND_IN = "a-string-that-occurs-once"
 
 
 def _with_string(frame: bytes, text: str, flexible: bool) -> bytes:
-    """The frame with another string instead of the stand-in: no writer writes one that is too long."""
+    """The frame with the string in place of the placeholder, because the encoder rejects one that is too
+    long.
+    """
 
     def written(string: str) -> bytes:
         length = uvarint(len(string) + 1) if flexible else struct.pack(">h", len(string))
@@ -119,7 +121,7 @@ class Mutator:
         ]  # fmt: skip
 
     def case(self, number: int) -> bytes:
-        """The bytes to send, size prefixes included."""
+        """The bytes to send, including size prefixes."""
         rng = random.Random(f"{self._seed}:{number}")
         kinds = rng.choices(
             [kind for _, kind in self._kinds],
@@ -186,7 +188,7 @@ class Mutator:
         return frame if len(frame) <= FRAME_BYTES_MAX else self._bits(rng)
 
     def _huge(self, rng: random.Random) -> bytes:
-        """Small elements, as many as fit a frame: what a decoder makes of each is much larger."""
+        """As many small elements as fit into a frame: each takes far more memory once decoded."""
         base = rng.choice(self._requests)
         message, header = _decoded(base)
         lists = [slot for slot in _slots(message, header.api_version) if slot[1].array]
@@ -198,7 +200,7 @@ class Mutator:
         return self._encoded(rng, base, message)
 
     def _batches(self, rng: random.Random) -> bytes:
-        """A produced batch with other bytes under a good CRC, or two of them, or a part of one."""
+        """A produced batch with changed bytes and a valid CRC, or two of them, or a part of one."""
         base = rng.choice(self._produced)
         message, _ = _decoded(base)
         assert isinstance(message, ProduceRequest)
@@ -293,7 +295,9 @@ def _in_other_versions(requests: list[Recorded]) -> Iterator[Recorded]:
 
 
 def _every_request(traffic: Traffic) -> Iterator[Recorded]:
-    """What clients sent, the same in other versions, and of each version of each API one with all fields."""
+    """The recorded requests, the same in other versions, and for each version of each API one with all
+    fields.
+    """
     yield from traffic.requests
     yield from _in_other_versions(traffic.requests)
     for api in APIS.values():
@@ -304,7 +308,7 @@ def _every_request(traffic: Traffic) -> Iterator[Recorded]:
 
 
 def _filled(kind: type[Any]) -> Any:
-    """One element in each array, and all else as by default."""
+    """One element in each array, and defaults elsewhere."""
     message = kind()
     for field in kind.FIELDS:
         if field.nested is not None:
@@ -369,7 +373,7 @@ def _damaged_batch(rng: random.Random, batch: bytes) -> bytes:
         case 5:
             damaged[rng.randrange(len(damaged))] ^= 0xFF
             return bytes(damaged)  # under a bad CRC, or with a wrong length
-        case 6:  # timestamps and attributes that the records belie
+        case 6:  # timestamps and attributes that contradict the records
             struct.pack_into(">qq", damaged, 27, rng.choice(TIMESTAMPS), rng.choice(TIMESTAMPS))
             struct.pack_into(">H", damaged, 21, rng.choice((0, damaged[22] & 7)) | rng.choice(ATTRIBUTES))
     struct.pack_into(">i", damaged, 8, len(damaged) - 12)
@@ -379,7 +383,7 @@ def _damaged_batch(rng: random.Random, batch: bytes) -> bytes:
 
 @cache
 def _bomb(codec: Codec, shape: int) -> bytes:
-    """A batch that claims far more than it has: a record, records of no bytes, or many empty blocks."""
+    """A batch that claims far more than it holds: one record, empty records, or many empty blocks."""
     header = read_header(encode_batch([NewRecord(0, b"k", b"v")]))
     if shape == 0:
         return bytes(encode_batch([NewRecord(0, b"k", bytes(BOMB_BYTES[codec]))], codec=codec))
@@ -395,7 +399,7 @@ def _bomb(codec: Codec, shape: int) -> bytes:
 
 
 def _tame(stream: bytes) -> bytes:
-    """The same, or with fewer partitions where it would create many."""
+    """The stream, with fewer partitions if it would create many."""
     key = struct.unpack_from(">h", stream, 4)[0] if len(stream) >= 6 else -1
     api = APIS.get(key)
     if api is None or api.request not in (CreateTopicsRequest, CreatePartitionsRequest):

@@ -1,9 +1,9 @@
-"""Drives hostile streams into the net layer of a whole broker in this process, many in each turn of the loop.
+"""Drives hostile streams into the network layer of a complete broker in this process, many per turn of the
+loop.
 
-Each stream goes through a socket pair to a real pump, the real dispatcher and handlers, replicas on disk and
-the metadata quorum. Clients of this side check what comes back; a bystander on the broker's own listener
-produces and reads all the while. Nothing here depends on how long anything takes: bounds are counts of calls
-and bytes.
+Each stream goes through a socket pair to a real connection, the real dispatcher and handlers, replicas on
+disk and the metadata quorum. The clients check each response, while an ordinary client on the broker's own
+listener produces and fetches. Nothing here depends on time: bounds are counts of calls and bytes.
 """
 
 import asyncio
@@ -42,13 +42,14 @@ from tierlog.protocol.primitives import MalformedFrame
 
 IN_ROUND = 64
 TURNS = 6
-"""Of the loop, after which a request that is not answered counts as waiting (for bytes, for a group, …)."""
+"""Turns of the loop after which a request without a response counts as waiting (for bytes, for a group, …).
+"""
 
 WAITING_MAX = 192
 REUSED_MAX = 32
 CALLS_EVERY = 122
 MEMORY_EVERY = 5
-"""Of so many cases one runs alone, and its work or its memory is measured."""
+"""One of this many cases runs alone, and its work or memory is measured."""
 
 CALLS_MAX = 20_000
 CALLS_PER_BYTE = 40
@@ -58,11 +59,11 @@ MEMORY_PER_BYTE = 100
 
 FETCH_BYTES = 1 << 20
 MESSAGE_BYTES = 100 << 20
-"""Far more than a frame here has: what a batch claims must not count by it."""
+"""Far more than a frame here holds, so that a batch's claims cannot pass unnoticed."""
 
 RESPONSE_BYTES_MAX = 2 * FETCH_BYTES
 UPKEEP_EVERY = 32
-"""Rounds: then topics that cases deleted are made again, and those that they made are deleted."""
+"""Rounds after which topics deleted by cases are created again, and topics created by cases are deleted."""
 
 BYSTANDER = "the-bystander"
 
@@ -75,12 +76,12 @@ REPORTS = (
 
 
 class Unsound(AssertionError):
-    """An invariant does not hold."""
+    """An invariant is violated."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A frame of a stream that a response may answer."""
+    """A frame of a stream to which a response may come."""
 
     correlation_id: int
     api: int
@@ -107,7 +108,7 @@ class Client:
             self.open = False
 
     def collect(self) -> None:
-        """Takes what has come, and checks each response."""
+        """Receive what has arrived and check each response."""
         while self.open:
             try:
                 data = self.socket.recv(1 << 18)
@@ -152,7 +153,7 @@ class Client:
 
 
 class Arena(Listener):
-    """The far ends: pumps over socket pairs, owned as a listener owns those that it accepted."""
+    """The broker's ends of the socket pairs: connections, owned as a listener owns those that it accepted."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__({}, broker.tasks, error_reply, _unused)
@@ -175,16 +176,16 @@ class Arena(Listener):
 
 
 def _unused(what: str, failure: BaseException) -> None:
-    """Reports go where the broker's own dispatcher sends them: into its log."""
+    """Not called: the broker's own dispatcher reports to its log."""
 
 
 class NetFuzz:
-    """`run` drives cases; `current` says which are under way when anything goes wrong."""
+    """`run` drives cases; after a failure `current` names those that were in progress."""
 
     def __init__(
         self, traffic: Traffic, seed: int, directory: Path, case: Callable[[int], bytes] | None = None
     ) -> None:
-        """`case`: the stream of a number; by default mutated traffic. Under `traced` memory is measured."""
+        """`case` gives the stream of a number; by default mutated traffic. Under `traced` memory is measured."""
         self._case = case or Mutator(traffic, seed).case
         self._sampled_every = MEMORY_EVERY if tracemalloc.is_tracing() else CALLS_EVERY
         self._traffic = traffic
@@ -225,7 +226,7 @@ class NetFuzz:
     # -- cases --
 
     async def run(self, first: int, count: int, *, probe: Any, probe_every: int) -> None:
-        """Raises Unsound; `current` is then the range of the cases to look at."""
+        """Raises Unsound; `current` is then the range of cases in question."""
         begin, rounds = first, 0
         while begin < first + count:
             self.current = range(begin, min(begin + IN_ROUND, first + count))
@@ -288,10 +289,10 @@ class NetFuzz:
     async def _measured(
         self, client: Client, number: int, stream: bytes, others: list[Client]
     ) -> list[Client]:
-        """One case alone: how many calls it costs, or how many bytes are allocated for it at most.
+        """Run one case alone; return its number of calls or its peak of allocated bytes.
 
-        An answer that a thread prepared for an earlier case may come in between and count too. So what is too
-        much is measured again if any of the others has got one meanwhile.
+        A response that a thread prepared for an earlier case may arrive in between and count too. Therefore a
+        value above the bound is measured again if another client has received a response.
         """
         traced = tracemalloc.is_tracing()
         if traced:
@@ -301,7 +302,7 @@ class NetFuzz:
         clients = [client]
         while True:
             for _ in range(TURNS):
-                await asyncio.sleep(0)  # what came before it is no part of it
+                await asyncio.sleep(0)  # earlier work does not count
             for other in others:
                 other.collect()
             cost = await measure(clients[-1], number, stream)
@@ -316,10 +317,10 @@ class NetFuzz:
             self.most_calls = max(self.most_calls, cost)
         return clients
 
-    # -- what is around them --
+    # -- surroundings --
 
     async def _keep_topics(self) -> None:
-        """The topics of the recording exist, and not many others."""
+        """Keep the topics of the recording, and few others."""
         metadata = self.broker.metadata
         kept = {*self._traffic.topics, BYSTANDER}
         others = [topic for topic in metadata.image.topics.values() if topic.name not in kept]
@@ -339,7 +340,7 @@ class NetFuzz:
         ]
 
     def held(self) -> dict[str, int]:
-        """What cases may hold for a while, and must give back."""
+        """Resources that cases may hold for a while and must release."""
         return {
             "pumps": len(self.arena.pumps),
             "bytes of requests": self.arena.buffers.budget.used + self.arena.buffers.budget.held,
@@ -349,7 +350,7 @@ class NetFuzz:
         }
 
     async def settled(self, before: dict[str, int]) -> None:
-        """Returns once all is given back; a leak is a time-out, with the difference as its last words."""
+        """Wait until all resources are released. A leak ends in a timeout whose message is the difference."""
         while (now := self.held()) != before:
             self.left = now
             await asyncio.sleep(0.01)
@@ -362,7 +363,7 @@ class NetFuzz:
         )
 
     async def _settle(self) -> None:
-        """All clients go."""
+        """Close all clients."""
         for client in [*self._waiting, *self._reusable]:
             client.collect()
             client.close()
@@ -372,7 +373,7 @@ class NetFuzz:
 
 
 def _have_heard(clients: list[Client]) -> bool:
-    """Whether any of them has got something, or its end."""
+    """Whether any of them has received bytes or the end of its connection."""
     poll = select.poll()
     for client in clients:
         if client.open:
@@ -398,7 +399,7 @@ async def _calls_of(client: Client, number: int, stream: bytes) -> int:
 
 
 async def _memory_of(client: Client, number: int, stream: bytes) -> int:
-    """At most, in bytes."""
+    """The peak, in bytes."""
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     client.send(number, stream)
@@ -425,7 +426,7 @@ def traced() -> Iterator[None]:
 
 
 def _compile_all() -> None:
-    """The codecs are compiled when they are first used, which is not the work of a case."""
+    """Compile all codecs. They compile at first use, which is not to be charged to a case."""
     for api in APIS.values():
         if api.name in SERVED:
             for version in range(api.least, api.most + 1):
@@ -448,7 +449,7 @@ def _asked(stream: bytes) -> Iterator[Asked]:
         if header.body_at >= 0:
             yield Asked(header.correlation_id, header.api_key, header.api_version)
         elif header.api_key in APIS:
-            yield Asked(header.correlation_id, header.api_key, 0)  # ApiVersions answers in its oldest form
+            yield Asked(header.correlation_id, header.api_key, 0)  # ApiVersions responds in version 0
         at += size
 
 

@@ -1,5 +1,5 @@
-"""Real files that remember what was synced: after a chosen operation nothing is carried out any more, and
-then the directory is put into a state that a crash could have left.
+"""Real files that track what was synced. After a chosen operation all others have no effect, and the
+directory can be put into a state that a crash could have left.
 """
 
 import itertools
@@ -10,18 +10,18 @@ from tierlog.base.files import OsFiles, Space
 from tierlog.base.open_files import OpenFiles
 
 KEPT, LOST, TORN, ZEROED = "kept", "lost", "torn", "zeroed"
-"""What becomes of bytes and names that were not synced: all there, none, or names there and bytes in part,
-the rest cut off or zeros.
+"""What a crash leaves of unsynced bytes and names: all, none, or all names and a part of the bytes, with the
+rest cut off or zeroed.
 """
 
 
 class Killed(BaseException):
-    """Not an Exception: nothing may catch it and tidy up."""
+    """Not an Exception, so that no code catches it and cleans up."""
 
 
 class PowerLoss(OsFiles):
-    """`left` changing operations in the directory are carried out; none after them. There is always room on
-    the disk to be reserved.
+    """The first `left` changing operations in the directory take effect; later ones do not. Space can always
+    be reserved.
     """
 
     def __init__(self, directory: Path, left: int, open_files: OpenFiles | None = None) -> None:
@@ -32,7 +32,7 @@ class PowerLoss(OsFiles):
         self._names: dict[str, int] = {}  # name -> file, as the process sees it
         self._durable_names: dict[str, int] = {}
         self._durable: dict[int, bytes] = {}
-        self._reserved: set[int] = set()  # files with room ahead that nobody has given back
+        self._reserved: set[int] = set()  # files with reserved space that was not released
         for path in directory.iterdir():
             self._names[path.name] = file = next(self._ids)
             self._durable[file] = path.read_bytes()
@@ -67,7 +67,7 @@ class PowerLoss(OsFiles):
         self._reserved.add(self._file(fd))
 
     def reserved(self) -> set[str]:
-        """Names of the logs that hold room ahead; what is deleted takes its own with it."""
+        """Names of the logs with reserved space; a deleted file releases its own."""
         return {
             name for name, file in self._names.items() if file in self._reserved and name.endswith(".log")
         }
@@ -94,7 +94,7 @@ class PowerLoss(OsFiles):
             self._durable[file] = self.read_at(fd, size, 0)
 
     def _file(self, fd: int) -> int:
-        """-1 if it was unlinked meanwhile."""
+        """-1 if the file was unlinked since."""
         return self._names.get(Path(f"/proc/self/fd/{fd}").readlink().name, -1)
 
     def sync_directory(self, path):  # type: ignore[no-untyped-def]
@@ -105,8 +105,8 @@ class PowerLoss(OsFiles):
         self._durable_names = dict(self._names)
 
     def crash(self, what: str, rng: random.Random | None = None) -> None:
-        """Puts the directory into the state after the power went; all logs over it must be dropped first.
-        How much is there of what was not synced is drawn for each file; without `rng` it is the half.
+        """Put the directory into the state after a power loss. All logs that use it must be dropped first.
+        How many unsynced bytes remain is drawn for each file; without `rng` it is half of them.
         """
         if what == KEPT:
             return

@@ -1,6 +1,6 @@
-"""Real directories that remember what was synced: after a chosen operation nothing is carried out any more,
-and then they can be put into the state that is sure to outlive a loss of power: no byte and no name that was
-not synced. As `power_loss`, over several directories with directories in them, which may be renamed.
+"""Real directories that track what was synced. After a chosen operation all others have no effect, and the
+tree can be put into the only state that is sure to survive a power loss: no unsynced byte and no unsynced
+name. Like `power_loss`, but for several nested directories, which may be renamed.
 """
 
 import os
@@ -18,8 +18,8 @@ Entries = dict[str, int]
 
 
 class PowerLossTree(OsFiles):
-    """What lies in `roots` now is durable. `left` changing operations are carried out below them, none after
-    them; all of them before it is set.
+    """The current content of `roots` is durable. Below them the first `left` changing operations take effect
+    and later ones do not; until `left` is set, all do.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -28,7 +28,7 @@ class PowerLossTree(OsFiles):
         self.left: int | None = None
         self.spent = 0
         self._lock = threading.Lock()
-        self._held: list[int] = []  # descriptors, so that no inode is another file's
+        self._held: list[int] = []  # open descriptors, so that no inode is reused
         self._content: dict[int, bytes] = {}
         self._names: dict[int, Entries] = {}
         for root in roots:
@@ -107,7 +107,7 @@ class PowerLossTree(OsFiles):
         self._note_names(path)
 
     def lose_power(self) -> None:
-        """All that uses the directories must be gone."""
+        """All users of the directories must be gone."""
         for root in self.roots:
             at = root.stat().st_ino
             copy = root.with_name(root.name + ".after")
@@ -120,5 +120,5 @@ class PowerLossTree(OsFiles):
         for name, found in self._names.get(inode, {}).items():
             if found in self._content:
                 (path / name).write_bytes(self._content[found])
-            elif found in self._names:  # not so the lock, which is nobody's data
+            elif found in self._names:  # except the lock, which is not data
                 self._restore(found, path / name)

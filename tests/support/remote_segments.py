@@ -1,4 +1,4 @@
-"""Entries of remote histories, for tests that are about a few of their fields."""
+"""Remote log segments for tests that need only a few of their fields."""
 
 import uuid
 from typing import Any
@@ -9,8 +9,8 @@ from tierlog.metadata.records import RemoteSegment
 
 
 def remote_segment(base_offset: int, last_offset: int, **changes: Any) -> RemoteSegment:
-    """Without transactions, of epoch 0, a record at each offset, whose timestamp is that offset too; its id
-    is one more than its base.
+    """A segment of epoch 0 without transactions, with a record at each offset whose timestamp is its offset.
+    The segment id is the base offset plus one.
     """
     entry = RemoteSegment(
         uuid=uuid.UUID(int=base_offset + 1),

@@ -1,8 +1,7 @@
-"""A replica under the hands of its state machine: how it is opened, appended to, stopped and crashed, and all
-that must hold of it at any moment, next to the model of what it should hold.
+"""Opens, appends to, stops and crashes a replica, and checks its invariants against a model (`log_model`).
 
-The rules are in tests/property/test_replica_model.py. Files are real ones, few of which stay open, and a
-crash keeps, loses or tears what was not synced.
+The rules of the state machine are in tests/property/test_replica_model.py. The files are real, few of them
+stay open, and a crash keeps, loses or tears unsynced data.
 """
 
 import os
@@ -41,7 +40,7 @@ UNLIMITED = 1 << 60
 
 
 class ReplicaDriver(RuleBasedStateMachine):
-    """The state of one life; a subclass has the rules."""
+    """The state of one run; a subclass has the rules."""
 
     def begin_life(self, config: TopicConfig, load_factor: float, open_files_most: int) -> None:
         self._home = tempfile.TemporaryDirectory()
@@ -55,18 +54,20 @@ class ReplicaDriver(RuleBasedStateMachine):
         self.checkpoint: tuple[int, int, int | None] = (0, 0, None)  # recovery point, log start, cleaned to
         self.cut_unsynced = False
         self.idle_since_ms: dict[int, int | None] = {}
-        """Producer -> when log maintenance first looked after its last batch, or after a start."""
+        """Producer -> first run of log maintenance after its last batch, or after a start."""
         self.highest_start = 0
-        """After a crash the log may begin below it again; no epoch is known of what lies there."""
+        """After a crash the log may start below this offset again; the leader epochs of those records are
+        unknown.
+        """
         self.forgotten: dict[int, int] = {}  # producer -> log end when it was
         self.sequences: dict[int, tuple[int, int]] = {}  # producer -> epoch and next sequence
         self.answers: list[tuple[FileSlice, bytes]] = []
-        """Read and not sent yet: they keep their files open, and their bytes."""
+        """Read but not sent yet: their files must stay open and their bytes unchanged."""
         self.start_process()
         self.open(clean=True)
 
     def start_process(self) -> None:
-        """Nothing is open yet."""
+        """Start a process that has opened nothing yet."""
         self.files = PowerLoss(self.directory, UNLIMITED, OpenFiles(self.open_files_most))
 
     def open(self, *, clean: bool) -> None:
@@ -97,7 +98,7 @@ class ReplicaDriver(RuleBasedStateMachine):
             self.replica.close(clean=False)
             self._home.cleanup()
 
-    # -- what rules are made of --
+    # -- building blocks of rules --
 
     def send(
         self,
@@ -110,7 +111,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         transactional: bool = False,
         ends: str | None = None,
     ) -> AppendResult:
-        """The model takes it first: a crash may leave it written or not."""
+        """Append to the model first, since a crash may leave the batch written or not."""
         base = self.model.end
         data = encode_batch(
             new,
@@ -136,7 +137,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         return result
 
     def copy(self, new: list[NewRecord], leader_epoch: int) -> None:
-        """A batch of another leader, in whose epoch it was written, as a follower appends it."""
+        """Append a batch as a follower does; it carries the epoch of the leader that wrote it."""
         base, data = self.model.end, bytearray(encode_batch(new))
         assign(data, 0, base, leader_epoch)
         self.model.append(Batch(_as_stored(new, base), leader_epoch, self.now))
@@ -160,7 +161,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         self.checkpoint = (log.recovery_point, log.log_start_offset, log.cleaned_to)
 
     def after_retention(self) -> int:
-        """Where the log begins after it, from the model's records."""
+        """The log start offset after retention, from the model's records."""
         config, segments = self.config, self.replica.segments
         total = sum(segment.size_bytes for segment in segments)
         base = segments[0].base_offset
@@ -168,7 +169,7 @@ class ReplicaDriver(RuleBasedStateMachine):
             inside = range(segment.base_offset, segment.end_offset)
             stored = [r.timestamp for b in self.model.batches for r in b.records if r.offset in inside]
             if self.model.cleaned > segment.base_offset:
-                # compaction may have taken the newest record, or all of them
+                # compaction may have removed the newest record, or all of them
                 stored = [segment.max_timestamp] if segment.max_timestamp >= 0 else []
             deletes = "delete" in config.cleanup_policy
             newest = max(stored, default=segment.last_modified_ms)
@@ -187,7 +188,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         return base
 
     def forget_sequences(self) -> None:
-        """Producers go on after the last batch that is there."""
+        """Producers continue after the last batch that remains."""
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
             batches = self.model.data_of(producer)
             if batches:
@@ -201,7 +202,7 @@ class ReplicaDriver(RuleBasedStateMachine):
             self.files.unlink(path)
 
     def come_back(self, what: str, seed: int, *, floor: int) -> None:
-        """What was durable is there, what was not may be; the log is a beginning of what it was."""
+        """Check that all durable data survived and that the log is a prefix of what was written."""
         if what == LOST and self.cut_unsynced:
             what = TORN
         self.answers.clear()
@@ -212,17 +213,17 @@ class ReplicaDriver(RuleBasedStateMachine):
         before, start = self.model.end, self.model.start
         self.epoch += 1
         self.open(clean=False)
-        assert not self.files.reserved(), "room is still reserved after a start that had to check the log"
+        assert not self.files.reserved(), "space is still reserved after a start that had to check the log"
         end = self.replica.log_end_offset
-        assert floor <= end <= before, "what was synced is lost, or what was never written is there"
-        self.model.cut(end)
-        assert self.model.end == end, "half a batch is there"
+        assert floor <= end <= before, "synced data is lost, or the log holds data that was never written"
+        self.model.truncate(end)
+        assert self.model.end == end, "a partial batch remains"
         again = self.replica.log_start_offset
         assert min(self.checkpoint[1], end) <= again <= min(start, end), (self.checkpoint, again, start, end)
         self.model.start = self.replica.log_start_offset
         self.forget_sequences()
 
-    # -- what must hold --
+    # -- invariants --
 
     def check(self) -> None:
         replica, model = self.replica, self.model
@@ -233,7 +234,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         assert (replica.log_start_offset, replica.log_end_offset) == (model.start, model.end)
         assert replica.high_watermark == model.end
         unstable = model.first_unstable()
-        if unstable is None or unstable >= self.highest_start:  # retention takes open transactions, too
+        if unstable is None or unstable >= self.highest_start:  # retention removes open transactions, too
             assert replica.last_stable_offset == (model.end if unstable is None else unstable)
         stored = self.stored()
         model.check_stored(stored, self.now)
@@ -243,7 +244,9 @@ class ReplicaDriver(RuleBasedStateMachine):
             assert offset < self.highest_start or replica.epoch_of(offset) == epoch
 
     def check_files(self) -> None:
-        """Few are open, the active one alone has room ahead, and what was read stays what it was."""
+        """Few files are open, only the active segment has reserved space, and bytes that were read do not
+        change.
+        """
         self.files.open_files.trim()  # reading over many segments at once holds them all for a moment
         held = {id(part.file) for part, _ in self.answers}
         opened = [target for target in _descriptors() if target.is_relative_to(self.directory)]
@@ -251,10 +254,10 @@ class ReplicaDriver(RuleBasedStateMachine):
         active = self.replica.log.active.path().name
         assert self.files.reserved() <= {active}
         for part, expected in self.answers:
-            assert part.read() == expected, "an answer that is being sent has changed"
+            assert part.read() == expected, "a response that is being sent has changed"
 
     def check_active_indexes(self) -> None:
-        """No look-up may go wrong by them; those of rolled segments are looked at when all has stopped."""
+        """The active segment's indexes are correct; those of rolled segments are checked after a stop."""
         active = self.replica.log.active
         checks = (
             OffsetIndexCheck(active.offset_index, active.base_offset),
@@ -269,17 +272,19 @@ class ReplicaDriver(RuleBasedStateMachine):
         assert not wrong, wrong
 
     def check_stopped(self) -> None:
-        """What a clean stop left, by the tool that operators have; and no room is held for nothing."""
-        assert not self.files.reserved(), "room is still reserved after a clean stop"
+        """Verify the files of a clean stop with the operators' tool, and that no space is still reserved."""
+        assert not self.files.reserved(), "space is still reserved after a clean stop"
         for partition in find_partitions(self.directory) if any(self.directory.glob(f"*{LOG}")) else ():
             compacted = "compact" in self.config.cleanup_policy
             problems = Verification(partition, Totals(), records=True, compacted=compacted).problems()
-            # a snapshot that a crash tore, and no start asked for since, still lies there
+            # a snapshot torn by a crash remains until a start needs it
             damage = [each for each in problems if each.damage and each.path.suffix != SNAPSHOT]
             assert not damage, damage
 
-    def check_cut_epochs(self) -> None:
-        """After a cut, before anybody leads again: what a follower asks by, and what it answers."""
+    def check_truncated_epochs(self) -> None:
+        """After a truncation and before the next leader epoch: the epoch in fetches, and the end offset of
+        each epoch.
+        """
         epochs, end = self.replica.log.epochs, self.model.end
         assert all(entry.start_offset < end for entry in epochs.entries), (epochs.entries, end)
         last = self.model.batches[-1] if self.model.batches else None
@@ -289,14 +294,14 @@ class ReplicaDriver(RuleBasedStateMachine):
             assert self.replica.end_offset_for_epoch(epoch).end_offset <= end
 
     def must_be_known(self, producer: int) -> bool:
-        """Heard of lately, and its last batch is still there."""
+        """Whether it has been active recently and its last batch remains."""
         data = self.model.data_of(producer)
         if not data or data[-1].base < self.model.start:
             return False
         return self.now - data[-1].appended_ms < PRODUCERS_MS or self.has_open(producer)
 
     def known_batches(self, producer: int) -> list[Batch]:
-        """Those of its last five of which a retry must be recognised."""
+        """Its last batches whose retry must be recognised, at most five."""
         if not self.must_be_known(producer):
             return []
         since = max(self.model.cleaned, self.model.start, self.forgotten.get(producer, 0))
@@ -313,8 +318,8 @@ class ReplicaDriver(RuleBasedStateMachine):
             assert not self.must_be_known(producer), f"producer {producer} is forgotten"
             return
         by_base = {batch.base: batch for batch in data}
-        if self.must_be_known(producer):  # compaction takes the last batch of one that has expired
-            assert found.batches[-1].first_offset == data[-1].base, "its last batch is another one"
+        if self.must_be_known(producer):  # compaction removes the last batch of an expired producer
+            assert found.batches[-1].first_offset == data[-1].base, "its last batch is wrong"
         missing = {batch.base for batch in self.known_batches(producer)}
         assert missing <= {kept.first_offset for kept in found.batches}, "a retry would not be recognised"
         for kept in found.batches:
@@ -338,7 +343,7 @@ def _as_stored(new: list[NewRecord], base: int) -> tuple[Record, ...]:
 
 
 def _descriptors() -> Iterator[Path]:
-    """What each descriptor of this process refers to."""
+    """The target of each descriptor of this process."""
     for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # that of the listing itself
+        with suppress(FileNotFoundError):  # the listing's own descriptor
             yield Path(os.readlink(f"/proc/self/fd/{name}"))

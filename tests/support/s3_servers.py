@@ -1,4 +1,4 @@
-"""Real S3 servers as processes on free ports of 127.0.0.1, for the tests that need one."""
+"""Real S3 servers as processes on free ports of 127.0.0.1."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "tierlog", "tierlog-secret", "us-east-1
 
 @dataclass
 class S3Server:
-    """A server process; after `kill` it can be started again, on the same address and directory."""
+    """A server process. After `kill` it can be started again with the same address and directory."""
 
     name: str
     address: str  # host:port
@@ -58,12 +58,12 @@ class S3Server:
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
 
     def outside(self) -> minio.Minio:
-        """The bucket seen by another client library than ours."""
+        """The bucket through another client library than the product's."""
         return minio.Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION)
 
 
 def available() -> list[str]:
-    """The servers that this run tests against."""
+    """The servers against which this run tests."""
     names = ["versitygw", "moto"]
     if os.environ.get("TIERLOG_TEST_MINIO") == "1" or _built("minio"):
         names.append("minio")
@@ -118,5 +118,5 @@ def await_answer(process: "subprocess.Popen[bytes]", address: str, log: Path) ->
             socket.create_connection((host, int(port)), timeout=1).close()
             return
         except OSError:
-            time.sleep(0.05)  # another program's start is no event that we could await
+            time.sleep(0.05)  # the start of another program cannot be awaited
     raise RuntimeError(f"the S3 server on {address} did not start:\n{log.read_text(errors='replace')}")

@@ -1,4 +1,4 @@
-"""Metrics of a broker process, as samples by name and labels."""
+"""Scrapes the metrics of a broker process as samples by name and labels."""
 
 import urllib.request
 
@@ -19,7 +19,7 @@ def scraped(broker: TierlogBroker) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 
 def metric(broker: TierlogBroker, name: str, **labels: str) -> float:
-    """0 as long as there is no such sample."""
+    """The value of the sample; 0 if it does not exist."""
     return scraped(broker).get((name, frozenset(labels.items())), 0.0)
 
 

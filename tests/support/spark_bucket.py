@@ -1,4 +1,4 @@
-"""Writes a bucket as tiering does, segment by segment, and remembers every record as Spark should see it."""
+"""Writes a bucket as tiering does, segment by segment, and keeps each record as Spark should return it."""
 
 import random
 import uuid
@@ -59,7 +59,7 @@ class BucketWriter:
     def segment(
         self, topic: str, partition: int, batches: Sequence[bytes], index_bytes: int = 4096
     ) -> RemoteSegment:
-        """Uploads one segment; it counts only once `commit` has named it in the root."""
+        """Upload one segment. It becomes visible when `commit` names it in the manifest's root."""
         log = b"".join(batches)
         headers = list(iter_batches(log))
         base, last = headers[0][1].base_offset, headers[-1][1].last_offset
@@ -99,7 +99,7 @@ class BucketWriter:
     def commit(
         self, topic: str, partition: int, *, log_start: int = 0, paged: int = 0, uncommitted: int = 0
     ) -> None:
-        """Writes the root: the first `paged` entries in a page, the last `uncommitted` ones not at all."""
+        """Write the root: the first `paged` entries go to a page, the last `uncommitted` are left out."""
         place = TopicIdPartition(self.topics[topic], partition)
         entries = tuple(self.entries[place][: len(self.entries[place]) - uncommitted])
         pages = []
@@ -126,7 +126,7 @@ class BucketWriter:
 
 
 def index_of(log: bytes, index_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
-    """Sparse indexes as Kafka makes them: an entry for a batch once index_bytes have passed."""
+    """Sparse indexes as in Kafka: one entry per index_bytes of batches."""
     offsets, times, since = [], [], 0
     newest = TimeEntry(-1, -1)
     for at, header in iter_batches(log):

@@ -15,7 +15,7 @@ SEGMENTS = 6
 
 
 def write_history(directory: Path) -> BucketWriter:
-    """Topic `flights` (3 partitions, the last never uploaded to) and topic `weather` (1)."""
+    """Topic `flights` (3 partitions, of which the last has no uploads) and topic `weather` (1)."""
     writer = BucketWriter(directory)
     rng = random.Random(2013)
     writer.topic("flights", 3)
@@ -44,7 +44,7 @@ def write_history(directory: Path) -> BucketWriter:
 
 
 def make_record(rng: random.Random, offset: int) -> NewRecord:
-    """Timestamps grow a second per offset, and now and then one is a minute late."""
+    """Timestamps grow by a second per offset, and some are a minute late."""
     late = 60_000 if rng.random() < 0.05 else 0
     key = rng.choice([None, b"", b"UA-%d" % rng.randrange(50)])
     value = None if rng.random() < 0.1 else rng.randbytes(rng.randrange(200))

@@ -1,4 +1,4 @@
-"""As much of a broker as tiering needs: metadata quorum of one, replicas, driver, housekeeper, remote log."""
+"""The parts of a broker that tiering needs: quorum of one, replicas, driver, housekeeper, remote log."""
 
 import random
 import struct
@@ -45,7 +45,7 @@ ABORT = [NewRecord(START_MS, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 5),
 
 
 class Clock(SystemClock):
-    """The wall clock may be set, to `wall_ms`; the monotonic one runs, and `pass_time` moves both on."""
+    """A test sets the wall clock through `wall_ms`. The monotonic clock runs; `pass_time` advances both."""
 
     def __init__(self) -> None:
         self.wall_ms = START_MS + 10_000_000
@@ -63,7 +63,7 @@ class Clock(SystemClock):
 
 
 class TierNode:
-    """Everything real except for the network; failed background tasks fail the test."""
+    """All parts are real except the network. A failed background task fails the test."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TierNode:
         limits: TierLimits | None = None,
         housekeeper_clock: Clock | None = None,
     ) -> None:
-        """`housekeeper_clock`: of another machine; by default the controller's."""
+        """`housekeeper_clock`: the clock of another machine; by default the controller's."""
         self.directory = directory
         self.store = store
         self.clock = Clock()
@@ -98,7 +98,7 @@ class TierNode:
             lambda where: self.metadata.image.remote_partition(*where),
         )
         self.causes: list[str] = []
-        """How damage was noticed that was told."""
+        """The cause of each reported damage."""
         self.repair = LogRepair(1, lambda: self.metadata.image, self, self.clock, self.tasks, None, None)
         self.log_manager = RemoteLogManager(
             broker_id=1,
@@ -138,7 +138,7 @@ class TierNode:
         self.repair.found(replica, segment, damage, cause)
 
     async def move_log_start(self, replica: Replica, offset: int) -> None:
-        """As the leader has the quorum do it."""
+        """Submit the command that a leader sends."""
         await self.metadata.submit(
             c.MoveLogStart(
                 topic_id=replica.topic_id,
@@ -174,7 +174,7 @@ class TierNode:
         assert not self.failures, self.failures
 
     def fresh_remote_log(self) -> RemoteLog:
-        """A reader that has cached nothing yet."""
+        """A remote log with an empty cache."""
         self._fresh += 1
         files = OsFiles()
         cache = ChunkCache(self.directory / f"cache-{self._fresh}", 64 << 20, files, self.tasks)
@@ -218,8 +218,9 @@ class TierNode:
     async def create(
         self, name: str, partitions: int = 1, *, replicas: tuple[int, ...] = (), **changes: str
     ) -> Replica:
-        """A tiered topic of small segments; settings in keyword form (`retention_ms="1"`). `replicas`: of its
-        one partition."""
+        """Create a tiered topic of small segments; settings in keyword form (`retention_ms="1"`). `replicas`:
+        those of its one partition.
+        """
         configs = {**TIERED, **{key.replace("_", "."): value for key, value in changes.items()}}
         topic = c.NewTopic(name=name, partitions=partitions, configs=tuple(configs.items()))
         if replicas:
@@ -238,7 +239,7 @@ class TierNode:
         return [info.key async for info in self.store.list(prefix)]
 
     async def fetch(self, replica: Replica, offset: int, max_bytes: int = 1 << 20) -> bytes:
-        """As the fetch handler does: local, or remote where the replica says so."""
+        """Fetch as the handler does: from the local log, or remotely where the replica says so."""
         result = replica.read(offset, max_bytes)
         assert result.error == ErrorCode.NONE, result
         found = result.slice
@@ -256,7 +257,7 @@ class TierNode:
 
 
 def take_role(replica: Replica, broker_id: int, partition: PartitionImage) -> None:
-    """As the replica manager does."""
+    """Assign the role as the replica manager does."""
     epochs = partition.leader_epoch, partition.partition_epoch
     if partition.leader == broker_id:
         replica.become_leader(*epochs, partition.in_sync, partition.replicas)
@@ -271,7 +272,7 @@ def content(found: LogSlice) -> bytes:
 
 
 def flip_a_bit(replica: Replica, offset: int) -> None:
-    """On the disk, of the batch that holds an offset."""
+    """Flip a bit on disk in the batch that holds this offset."""
     found = replica.read(offset, 1).slice
     assert found is not None
     part = found.parts[0]
@@ -284,7 +285,7 @@ def flip_a_bit(replica: Replica, offset: int) -> None:
 
 
 def write_transactional(replica: Replica, records: list[NewRecord], **fields: Any) -> int:
-    """What the transaction coordinator makes possible, past its checks; the first offset."""
+    """Append a transactional batch, without a coordinator. Returns the first offset."""
     data = encode_batch(records, producer_id=PRODUCER, producer_epoch=0, transactional=True, **fields)
     offset = replica.log_end_offset
     assign(data, 0, offset, replica.leader_epoch)
@@ -293,7 +294,7 @@ def write_transactional(replica: Replica, records: list[NewRecord], **fields: An
 
 
 def produce(replica: Replica, batches: int, *, records: int = 5, size: int = 60) -> None:
-    """Batches of records whose value and timestamp follow from their offset."""
+    """Append batches of records whose value and timestamp derive from their offset."""
     for _ in range(batches):
         base = replica.log_end_offset
         new = [

@@ -1,7 +1,7 @@
-"""Requests of real clients: a proxy that takes them down, and the file that keeps a few of each kind.
+"""Records requests of real clients through a proxy, and keeps a few of each kind in a file.
 
-The file is zstd over JSON: the topics of the recording with their ids (a replay has ids of its own), and each
-frame, without its size prefix, under the client that sent it.
+The file is zstd-compressed JSON: the recorded topics with their ids (a replay has other ids), and each frame,
+without its size prefix, by the client that sent it.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Traffic:
 
 
 def selected(requests: list[Recorded]) -> list[Recorded]:
-    """A few small ones of each client, API and version, of different sizes, in the order they were sent."""
+    """A few small requests of each client, API and version, of different sizes, in the order of sending."""
     chosen: dict[tuple[str, int, int], dict[int, Recorded]] = defaultdict(dict)
     for each in requests:
         sizes = chosen[each.client, *each.kind]
@@ -68,7 +68,7 @@ def selected(requests: list[Recorded]) -> list[Recorded]:
 
 @dataclass(slots=True)
 class RecordingProxy:
-    """Between clients and a broker that advertises the proxy's address; in a thread of its own."""
+    """Runs in its own thread, between clients and a broker that advertises the proxy's address."""
 
     target_port: int = 0
     label: str = ""

@@ -1,4 +1,4 @@
-"""Waiting for what nothing announces: the files of another process."""
+"""Waits for changes that raise no event, such as files of another process."""
 
 import time
 from collections.abc import Callable
@@ -12,5 +12,5 @@ def until(holds: Callable[[], bool], what: str, within_s: float = 60) -> None:
 
 
 def some_moment(seconds: float) -> None:
-    """So that a kill comes at another point each time."""
+    """Wait for a random time, so that each kill comes at another point."""
     time.sleep(seconds)

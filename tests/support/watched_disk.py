@@ -1,4 +1,4 @@
-"""A disk that counts its fsyncs, can hold or refuse them, and knows what a power loss would leave."""
+"""A disk that counts fsyncs, can hold them or make them fail, and knows what a power loss would leave."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ class WatchedDisk(OsFiles):
         self._gates: dict[str, tuple[threading.Event, threading.Event]] = {}
 
     def hold(self, directory: str) -> threading.Event:
-        """fsyncs wait from now on, until `release`; the event says that one of them does."""
+        """Make fsyncs wait until `release`; the event is set when one of them waits."""
         self._gates[directory] = (threading.Event(), threading.Event())
         return self._gates[directory][0]
 
@@ -28,7 +28,7 @@ class WatchedDisk(OsFiles):
         self._gates.pop(directory)[1].set()
 
     def surviving(self, directory: Path) -> dict[str, bytes]:
-        """What is left of the files after the power has failed: no byte that was not synced."""
+        """The content of the files after a power loss: only synced bytes."""
         return {path.name: content for path, content in self.durable.items() if path.parent == directory}
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
@@ -41,7 +41,7 @@ class WatchedDisk(OsFiles):
     def sync(self, fd: int) -> None:  # type: ignore[override]
         path = self._paths[fd]
         directory = path.parent.name
-        content = os.pread(fd, os.fstat(fd).st_size, 0)  # what comes after this moment is not covered
+        content = os.pread(fd, os.fstat(fd).st_size, 0)  # later writes are not covered
         if path.suffix == ".log":
             self.syncs[directory] += 1
             if directory in self._gates:

@@ -1,4 +1,4 @@
-"""A client that sends any message in any version over a raw socket, for what real clients never send."""
+"""A raw-socket client that sends any message in any version, including what real clients never send."""
 
 import random
 import socket
@@ -28,7 +28,7 @@ LOADING = (
 
 
 class Client:
-    """One connection that sends messages as they are and returns what comes back."""
+    """One connection that sends messages unchanged and returns the responses."""
 
     def __init__(self, bootstrap: str, source: str = "") -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -45,7 +45,7 @@ class Client:
         self._socket.sendall(encode_request(BY_NAME[name], version, 1, client_id, message))
 
     def send_together(self, *requests: tuple[str, int, Any]) -> list[Any]:
-        """Several requests with one system call; their answers in order."""
+        """Send several requests with one system call; return their responses in order."""
         frames = [
             encode_request(BY_NAME[name], version, 1, "test", asked) for name, version, asked in requests
         ]
@@ -66,7 +66,7 @@ class Client:
         return data
 
     def create(self, partitions: int = 1, **configs: str) -> str:
-        """A new topic."""
+        """Create a topic with a new name."""
         name = f"t-{random.Random().getrandbits(64):x}"
         topic = create_topics.CreatableTopic(
             name=name,
@@ -113,7 +113,7 @@ class Client:
         return int(response.producer_id)
 
     def wait_for_leaders(self, topic: str, partitions: int = 1) -> None:
-        """Apache Kafka answers for a new topic before its replicas lead."""
+        """Wait for leaders: Apache Kafka responds to CreateTopics before partitions have leaders."""
         asked = [
             list_offsets.ListOffsetsPartition(partition_index=n, timestamp=-1) for n in range(partitions)
         ]
@@ -124,7 +124,7 @@ class Client:
             time.sleep(0.01)
 
     def coordinator(self, group: str) -> None:
-        """Waits until the group has a coordinator; the first group creates __consumer_offsets."""
+        """Wait until the group has a coordinator; the first group creates __consumer_offsets."""
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
         while self.send("FindCoordinator", 4, request).coordinators[0].error_code:
             time.sleep(0.01)
@@ -134,7 +134,7 @@ class Client:
 
 
 def message(api: str, values: Mapping[str, Any], **names: str) -> Any:
-    """The request of an API from plain values; `$t` in a text stands for the name given as t."""
+    """A request of an API from plain values; `$t` in a string stands for the name given as t."""
     return _filled(BY_NAME[api].request, values, names)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from cli_process import run, told
+from cli_process import json_output, run
 from connection_harness import until
 from inline_controller import InlineController
 
@@ -142,6 +142,6 @@ async def test_a_broker_can_be_forgotten_although_a_move_off_it_is_refused(clust
     cluster.controller.fence(1, fenced=False)
     assert cluster.partition.in_sync == (3,)
     words = ("broker", "decommission", "3", "--force", "--admin", cluster.url)
-    [answer] = await asyncio.to_thread(told, *words)
+    [answer] = await asyncio.to_thread(json_output, *words)
     assert (answer["moving"], answer["left"]) == (0, ["orders-0"])
     assert 3 not in cluster.controller.image.brokers
