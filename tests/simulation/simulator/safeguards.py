@@ -193,10 +193,10 @@ def _() -> Patches:
 
 @_safeguard("nothing is committed below min.insync.replicas", "one disk takes acknowledged records along")
 def _() -> Patches:
-    recount = LeaderCore._recount
+    update_sets = LeaderCore._update_sets
 
     def without(core: LeaderCore) -> bool:
-        moved = recount(core)
+        moved = update_sets(core)
         core.may_commit = core.is_leader
         return core._advance() or moved
 
