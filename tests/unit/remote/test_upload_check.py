@@ -177,7 +177,7 @@ async def test_hanging_disk_does_not_keep_the_copy_slot(tmp_path: Path) -> None:
         produce(other, 1)
         await node.log_manager.flush("other")
         assert node.remote(other).end_offset == other.log_end_offset
-        assert "no answer in 0.3 s" in (node.log_manager.status("t")[0].last_error or "")
+        assert "the disk did not respond in 0.3 s" in (node.log_manager.status("t")[0].last_error or "")
 
 
 async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
