@@ -43,7 +43,7 @@ RANGE = (("range", b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"),)
 
 
 class Bench:
-    """One group `g` unless told otherwise. `lines` is the transcript; `answers` every reply by token."""
+    """One group `g` by default. `lines` is the transcript; `answers` every reply by token."""
 
     def __init__(self, **settings: int) -> None:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
@@ -142,7 +142,7 @@ class Bench:
         return UUID(int=next(self.next_id))
 
     def recreate(self, topic: str, *, seen: bool = True) -> None:
-        """A topic is deleted and created again; `seen`: the coordinator hears of it now."""
+        """A topic is deleted and created again; `seen`: the coordinator is notified now."""
         self.topics[topic] = self.new_id()
         if seen:
             self.send(TopicsChanged(ids=dict(self.topics), deleted=frozenset({topic})))
@@ -158,7 +158,7 @@ class Bench:
             self._appended(effect, error)
 
     def late(self) -> None:
-        """Who waits for the appends that are held is told, once, that it takes long."""
+        """Requests that wait for held appends time out, once."""
         for effect in [effect for effect in self.held if effect.write_id not in self.told_late]:
             self.told_late.add(effect.write_id)
             self.send(AppendLate(write_id=effect.write_id))
@@ -200,7 +200,8 @@ class Bench:
         return "\n".join(self.lines)
 
     def stable(self, members: int = 1) -> list[str]:
-        """Brings `members` dynamic members to Stable; the first leads. Their ids."""
+        """Brings a group of `members` dynamic members to Stable; the first is the leader. Returns their
+        ids."""
         tokens = [self.join() for _ in range(members)]
         self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
         ids = [self.answers[token].member_id for token in tokens]

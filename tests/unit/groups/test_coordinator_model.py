@@ -164,7 +164,7 @@ def test_every_history_ends_in_a_stable_state(bench, seed):
 
 
 def check_offsets(b) -> None:
-    """What is in memory is what the log says of today's topics, and a restart finds the same."""
+    """Memory matches the log for the current topics, and a restart finds the same."""
     said = {}
     for record in b.log:
         key = decode_key(record.key)

@@ -64,7 +64,7 @@ RECORDS = st.one_of(
 
 
 def load(b: SimpleNamespace, records: list[tuple[bytes, bytes | None]]) -> None:
-    """As a shard does: records that cannot be used are left out."""
+    """As a shard does: unusable records are skipped."""
     for key, value in records:
         try:
             b.core.replay(key, value)

@@ -31,7 +31,7 @@ async def broker(tmp_path):
 
 
 async def test_shard_of_an_older_leader_epoch_is_loaded_again(broker):
-    """Another broker may have led meanwhile, in an image that was never seen."""
+    """Another broker may have been leader in an image which was skipped."""
     await broker.call("OffsetCommit", 9, commit_request(5))
     before = dict(broker.service._shards)
     image = broker.metadata.image
@@ -130,13 +130,13 @@ async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):
 
 
 def lag_behind(broker: OneBroker) -> None:
-    """From now on broker 2 is in sync, and takes nothing."""
+    """From now on broker 2 is in sync, and appends nothing."""
     for replica in broker.replicas.values():
         replica.become_leader(replica.leader_epoch, replica.partition_epoch + 1, [1, 2], now_ms=0)
 
 
 def catch_up(broker: OneBroker) -> None:
-    """It takes all that there is, and leaves the set."""
+    """It appends everything, and leaves the in-sync set."""
     for replica in broker.replicas.values():
         replica.follower_fetched(2, 1, replica.log_end_offset, 0)
         replica.become_leader(replica.leader_epoch, replica.partition_epoch + 1, [1], now_ms=0)

@@ -284,7 +284,7 @@ async def test_failed_core_is_rebuilt_from_its_log(broker):
 
 
 def failed_shard(broker: OneBroker):
-    """The shard of group g after its core broke: what it knew is gone until it has loaded."""
+    """The shard of group g after its core failed; its state is gone until it has loaded."""
     shard = broker.service._shards[partition_of("g", 2)]
     shard.submit(Appended(write_id=WriteId(99)))
     assert not shard.ready

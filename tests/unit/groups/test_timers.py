@@ -8,7 +8,7 @@ from tierlog.broker.groups.timers import GRACE_MS, STALE_SLACK, STALL_MS, Timers
 
 
 class HandClock:
-    """Moves only by hand; `call_later` of the loop is replaced by what `pass_time` does."""
+    """Advances only with `pass_time`, which replaces the loop's `call_later`."""
 
     def __init__(self) -> None:
         self.ms = 0

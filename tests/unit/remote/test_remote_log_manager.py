@@ -137,7 +137,7 @@ async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
 
 
 async def test_topic_described_by_another_broker_during_a_round_is_not_deleted(tmp_path: Path) -> None:
-    """Whose metadata are old, after a pause or with a disk that hung, has never heard of it."""
+    """A broker with old metadata, after a pause or with a disk that hung, does not know the topic."""
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         store.arm("hold", 0, "list")

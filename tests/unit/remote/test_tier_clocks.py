@@ -17,7 +17,7 @@ PAGE = uuid.UUID(int=77)
 
 
 async def begin_page(node: TierNode, replica: Replica) -> PageRef:
-    """Announces and puts a page of the two oldest entries, which is not yet committed."""
+    """Commits StartSpill, and puts a page of the two oldest entries, which is not yet committed."""
     oldest = node.remote(replica).entries[:2]
     started = await node.metadata.submit(
         c.StartSpill(

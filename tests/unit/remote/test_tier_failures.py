@@ -41,7 +41,7 @@ async def read_back(node: TierNode, replica) -> None:
 
 
 def limits(fault: str) -> TierLimits:
-    """A call that stalls is given up soon; so is, on a busy machine, one that does not."""
+    """A call that stalls times out soon; on a busy machine, other calls may too."""
     return SOON_GIVEN_UP if fault == "stall" else TierLimits()
 
 
@@ -254,7 +254,7 @@ async def nothing_is_an_orphan(node: TierNode, replica) -> None:
 
 
 async def house_kept(node: TierNode) -> None:
-    """All that may be deleted is gone; tried again as the driver does."""
+    """Everything that may be deleted is deleted; retried as the cleaner does."""
     tried = False
     while not tried or node.metadata.image.delete_queue:
         with suppress(ObjectStoreError):

@@ -42,7 +42,7 @@ PRODUCER = 5
 
 
 class Disk(OsFiles):
-    """Of broker 2: knows what was done on the event loop's thread, and what room there is."""
+    """Files of broker 2: records the operations on the event loop's thread, and sets the free space."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Disk(OsFiles):
 
 
 class Other:
-    """Broker 2: a replica and a tier driver of its own, in the cluster of broker 1."""
+    """Broker 2: a replica and a remote log manager, in the cluster of broker 1."""
 
     def __init__(self, node: TierNode, directory: Path) -> None:
         self.node = node
@@ -142,7 +142,7 @@ class Pair:
         return result
 
     async def tier(self) -> None:
-        """Everything but the active segment is remote, and dropped by the leader."""
+        """All rolled segments are remote, and deleted locally by the leader."""
         await self.settled()
         assert self.leader.local_log_start_offset == self.leader.log.active_base_offset > 0
 
@@ -195,7 +195,7 @@ class Pair:
 
 
 class Caller:
-    """A network that leads to the broker that leads."""
+    """A network with a connection to the leader."""
 
     is_open = True
 
@@ -444,7 +444,7 @@ async def test_follower_deletes_remote_segments_locally_and_uploads_nothing(
 
 
 async def test_follower_keeps_segments_above_its_high_watermark(pair: Pair) -> None:
-    """Its log may still have to be cut there; and elected, it would begin above its high watermark."""
+    """Its log may be truncated there; and if elected, it would start above its high watermark."""
     pair.produce(60)
     asked = pair.follower.fetch_position()
     assert asked is not None
@@ -471,7 +471,7 @@ async def test_follower_applies_local_retention(pair: Pair) -> None:
 
 
 async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pair) -> None:
-    """It rolled elsewhere, so what is remote ends in the middle of one of its segments."""
+    """Its segments roll at other offsets, so the remote log ends within one of them."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
     pair.leader.roll(START_MS)
@@ -504,7 +504,7 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
 
 
 async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
-    """What is remote ends within a segment of broker 2, which has caught up."""
+    """The remote log ends within a segment of broker 2, which has caught up."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
     pair.leader.roll(START_MS)

@@ -30,7 +30,7 @@ def store_of(directory: Path, network: Network | None, **settings: str) -> Objec
 def tiering_of(
     directory: Path, metadata: MetadataClient, network: Network | None, **settings: str
 ) -> Tiering:
-    """Of a broker that holds no replicas."""
+    """Tiering of a broker without replicas."""
     node = TierNode(directory / "bare", LocalStore(directory))
     return Tiering(
         settings_from({"log.dirs": str(directory), **settings}),
@@ -83,7 +83,7 @@ async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Pa
 
 
 async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
-    """Though another one keeps house, and deletes the objects."""
+    """Although another broker deletes the objects."""
     async with TierNode(tmp_path / "node", LocalStore(tmp_path / OBJECTS_DIRECTORY)) as node:
         replica = await node.create("t")
         produce(replica, 40)

@@ -1,6 +1,5 @@
-"""Bits that flip on the disk of a leader do not get into the object store; and what else may happen while a
-segment is read before its upload.
-"""
+"""Upload check: flipped bits on the leader's disk are not uploaded, and the log may change during the
+check."""
 
 import asyncio
 import errno
@@ -29,7 +28,7 @@ from tierlog.tiering.object_store import Condition, ObjectInfo
 
 
 class HeldThreads(Executor):
-    """Of a disk that answers when the test says so, once for each piece of work."""
+    """Threads of a disk which completes each operation when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -55,7 +54,7 @@ class HeldThreads(Executor):
 
 
 async def filled(node: TierNode, batches: int = 60, **changes: str) -> Replica:
-    """Some rolled segments, of which nothing is uploaded before `allow_copies`."""
+    """Some rolled segments; no upload starts before `allow_copies`."""
     held = {"remote_log_copy_disable": "true", "local_retention_ms": "-1", **changes}
     replica = await node.create("t", **held)
     produce(replica, batches)
@@ -193,7 +192,7 @@ async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) ->
 
 
 async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) -> None:
-    """It has led, followed, and leads again: what was read in between is of another log."""
+    """It was leader, follower, and is leader again: the segment read between belongs to another log."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         flip_a_bit(replica, 0)
@@ -209,7 +208,7 @@ async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) ->
 
 
 async def test_log_moved_during_the_check_is_read_from_its_new_directory(tmp_path: Path) -> None:
-    """What was wrong with the file that it no longer has does not matter."""
+    """Damage of the former file does not matter."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         threads = await reading(node, replica)
@@ -225,7 +224,7 @@ async def test_log_moved_during_the_check_is_read_from_its_new_directory(tmp_pat
 
 
 class HeldStore(MemoryStore):
-    """Takes its time for the first object."""
+    """A store which takes long for the first object."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +272,7 @@ async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Pa
 
 
 async def test_check_finds_out_whether_a_segment_has_transactions(tmp_path: Path) -> None:
-    """After a start nobody knows; to look on the event loop would hold it up."""
+    """Unknown after a start; reading the segment on the event loop would block it."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)
         (segment, *_) = replica.log.rolled_below(replica.log_end_offset)

@@ -151,7 +151,7 @@ def test_response_to_another_position_is_stale(answer: Fetched) -> None:
 
 
 def agree(mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], int]:
-    """What remains of a log after fetching from a leader until both agree, and how many cuts it took."""
+    """The rest of a log after fetching until it agrees with the leader's, and the number of truncations."""
     kept, leaders, cuts = list(mine), log_of(*theirs), 0
     while True:
         log = log_of(*kept)
@@ -180,7 +180,7 @@ def agree(mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], int]:
 def test_repeated_truncations_end_at_the_common_prefix(
     mine: list[int], theirs: list[int], common: int
 ) -> None:
-    """A record is known by its offset and epoch: a leader writes one record at each offset."""
+    """Offset and epoch identify a record: a leader writes one record at each offset."""
     kept, cuts = agree(mine, theirs)
     assert kept == theirs[:common] == mine[:common]
     assert cuts <= len(set(mine))

@@ -55,14 +55,14 @@ def batch(sequence: int, *, producer: int = 7) -> memoryview:
 
 
 def append(replica: Replica, sequence: int, *, acks: int = ALL, producer: int = 7) -> int:
-    """The end offset of an append that was not refused."""
+    """The end offset of a successful append."""
     result = replica.append(batch(sequence, producer=producer), NOW, acks=acks)
     assert result.error == ErrorCode.NONE, result
     return result.last_offset + 1
 
 
 async def outcome(replica: Replica, end_offset: int, acks: int = ALL) -> ErrorCode:
-    """Waits as a produce request does: for what the listeners hear."""
+    """Waits for the listeners, as a produce request does."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
     while (known := replica.acknowledgement(end_offset, acks)) is None:

@@ -34,7 +34,8 @@ def propose(core: LeaderCore, now_ms: int = 0, live: dict[int, int] | None = Non
 
 
 def with_one_joining() -> LeaderCore:
-    """Alone in sync, with six records; it waits for broker 2, which is about to join and has five of them."""
+    """The only replica in sync, with six records. It waits for broker 2, which is joining and has five of
+    them."""
     core = leader(1)
     propose(core)
     core.appended(5)
@@ -89,7 +90,7 @@ def test_fetch_offsets_of_an_older_epoch_do_not_count() -> None:
 
 
 def test_high_watermark_does_not_advance_below_min_insync_replicas() -> None:
-    """What left the in-sync set must still have everything that is committed (KIP-966)."""
+    """A replica that left the in-sync set must still have everything committed (KIP-966)."""
     core = leader(1, 2, min_in_sync=2)
     core.appended(5)
     assert fetch(core, 2, 5)
@@ -131,7 +132,7 @@ def test_acknowledgement_needs_the_high_watermark_or_the_log_end() -> None:
 
 
 def test_an_append_of_another_leader_epoch_is_not_acknowledged() -> None:
-    """The same offset may hold another record by then."""
+    """The offset may have another record by then."""
     core = leader(1, 2)
     core.appended(5)
     fetch(core, 2, 5)
@@ -188,7 +189,7 @@ def test_old_set_counts_while_a_shrink_is_pending() -> None:
 
 
 def test_new_set_counts_only_with_the_settings_of_its_image() -> None:
-    """min.insync.replicas was raised before the set shrank; the leader hears of the set first."""
+    """min.insync.replicas was raised before the set shrank; the leader receives the set first."""
     core = leader(1, 2, min_in_sync=1)
     core.appended(5)
     proposal = propose(core, LAG_MS + 1)
@@ -226,7 +227,7 @@ def test_live_follower_with_all_committed_records_is_proposed_to_join() -> None:
 
 
 def test_follower_without_the_records_of_earlier_epochs_does_not_join() -> None:
-    """The high watermark of a new leader may lag: below its first record all must be taken for committed."""
+    """A new leader's high watermark may lag: everything below its first record counts as committed."""
     core = leader(1, end=5)
     core.become_leader(5, 8, [1, 2, 3], [1, 2], 0, min_in_sync=2)
     assert (core.high_watermark, core.epoch_start_offset) == (5, 5)
@@ -290,7 +291,7 @@ def test_no_proposal_after_a_stale_partition_epoch_until_the_next_image() -> Non
 
 
 def test_high_watermark_waits_for_a_joining_follower() -> None:
-    """Else a leader that is alone commits every append at once, and nobody ever reaches it."""
+    """Otherwise a leader without in-sync followers commits every append, and no follower reaches it."""
     core = with_one_joining()
     assert core.set_live({1: 11}) and core.high_watermark == 6, "not once it is fenced"
     core.set_live({1: 11, 3: 13})
@@ -330,7 +331,7 @@ def test_follower_on_a_full_disk_neither_joins_nor_is_waited_for() -> None:
 
 
 def test_emptied_follower_joins_by_its_later_fetches() -> None:
-    """A damaged log is cut after the controller has marked it: its leader must not go by an older fetch."""
+    """A damaged log is truncated after the controller has marked it, so earlier fetches must not count."""
     core = leader(1, 2)
     core.appended(5)
     fetch(core, 2, 5)
@@ -410,7 +411,7 @@ def test_truncation_lowers_the_high_watermark() -> None:
 
 def test_low_watermark_is_the_smallest_log_start_of_possible_leaders() -> None:
     core = leader(1, 2, end=10)
-    assert core.low_watermark(6) == 0, "a follower in sync that has not told yet"
+    assert core.low_watermark(6) == 0, "an in-sync follower that has not fetched yet"
     core.follower_fetched(2, 12, 10, 0, 6)
     assert core.low_watermark(6) == 6, "3 is not in sync, and not known to live"
     core.set_live(LIVE)

@@ -36,7 +36,7 @@ BROKER = Registration(
 
 
 class Controller:
-    """The metadata as a lifecycle sees it: lets every broker in, and notes when it heard of it."""
+    """The metadata of a lifecycle: unfences every broker, and records the times of its heartbeats."""
 
     image = ClusterImage(cluster_id="c")
 
@@ -100,7 +100,7 @@ class Bench:
 def test_registration_waits_for_the_session_of_the_previous_process(
     session_ms: int, taken_ms: int, gives_up: bool
 ) -> None:
-    """Longer than a session too: after all nodes were killed, a new controller gives each a whole one."""
+    """Even longer than a session: after all nodes were killed, a new controller gives each a full session."""
     bench = Bench(500, session_ms)
     bench.controller.taken_until_ms = taken_ms
 
@@ -173,7 +173,7 @@ def test_controlled_shutdown_continues_until_the_broker_leads_no_partition() -> 
 
 
 def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
-    """The last node of a cluster to stop: nobody is left to lead."""
+    """The last node of a cluster to stop: no other broker can lead."""
     bench = Bench(500, session_ms=3000)
 
     async def main() -> bool:
@@ -189,7 +189,7 @@ def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
 
 
 def test_controlled_shutdown_waits_for_a_new_controller() -> None:
-    """It is elected, and gives each broker a whole session."""
+    """The new controller gives each broker a full session."""
     bench = Bench(500, session_ms=3000)
     bench.controller.is_leader = 12
 

@@ -1,6 +1,4 @@
-"""A start opens logs side by side, as many at a time as the setting says, and reports how far it is; one that
-is cancelled leaves the rest.
-"""
+"""Start of the replica manager: logs are opened in parallel, with progress messages; it can be cancelled."""
 
 import asyncio
 import random
@@ -23,7 +21,7 @@ from tierlog.metadata.image import ClusterImage
 
 
 class Meeting(OsFiles):
-    """Whoever begins to open a log waits until so many do; `most` counts those at it."""
+    """Opening a log waits until so many are being opened; `most` is the largest number of them."""
 
     def __init__(self, parties: int) -> None:
         self.all_here = threading.Barrier(parties, timeout=30)
@@ -42,7 +40,7 @@ class Meeting(OsFiles):
 
 
 class Held(OsFiles):
-    """Who begins to open a log waits for `go_on`; `begun` counts them, `held_up` those it never came for."""
+    """Opening a log waits for `go_on`; `begun` counts the starts, `held_up` those which timed out."""
 
     def __init__(self) -> None:
         self.begun = self.held_up = 0

@@ -159,7 +159,7 @@ BAD_BATCHES = {
     "corrupt gzip": (lambda: changed(HEADER_SIZE, bytes(8), codec=Codec.GZIP), ErrorCode.CORRUPT_MESSAGE),
     "bomb": (lambda: memoryview(encode_batch(BOMB, codec=Codec.ZSTD)), ErrorCode.MESSAGE_TOO_LARGE),
     "too large": (lambda: batch(1, size=1_100_000), ErrorCode.MESSAGE_TOO_LARGE),
-    "transaction that nobody began": (
+    "unknown transaction": (
         lambda: batch(3, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True),
         ErrorCode.INVALID_TXN_STATE,
     ),
@@ -168,7 +168,7 @@ BAD_BATCHES = {
 
 
 def _four(data: memoryview) -> memoryview:
-    """Header that claims four records, where three stand."""
+    """A header with a count of four, before three records."""
     data[57:61] = b"\x00\x00\x00\x04"
     data[23:27] = b"\x00\x00\x00\x03"
     return data
@@ -358,7 +358,7 @@ def test_consumer_at_the_log_end_continues_after_a_roll(tmp_path: Path) -> None:
 
 
 class FullDisk(OsFiles):
-    """Writes half of a batch and then says ENOSPC, while `full`."""
+    """While `full`, writes half of a batch and then fails with ENOSPC."""
 
     full = False
 
@@ -415,7 +415,7 @@ def test_retry_after_a_failed_fsync_is_never_acknowledged(tmp_path: Path) -> Non
 
 
 class NoNewFiles(OsFiles):
-    """A disk without room for another file's content, from the moment `full` is set."""
+    """A disk without space for new content while `full`."""
 
     full = False
 

@@ -113,7 +113,7 @@ async def test_topic_created_again_starts_at_offset_zero(tmp_path: Path) -> None
 
 
 class Syncs(OsFiles):
-    """Notes what the event loop syncs, and holds up the checkpoint until told."""
+    """Records the syncs on the event loop, and blocks the checkpoint until released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def recovery_point_on_disk(path: Path) -> int:
 
 
 async def paid(replica: Replica) -> None:
-    """Until it owes no checkpoint."""
+    """Wait until it needs no checkpoint."""
     told = asyncio.Event()
     replica.listeners.append(lambda _: None if replica.needs_checkpoint else told.set())
     if replica.needs_checkpoint:
@@ -222,7 +222,7 @@ async def test_topic_created_again_while_the_broker_was_down(tmp_path: Path) -> 
 
 
 async def test_checkpoints_of_a_deleted_topic_are_not_reused(tmp_path: Path) -> None:
-    """They were being taken while the topic was deleted and made anew."""
+    """They were being written while the topic was deleted and created again."""
     old, new = with_topic(1), with_topic(2)
     node = await started(tmp_path, old)
     append(node.replica, 10)
@@ -248,7 +248,7 @@ async def test_leader_with_a_lost_disk_starts_at_the_end_of_the_remote_log(tmp_p
 
 
 class KilledAfterMetadata(OsFiles):
-    """The process ends once the partition's directory says whose it is."""
+    """The process ends when the partition's directory has its topic id."""
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
         super().rename(source, target)
@@ -357,7 +357,7 @@ async def test_partition_is_created_later_after_a_full_disk(tmp_path: Path) -> N
 
 
 async def test_follower_with_a_lost_disk_fetches_until_it_is_elected(tmp_path: Path) -> None:
-    """Were it moved on at once, it would never learn of epochs and producers from the remote tier."""
+    """If its log end were moved at once, it would never restore epochs and producers from the tier."""
     alone = with_topic(1, remote=REMOTE, configs=TIERED)
     followed = led_by(alone, 2, leader_epoch=3)
     node = await started(tmp_path, followed)
@@ -393,7 +393,8 @@ class HeldSync(OsFiles):
 
 
 async def following(path: Path, files: OsFiles) -> tuple[Node, ClusterImage, ClusterImage]:
-    """Its log ends at 5, of what is remote at 100; the image in which it follows, and one that elects it."""
+    """Its log ends at 5, the remote log at 100. Returns an image in which it follows, and one that elects
+    it."""
     alone = with_topic(1, configs=TIERED)
     node = await started(path, alone, files)
     append(node.replica, 5)

@@ -62,7 +62,7 @@ def content(result: ReadResult) -> memoryview:
 
 
 def fetch(follower: Replica, leader: Replica, max_bytes: int = UNLIMITED) -> Step:
-    """One fetch, as a driver does it."""
+    """One fetch, as the fetcher does it."""
     asked = follower.fetch_position()
     assert asked is not None
     found = leader.read_for_follower(asked.offset, max_bytes, last_fetched_epoch=asked.last_fetched_epoch)
@@ -209,7 +209,7 @@ def test_follower_appends_no_damaged_batch(pair: tuple[Replica, Replica]) -> Non
     for records in (flipped, backwards, later_epoch, good[:50]):
         assert taken(records) == ErrorCode.CORRUPT_MESSAGE
         assert follower.log_end_offset == 0
-    assert taken(good[:-1]) == ErrorCode.NONE and follower.log_end_offset == 1, "the cut one waits"
+    assert taken(good[:-1]) == ErrorCode.NONE and follower.log_end_offset == 1, "the incomplete batch waits"
     assert taken(good) == ErrorCode.CORRUPT_MESSAGE, "the first is there already"
 
 
@@ -244,7 +244,7 @@ def test_uncommitted_records_of_a_former_leader_are_truncated_by_epoch(tmp_path:
 
 
 def test_former_leader_drops_an_epoch_without_records(tmp_path: Path) -> None:
-    """Else its epoch would be compared with the leader's, although no record of it was ever written."""
+    """Otherwise its epoch would be compared with the leader's, although it has no record."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 0, second)
     first.append(batch(2), NOW)
@@ -397,7 +397,8 @@ def test_start_from_tier_is_left_to_the_caller(tmp_path: Path) -> None:
 
 
 def test_leader_epochs_after_a_truncation_are_recovered_from_batches(tmp_path: Path) -> None:
-    """The file of epochs is older than the cut, and what came in its place is of an older epoch."""
+    """The leader epoch checkpoint is older than the truncation, and the records after it have an older
+    epoch."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 4, second)
     first.append(batch(2), NOW)
@@ -417,7 +418,7 @@ def test_leader_epochs_after_a_truncation_are_recovered_from_batches(tmp_path: P
 
 
 def test_records_after_a_truncation_are_synced_when_their_segment_rolls(tmp_path: Path) -> None:
-    """The checkpoint on disk may be older than the cut, and call durable what was written since."""
+    """The recovery point on disk may be older than the truncation, and above the durable log end."""
     leader, other = replica(tmp_path, 1), replica(tmp_path, 3)
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=300))
     lead(leader, 0, follower)

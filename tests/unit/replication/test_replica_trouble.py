@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 class NoRoom(OsFiles):
-    """Creates no small file while `full`; what is open can still be written."""
+    """No small file can be created while `full`; open files can still be written."""
 
     full = False
 
@@ -99,7 +99,7 @@ def test_records_that_cannot_be_recompressed_are_rejected(tmp_path: Path) -> Non
 
 
 class NoRoomFor(OsFiles):
-    """A disk on which files of some endings cannot be written any more."""
+    """A disk on which files with some suffixes can no longer be written."""
 
     endings: tuple[str, ...] = ()
 

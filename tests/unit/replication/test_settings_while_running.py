@@ -95,7 +95,7 @@ def rolls_by_age(node: Node) -> bool:
 
 
 def deletes(node: Node) -> bool:
-    """Whether retention deletes of a day's log the oldest segment."""
+    """Whether retention deletes the oldest segment of a log of one day."""
     node.append()
     node.replica.roll(node.clock.now)
     node.clock.now += DAY_MS
