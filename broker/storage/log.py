@@ -93,6 +93,7 @@ class PartitionLog:
             cleaned_to = log_start_offset  # the log lost its end: compaction starts again
         self.cleaned_to = cleaned_to
         """Everything below it has been compacted. None: the log has never been compacted."""
+        claimed = recovery_point if recovery_point > self.log_end_offset else 0
         self.flusher = LogFlusher(
             files,
             directory,
@@ -100,9 +101,7 @@ class PartitionLog:
             unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=min(recovery_point, self.log_end_offset),
-            checkpointed_recovery_point=max(
-                recovery_point if recovery_point > self.log_end_offset else 0, loaded.missing_end
-            ),
+            checkpointed_recovery_point=max(claimed, loaded.missing_end),
             now_ms=self._active.created_ms,
         )
 

@@ -326,11 +326,9 @@ class LogDirectory:
         if not self.holds(partition):
             return None
         of = read_partition_metadata(self.files, self.directory(partition))
-        if of == topic_id:
-            return None
-        if of is not None:
+        if of is not None and of != topic_id:
             require_no_flip(of, topic_id)
-        return self.rename_deleted(partition)
+        return None if of == topic_id else self.rename_deleted(partition)
 
     # -- moves between directories --
 

@@ -220,7 +220,7 @@ async def test_uncleanable_log_is_skipped_and_others_are_compacted(tmp_path: Pat
     assert await node.cleaner.clean_all() == 0
     assert not list(tmp_path.glob("t-0/*.cleaned"))
     log, damage = node.replica("t").log, Damage(0, len(whole), 0, 1)
-    log.note_damage(segments_of(log)[0], damage)
+    log.add_damage(segments_of(log)[0], damage)
     Path(damaged).write_bytes(whole)
     mark_repaired(log, segments_of(log)[0], damage)
     assert await node.cleaner.clean_all() == 1, "it is repaired"
