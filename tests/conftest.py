@@ -1,12 +1,13 @@
-"""Settings of all tests: examples of Hypothesis, and second tries in CI.
+"""Configuration of all tests: Hypothesis profiles, and reruns in CI.
 
-Hypothesis draws new examples on every run. With HYPOTHESIS_PROFILE=fixed, as in CI, it draws the same ones
-each time, so that what fails there is what was changed. No example has a time limit: the machine may be busy.
+Hypothesis draws new examples on every run. With HYPOTHESIS_PROFILE=fixed, as in CI, it draws the same
+examples each time, so that a failure there comes from the change under test. Examples have no deadline, since
+the machine may be busy.
 
-With RERUN_REAL_PROCESSES=1, as in CI, a test that starts real processes runs a second time when it fails,
-since a busy machine may starve one of them. The end of the run lists every second try (ADR 0009).
+With RERUN_REAL_PROCESSES=1, as in CI, a failed test that starts real processes runs a second time, since a
+busy machine may starve one of them. The end of the run lists every rerun (ADR 0009).
 
-A crash of a worker of pytest-xdist fails its test, without a second try, and ends the run, which says so.
+A crash of a pytest-xdist worker fails its test without a rerun and ends the run.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Each route of the admin API is on its page, and nothing else."""
+"""The page of the admin API lists its routes, and no others."""
 
 import re
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from tierlog.metadata.quorum.api import quorum_routes
 PAGE = (ROOT / "docs/reference/admin-api.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_the_routes_of_a_node() -> None:
+def test_page_lists_the_routes_of_a_node() -> None:
     unused: Any = SimpleNamespace(metadata=None, is_broker=True)
     routes: list[Any] = [*admin_routes(unused), *quorum_routes(unused)]
     served = {f"{route.method} {route.path.replace('{id}', 'ID')}" for route in routes}

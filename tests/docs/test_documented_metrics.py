@@ -1,4 +1,4 @@
-"""Runbooks and all other pages name only metrics that exist."""
+"""Checks that runbooks and all other pages name only existing metrics."""
 
 import re
 
@@ -21,7 +21,7 @@ def known_metrics() -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_names_only_metrics_that_exist(page) -> None:
+def test_page_names_only_existing_metrics(page) -> None:
     assert set(NAME.findall(page.read_text(encoding="utf-8"))) <= known_metrics()
 
 

@@ -1,4 +1,4 @@
-"""docs/explanation/guarantees.md: every promise is there once, and every test that it names exists."""
+"""Checks docs/explanation/guarantees.md: every promise is there once, and every named test exists."""
 
 import ast
 import re
@@ -13,18 +13,18 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NAMED = sorted(set(TEST.findall(PAGE)))
 
 
-def test_no_promise_is_left_out() -> None:
+def test_every_promise_is_on_the_page() -> None:
     numbers = re.findall(r"^\*\*(\d+)\. ", PAGE, re.MULTILINE)
     assert sorted(map(int, numbers)) == list(range(1, 26))
 
 
-def test_each_names_a_test_or_says_that_it_is_not_kept_yet() -> None:
+def test_each_promise_names_a_test_or_says_not_yet() -> None:
     without = [number for number, text in PROMISES.items() if not TEST.search(text)]
     assert [number for number in without if "Not yet:" not in PROMISES[number]] == []
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_a_test_that_is_named_exists(file: str, name: str) -> None:
+def test_named_test_exists(file: str, name: str) -> None:
     defined = set()
     for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -34,6 +34,6 @@ def test_a_test_that_is_named_exists(file: str, name: str) -> None:
     assert name in defined
 
 
-def test_words_in_code_that_look_like_tests_are_such() -> None:
-    """A name that the pattern does not know would not be looked for."""
+def test_every_test_reference_matches_the_pattern() -> None:
+    """A reference that the pattern does not match would not be checked."""
     assert len(re.findall(r"::", PAGE)) == len(TEST.findall(PAGE))

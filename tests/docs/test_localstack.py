@@ -1,4 +1,4 @@
-"""The start command of localstack/README.md, with the keys and the bucket that it tells."""
+"""Runs the start command of localstack/README.md with the documented keys and bucket."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The certificates that docs/howto/quorum-tls.md makes are such as nodes can use."""
+"""Checks that nodes can use the certificates made by docs/howto/quorum-tls.md."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from tierlog.metadata.quorum.tls import TlsFiles
 PAGE = "docs/howto/quorum-tls.md"
 
 
-def test_the_certificates_of_the_page_work(tmp_path: Path) -> None:
+def test_certificates_of_the_page_work(tmp_path: Path) -> None:
     for block in blocks(PAGE):
         for program in block.programs():
             ended = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)

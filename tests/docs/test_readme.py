@@ -1,4 +1,4 @@
-"""The test that the README shows runs as another project would run it."""
+"""Runs the test that the README shows, as another project would."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_test_of_the_readme_passes(tmp_path: Path) -> None:
+def test_test_in_the_readme_passes(tmp_path: Path) -> None:
     blocks = re.findall(
         r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )

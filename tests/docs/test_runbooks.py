@@ -1,6 +1,6 @@
-"""The runbooks of a cluster on three real processes: what has happened, and then each command in order.
+"""Runs the cluster runbooks on three real processes: causes each failure, then runs the commands in order.
 
-`systemctl` stands for the start of a process here, and the names of hosts for the addresses of these.
+`systemctl` starts a process here, and host names stand for the addresses of the processes.
 """
 
 import os
@@ -26,7 +26,7 @@ DEGRADED, UNAVAILABLE = UNWELL = (5, 6)
 
 
 class Operator:
-    """Carries out what the pages say."""
+    """Follows the steps of a page."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -40,7 +40,7 @@ class Operator:
         }
 
     def follow(self, page: str) -> list[int]:
-        """Exit codes of the commands of tierlog."""
+        """Run the page's commands; return the exit codes of those of tierlog."""
         codes = []
         text = (ROOT / page).read_text(encoding="utf-8")
         commands = [line for block in BLOCK.findall(text) for line in re.findall(r"^ *\$ (.*)$", block, re.M)]
@@ -96,7 +96,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         yield running
 
 
-def test_the_runbooks_bring_a_cluster_back(cluster: LocalCluster) -> None:
+def test_runbooks_restore_a_cluster(cluster: LocalCluster) -> None:
     operator = Operator(cluster)
 
     cluster.nodes[3].kill()
@@ -106,7 +106,7 @@ def test_the_runbooks_bring_a_cluster_back(cluster: LocalCluster) -> None:
     for lost in (2, 3):
         cluster.nodes[lost].kill()
     while operator.health() != UNAVAILABLE:
-        pass  # who is left has yet to notice
+        pass  # the remaining nodes may not have noticed yet
     assert operator.follow("docs/runbooks/lost-majority.md") == [UNAVAILABLE, 0]
 
     cluster.nodes[3].kill()

@@ -1,4 +1,4 @@
-"""Admin calls about a cluster, by kafka-python and confluent-kafka, of a node that is all of it."""
+"""Admin calls of kafka-python and confluent-kafka about a cluster of one node."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def test_elections(python: Any, confluent: AdminClient) -> None:
     assert codes == {0: "ELECTION_NOT_NEEDED", 9: "UNKNOWN_TOPIC_OR_PART"}
 
 
-def test_the_quorum_and_its_features(python: Any) -> None:
+def test_quorum_and_features_are_described(python: Any) -> None:
     told = python.describe_metadata_quorum()
     assert "'leader_id': 1" in str(told)
     features = python.describe_features()
@@ -70,7 +70,7 @@ def test_the_quorum_and_its_features(python: Any) -> None:
     python.update_features({"tierlog.format": 1}, validate_only=True)
 
 
-def test_topics_page_by_page(python: Any) -> None:
+def test_topics_are_described_page_by_page(python: Any) -> None:
     page = python.describe_topic_partitions([TOPIC], response_partition_limit=1)
     assert [one["partition_index"] for one in page["topics"][0]["partitions"]] == [0]
     page = python.describe_topic_partitions([TOPIC], cursor=page["next_cursor"])
@@ -78,7 +78,7 @@ def test_topics_page_by_page(python: Any) -> None:
     assert (last["partition_index"], last["leader_id"], page["next_cursor"]) == (1, 1, None)
 
 
-def test_topics_and_the_cluster(confluent: AdminClient) -> None:
+def test_topics_and_cluster_are_described(confluent: AdminClient) -> None:
     [described] = confluent.describe_topics(TopicCollection([TOPIC])).values()
     assert [partition.leader.id for partition in described.result(PATIENCE_S).partitions] == [1, 1]
     cluster = confluent.describe_cluster().result(PATIENCE_S)

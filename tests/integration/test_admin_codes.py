@@ -1,4 +1,4 @@
-"""Requests about topics, settings and groups that no careful client sends: answered as Apache Kafka does."""
+"""Unusual requests about topics, settings and groups get the responses of Apache Kafka."""
 
 import uuid
 from collections.abc import Iterator
@@ -69,12 +69,12 @@ def test_no_keys_and_null_keys_describe_everything(client: Client) -> None:
     assert described(client, topic, ["retention.ms"]) == {"retention.ms": "604800000"}
 
 
-def test_a_list_is_described_as_it_is_read(client: Client) -> None:
+def test_list_setting_is_described_as_parsed(client: Client) -> None:
     topic = client.create(cleanup_policy=" compact , delete,compact")
     assert described(client, topic, ["cleanup.policy"]) == {"cleanup.policy": "compact,delete"}
 
 
-def test_topic_defaults_of_the_node_are_named_as_synonyms(client: Client) -> None:
+def test_node_defaults_are_described_as_synonyms_of_topic_settings(client: Client) -> None:
     topic = client.create()
     resource = describe_configs.DescribeConfigsResource(
         resource_type=TOPIC, resource_name=topic, configuration_keys=["preallocate"]
@@ -85,7 +85,7 @@ def test_topic_defaults_of_the_node_are_named_as_synonyms(client: Client) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "a b"])
-def test_what_cannot_be_a_topic_is_not_described(client: Client, name: str) -> None:
+def test_invalid_topic_name_is_not_described(client: Client, name: str) -> None:
     resource = describe_configs.DescribeConfigsResource(resource_type=TOPIC, resource_name=name)
     request = describe_configs.DescribeConfigsRequest(resources=[resource])
     result = client.send("DescribeConfigs", 4, request).results[0]
@@ -96,7 +96,7 @@ def test_what_cannot_be_a_topic_is_not_described(client: Client, name: str) -> N
     ("name", "code"),
     [("", ErrorCode.INVALID_REQUEST), ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION)],
 )
-def test_settings_of_what_cannot_be_a_topic(client: Client, name: str, code: ErrorCode) -> None:
+def test_settings_of_an_invalid_topic_name_are_rejected(client: Client, name: str, code: ErrorCode) -> None:
     resource = incremental_alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name=name)
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
     assert client.send("IncrementalAlterConfigs", 1, request).responses[0].error_code == code
@@ -130,14 +130,14 @@ def test_only_a_deleted_setting_may_be_null(client: Client) -> None:
     assert alter(DELETE) == ErrorCode.NONE
 
 
-def test_a_refused_topic_has_no_settings_but_not_null(client: Client) -> None:
+def test_rejected_topic_has_empty_settings_instead_of_null(client: Client) -> None:
     topic = create_topics.CreatableTopic(name="a b", num_partitions=1, replication_factor=1)
     for twice in (1, 2):
         request = create_topics.CreateTopicsRequest(topics=[topic] * twice)
         assert client.send("CreateTopics", 7, request).topics[0].configs == []
 
 
-def test_a_deleted_topic_is_named_as_it_was_asked_for(client: Client) -> None:
+def test_deleted_topic_is_identified_as_in_the_request(client: Client) -> None:
     states = [
         delete_topics.DeleteTopicState(name="no-such"),
         delete_topics.DeleteTopicState(name=None, topic_id=uuid.UUID(int=7)),
@@ -153,7 +153,7 @@ def test_a_deleted_topic_is_named_as_it_was_asked_for(client: Client) -> None:
     }
 
 
-def test_a_topic_named_twice_is_answered_once(client: Client) -> None:
+def test_topic_named_twice_is_answered_once(client: Client) -> None:
     name = client.create()
     states = [delete_topics.DeleteTopicState(name=name)] * 2
     deleted = client.send("DeleteTopics", 6, delete_topics.DeleteTopicsRequest(topics=states)).responses
@@ -163,7 +163,7 @@ def test_a_topic_named_twice_is_answered_once(client: Client) -> None:
     assert [topic.error_code for topic in grown] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_a_partition_asked_twice_for_offsets_is_ambiguous(client: Client) -> None:
+def test_repeated_partition_in_list_offsets_is_rejected(client: Client) -> None:
     asked = [list_offsets.ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2)]
     topic = list_offsets.ListOffsetsTopic(name=client.create(), partitions=asked)
     response = client.send("ListOffsets", 7, list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]))
@@ -181,21 +181,21 @@ def test_records_of_internal_topics_are_not_deleted(client: Client) -> None:
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_group_to_leave_needs_a_name(client: Client) -> None:
+def test_leave_group_needs_a_group_id(client: Client) -> None:
     members = [leave_group.MemberIdentity(member_id="m")]
     request = leave_group.LeaveGroupRequest(group_id="", members=members)
     response = client.send("LeaveGroup", 5, request)
     assert (response.error_code, response.members) == (ErrorCode.INVALID_GROUP_ID, [])
 
 
-def test_a_group_deleted_twice_is_answered_once(client: Client) -> None:
+def test_group_deleted_twice_is_answered_once(client: Client) -> None:
     client.coordinator("no-such")
     request = delete_groups.DeleteGroupsRequest(groups_names=["no-such", "no-such"])
     results = client.send("DeleteGroups", 2, request).results
     assert [result.error_code for result in results] == [ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def test_what_may_be_done_to_a_group_that_is_not_there_is_not_told(client: Client) -> None:
+def test_authorized_operations_of_an_unknown_group_are_not_returned(client: Client) -> None:
     client.coordinator("no-such")
     request = describe_groups.DescribeGroupsRequest(groups=["no-such"], include_authorized_operations=True)
     group = client.send("DescribeGroups", 6, request).groups[0]
@@ -204,7 +204,7 @@ def test_what_may_be_done_to_a_group_that_is_not_there_is_not_told(client: Clien
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(5, -1), (-1, 5)])
-def test_a_producer_resumes_with_both_id_and_epoch(client: Client, producer_id: int, epoch: int) -> None:
+def test_producer_resumes_with_both_id_and_epoch(client: Client, producer_id: int, epoch: int) -> None:
     request = init_producer_id.InitProducerIdRequest(
         transactional_id=None, producer_id=producer_id, producer_epoch=epoch
     )
@@ -213,7 +213,7 @@ def test_a_producer_resumes_with_both_id_and_epoch(client: Client, producer_id: 
     assert response.producer_epoch == -1
 
 
-def test_of_a_brokers_settings_few_are_set_while_it_runs_and_the_others_only_deleted(client: Client) -> None:
+def test_static_broker_settings_can_be_deleted_but_not_set(client: Client) -> None:
     def alter(operation: int, name: str) -> int:
         change = incremental_alter_configs.AlterableConfig(
             name=name,

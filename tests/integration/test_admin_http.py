@@ -1,4 +1,4 @@
-"""The admin HTTP server of a broker process, as Prometheus and a dashboard use it."""
+"""The admin HTTP server of a broker process, used as by Prometheus and a dashboard."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def produce(broker: TierlogBroker, topic: str, count: int) -> None:
 
 
 async def next_event(stream: aiohttp.StreamReader) -> tuple[int, Any]:
-    """Id and data of the next server-sent event."""
+    """The id and data of the next server-sent event."""
     head, data, end = await stream.readline(), await stream.readline(), await stream.readline()
     assert head.startswith(b"id: ") and data.startswith(b"data: ") and end == b"\n"
     return int(head[4:]), json.loads(data[6:])
@@ -41,7 +41,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 async def scrape(session: aiohttp.ClientSession) -> Samples:
-    """Name and labels of each sample, and its value."""
+    """The value of each sample by name and labels."""
     async with session.get("/metrics") as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -58,7 +58,7 @@ def of(**labels: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))
 
 
-async def test_metrics_say_where_logs_stand_and_what_was_asked(tierlog_broker: TierlogBroker) -> None:
+async def test_metrics_show_log_offsets_and_requests(tierlog_broker: TierlogBroker) -> None:
     await asyncio.to_thread(create_topic, tierlog_broker, "orders", 2)
     await asyncio.to_thread(produce, tierlog_broker, "orders", 3)
     client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
@@ -94,7 +94,7 @@ async def test_metrics_say_where_logs_stand_and_what_was_asked(tierlog_broker: T
     assert found["kafka_network_requestmetrics_errors_total", wrong] == 1
 
 
-async def test_what_waits_is_counted_apart(tierlog_broker: TierlogBroker) -> None:
+async def test_waiting_requests_are_counted_separately(tierlog_broker: TierlogBroker) -> None:
     await asyncio.to_thread(create_topic, tierlog_broker, "orders")
     client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
     asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -123,7 +123,7 @@ async def test_what_waits_is_counted_apart(tierlog_broker: TierlogBroker) -> Non
     client.close()
 
 
-async def test_every_metric_of_the_reference_is_there_and_no_other(tierlog_broker: TierlogBroker) -> None:
+async def test_metrics_are_those_of_the_reference_page(tierlog_broker: TierlogBroker) -> None:
     """With a value, and the labels that it says."""
     await asyncio.to_thread(create_topic, tierlog_broker, "orders")
     await asyncio.to_thread(produce, tierlog_broker, "orders", 1)
@@ -152,7 +152,7 @@ WITHOUT_A_CAUSE = {
 """They have a value for each cause, place or client with a quota, and there was none."""
 
 
-async def test_events_follow_the_cluster_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:
+async def test_events_report_changes_until_the_broker_stops(tierlog_broker: TierlogBroker) -> None:
     async with (
         aiohttp.ClientSession(tierlog_broker.admin_url) as session,
         session.get("/v1/events") as stream,

@@ -1,4 +1,4 @@
-"""Each bound of what clients may hold: reached through a broker process, told by a metric, and survived."""
+"""Each bound on client resources: a broker reaches it, reports it in a metric and continues to serve."""
 
 import contextlib
 import resource
@@ -57,7 +57,7 @@ def sockets() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture(autouse=True)
 def served_as_before(broker: TierlogBroker) -> Iterator[None]:
-    """After each test all others are served, and nothing of it is left."""
+    """After each test, check that other clients are served and that no resources are still held."""
     yield
     until(lambda: metric(broker, "tierlog_connections") == 0, "connections")
     with contextlib.closing(Client(broker.bootstrap)) as client:
@@ -68,7 +68,7 @@ def served_as_before(broker: TierlogBroker) -> Iterator[None]:
 
 
 def connect(broker: TierlogBroker, sockets: contextlib.ExitStack, host: str = "127.0.0.1") -> socket.socket:
-    """From an address of this machine."""
+    """Connect from an address of this machine."""
     address = broker.host, broker.port
     return sockets.enter_context(socket.create_connection(address, timeout=30, source_address=(host, 0)))
 
@@ -89,7 +89,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_connections_in_all(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_total_connections_are_bounded(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
     hosts = ["127.0.0.2"] * 6 + ["127.0.0.3"] * 6
     assert [is_served(connect(broker, sockets, host)) for host in hosts] == [True] * 12
     assert not is_served(connect(broker, sockets, "127.0.0.4"))
@@ -97,21 +97,23 @@ def test_connections_in_all(broker: TierlogBroker, sockets: contextlib.ExitStack
     assert "bound='max.connections'" in broker.log_tail()
 
 
-def test_connections_of_one_address(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_connections_per_address_are_bounded(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
     assert [is_served(connect(broker, sockets, "127.0.0.2")) for _ in range(7)] == [True] * 6 + [False]
     assert [is_served(connect(broker, sockets, "127.0.0.9")) for _ in range(3)] == [True] * 2 + [False]
     assert is_served(connect(broker, sockets, "127.0.0.3"))
     assert metric(broker, REFUSED, bound="max.connections.per.ip") == 2
 
 
-def test_new_connections_a_second(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_new_connections_per_second_are_bounded(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
     several = [connect(broker, sockets, "127.0.0.9") for _ in range(120)]  # the kernel takes them
     wait_for_metric(broker, 1, REFUSED, bound="max.connection.creation.rate")
     assert is_served(several[0])
-    assert is_closed(several[-1])  # it had its turn, and is one too many of its address
+    assert is_closed(several[-1])  # it had its turn, and exceeds the limit of its address
 
 
-def test_a_request_that_is_too_large(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_oversized_request_closes_the_connection(
+    broker: TierlogBroker, sockets: contextlib.ExitStack
+) -> None:
     client = connect(broker, sockets)
     client.sendall(struct.pack(">i", MIB + 1))
     assert is_closed(client)
@@ -122,7 +124,7 @@ def test_a_request_that_is_too_large(broker: TierlogBroker, sockets: contextlib.
 @pytest.mark.parametrize(
     "begun", [b"\0\0", b"\0\0\1\0\0\3\0", b"\0\0\1\0\0\3\0\1\0\0\0\0\0\0"], ids=["size", "header", "body"]
 )
-def test_a_request_that_comes_too_slowly(
+def test_slow_request_closes_the_connection(
     broker: TierlogBroker, sockets: contextlib.ExitStack, begun: bytes
 ) -> None:
     before = metric(broker, CLOSED, reason="slow")
@@ -133,8 +135,8 @@ def test_a_request_that_comes_too_slowly(
     assert f"{len(begun)} bytes of a frame in" in broker.log_tail()
 
 
-def test_request_bytes_on_all_connections(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
-    """Whoever begins a large request while others hold all room waits, and is served when they are gone."""
+def test_large_request_waits_for_request_memory(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+    """A large request waits while others hold all request memory, and is served once they are gone."""
     topics = [metadata.MetadataRequestTopic(name="x" * 32_000) for _ in range(30)]
     whole = bytes(encode_request(BY_NAME["Metadata"], 12, 1, "t", metadata.MetadataRequest(topics=topics)))
     holders = [connect(broker, sockets) for _ in range(2)]
@@ -157,8 +159,8 @@ def fetching(broker: TierlogBroker, **fields: int) -> tuple[Client, fetch.FetchR
     return client, fetch.FetchRequest(topics=topics, **fields)
 
 
-def test_requests_that_wait(broker: TierlogBroker) -> None:
-    """Three of one connection, four in all."""
+def test_waiting_requests_are_bounded_per_connection_and_in_all(broker: TierlogBroker) -> None:
+    """Three per connection, four in all."""
     in_purgatory = "kafka_server_delayedoperationpurgatory_purgatorysize"
     refused = "tierlog_purgatory_refused_total"
     first, request = fetching(broker, max_wait_ms=60_000, min_bytes=1)
@@ -178,12 +180,12 @@ def test_requests_that_wait(broker: TierlogBroker) -> None:
 
 
 def is_served_soon(broker: TierlogBroker) -> bool:
-    """In a turn of the loop after those of whoever was there before."""
+    """It is served in a turn of the loop after those of earlier connections."""
     with contextlib.closing(Client(broker.bootstrap)) as client:
         return client.send("Metadata", 12, metadata.MetadataRequest()) is not None
 
 
-def test_fetch_sessions(broker: TierlogBroker) -> None:
+def test_fetch_sessions_are_bounded(broker: TierlogBroker) -> None:
     client, request = fetching(broker, max_wait_ms=0, session_epoch=0)
     sessions = [client.send("Fetch", 12, request).session_id for _ in range(3)]
     client.close()
@@ -192,11 +194,11 @@ def test_fetch_sessions(broker: TierlogBroker) -> None:
     assert metric(broker, "tierlog_fetch_sessions_refused_total") == 1
 
 
-# ---- responses that nobody takes ------------------------------------------------------------------
+# ---- responses that clients do not read -----------------------------------------------------------
 
 
 def sleeper(broker: TierlogBroker, sockets: contextlib.ExitStack) -> socket.socket:
-    """Asks for much more than it will ever read."""
+    """A client that requests much more than it ever reads."""
     client = sockets.enter_context(socket.socket())
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * KIB)
     client.connect((broker.host, broker.port))
@@ -206,7 +208,9 @@ def sleeper(broker: TierlogBroker, sockets: contextlib.ExitStack) -> socket.sock
     return client
 
 
-def test_a_client_that_takes_nothing(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_client_that_reads_no_responses_is_disconnected(
+    broker: TierlogBroker, sockets: contextlib.ExitStack
+) -> None:
     client = sleeper(broker, sockets)
     wait_for_metric(broker, 1, "tierlog_connections_blocked")
     wait_for_metric(broker, 200 * KIB, "tierlog_responses_kept_bytes")
@@ -216,7 +220,9 @@ def test_a_client_that_takes_nothing(broker: TierlogBroker, sockets: contextlib.
     until(lambda: not client.recv(64 * KIB), "the end of what was sent")
 
 
-def test_many_clients_that_take_nothing(broker: TierlogBroker, sockets: contextlib.ExitStack) -> None:
+def test_clients_that_read_no_responses_share_one_bound(
+    broker: TierlogBroker, sockets: contextlib.ExitStack
+) -> None:
     clients = [sleeper(broker, sockets) for _ in range(5)]
     wait_for_metric(broker, 1, CLOSED, reason="crowded")
     assert metric(broker, "tierlog_responses_kept_bytes") <= MIB
@@ -226,7 +232,7 @@ def test_many_clients_that_take_nothing(broker: TierlogBroker, sockets: contextl
 # ---- brokers of their own -------------------------------------------------------------------------
 
 
-def test_an_idle_connection_is_closed(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+def test_idle_connection_is_closed(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory({"connections.max.idle.ms": 200})
     with contextlib.ExitStack() as sockets:
         assert is_closed(connect(broker, sockets))
@@ -236,7 +242,7 @@ def test_an_idle_connection_is_closed(tierlog_broker_factory: TierlogBrokerFacto
 def test_without_descriptors_connections_wait(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory()
     with contextlib.ExitStack() as sockets:
-        assert is_served(connect(broker, sockets))  # what is opened for the first client is open
+        assert is_served(connect(broker, sockets))  # descriptors that the first client needs are open
         metric(broker, REFUSED)
         used = len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
         hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)[1]
@@ -254,8 +260,8 @@ def resident_peak_bytes(broker: TierlogBroker) -> int:
         return next(int(line.split()[1]) * KIB for line in status if line.startswith("VmHWM"))
 
 
-def test_a_bomb_under_a_large_max_message_bytes(broker: TierlogBroker) -> None:
-    """A few KB that claim 140 MiB cost what any frame may: twice its size and 8 MiB."""
+def test_decompression_bomb_stays_within_the_memory_bound(broker: TierlogBroker) -> None:
+    """A few KB that decompress to 140 MiB cost no more than any frame: twice its size and 8 MiB."""
     now_ms = int(time.time() * 1000)
     with contextlib.closing(Client(broker.bootstrap)) as client:
         topics = [

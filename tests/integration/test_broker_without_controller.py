@@ -20,7 +20,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.api import QUORUM_PATH
 
 
-async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> None:
+async def test_observer_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
     shared = {
@@ -67,7 +67,7 @@ async def test_it_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> 
         await voter.stop()
 
 
-async def test_a_voter_that_is_no_broker_has_brokers_served_and_is_none(tmp_path: Path) -> None:
+async def test_controller_node_serves_brokers_and_is_not_one(tmp_path: Path) -> None:
     voter, broker = controller_and_broker(tmp_path)
     async with contextlib.AsyncExitStack() as stack, aiohttp.ClientSession() as session:
 
@@ -98,7 +98,7 @@ async def test_a_voter_that_is_no_broker_has_brokers_served_and_is_none(tmp_path
         assert "tierlog_loop_lag_seconds" in metrics
 
 
-async def test_a_voter_that_is_removed_while_it_runs_goes_on_serving(tmp_path: Path) -> None:
+async def test_voter_removed_while_running_continues_as_a_broker(tmp_path: Path) -> None:
     with contextlib.ExitStack() as held:
         ports = {n: held.enter_context(socket.create_server(("127.0.0.1", 0))) for n in (1, 2)}
         addresses = {n: f"127.0.0.1:{listener.getsockname()[1]}" for n, listener in ports.items()}
@@ -126,7 +126,9 @@ async def test_a_voter_that_is_removed_while_it_runs_goes_on_serving(tmp_path: P
             removed = await session.delete(f"{stays.admin_url}{QUORUM_PATH}/voters/2", json={})
             assert removed.status == 200
             longest_ms = goes.clock.monotonic_ms() + goes.settings.broker_session_timeout_ms
-            while goes.clock.monotonic_ms() <= longest_ms:  # the leases that it had when it was removed
+            while (
+                goes.clock.monotonic_ms() <= longest_ms
+            ):  # until the leases from before the removal have expired
                 await goes.metadata.current()
             topic = c.NewTopic(name="t", assignments=((0, (2,)),))
             await stays.metadata.submit(c.CreateTopics(topics=(topic,)))

@@ -1,4 +1,4 @@
-"""Settings of one broker, and of all, are set over the wire: they hold at once, and after a restart."""
+"""Dynamic settings of one broker and of all brokers apply at once and after a restart."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def batch(size: int) -> bytes:
     return bytes(encode_batch([NewRecord(1_700_000_000_000, None, b"v" * size, ())]))
 
 
-def test_defaults_of_topics_hold_at_once_and_after_a_restart(
+def test_topic_defaults_apply_at_once_and_after_a_restart(
     tierlog_broker_factory: Callable[..., TierlogBroker],
 ) -> None:
     broker = tierlog_broker_factory({MESSAGE_MAX: "900000"})
@@ -70,7 +70,7 @@ def test_defaults_of_topics_hold_at_once_and_after_a_restart(
     assert client.produce(topic, batch(6000)).error_code == ErrorCode.NONE
 
 
-def test_what_only_a_start_reads_and_what_makes_no_sense_is_refused(
+def test_static_and_invalid_settings_are_rejected(
     tierlog_session_broker: TierlogBroker,
 ) -> None:
     client = Client(tierlog_session_broker.bootstrap)
@@ -88,7 +88,7 @@ def test_what_only_a_start_reads_and_what_makes_no_sense_is_refused(
     assert synonyms(client, BROKER, OWN, MESSAGE_MAX) == [(MESSAGE_MAX, "1048588", DEFAULT)]
 
 
-def test_connections_are_bounded_anew(tierlog_broker: TierlogBroker) -> None:
+def test_changed_connection_limits_apply(tierlog_broker: TierlogBroker) -> None:
     client = Client(tierlog_broker.bootstrap)
     assert alter(client, ALL, "max.connections.per.ip", "1") == ErrorCode.NONE
     with pytest.raises((ConnectionError, OSError)):

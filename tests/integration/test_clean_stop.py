@@ -1,4 +1,4 @@
-"""SIGTERM with requests under way: exit code 0, no recovery at the next start, no record lost or doubled."""
+"""SIGTERM during requests: exit code 0, no recovery at the next start, no record lost or duplicated."""
 
 import random
 from collections import defaultdict
@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 def waiting_consumer(broker: TierlogBroker) -> Consumer:
-    """A member of a group whose fetch waits at the broker for longer than a stop may take."""
+    """A group member whose fetch waits at the broker for longer than a stop may take."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -38,7 +38,7 @@ def waiting_consumer(broker: TierlogBroker) -> Consumer:
 
 
 def read_all(broker: TierlogBroker) -> dict[int, tuple[int, int]]:
-    """Partition and offset of each number; fails if one is there twice."""
+    """The partition and offset of each number. Fails on a duplicate."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "reads", "enable.partition.eof": True}
     )
@@ -57,7 +57,7 @@ def read_all(broker: TierlogBroker) -> dict[int, tuple[int, int]]:
     return {number: places[0] for number, places in found.items()}
 
 
-def test_a_stop_amid_requests_is_clean_and_loses_nothing(
+def test_stop_during_requests_is_clean_and_loses_nothing(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:
     broker = tierlog_broker_factory({"num.partitions": PARTITIONS, "log.segment.bytes": 1 << 20})

@@ -1,4 +1,4 @@
-"""Bad invocations of every command: an exit status, no traceback, and a next step in each message."""
+"""Bad invocations of every command: a non-zero exit status, no traceback, and a next step in each message."""
 
 import shlex
 import signal
@@ -281,7 +281,7 @@ demo --picture {tmp}/missing/demo.png
 
 
 def refuse_to_serve(state: str) -> None:
-    """A node that serves would never end."""
+    """Fails a test whose bad invocation would start a node that runs forever."""
     raise AssertionError(f"the node started: {state}")
 
 
@@ -289,7 +289,7 @@ def refuse_to_serve(state: str) -> None:
 def places(
     tierlog_session_broker: TierlogBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """What the words in braces stand for; the topic `there` has one partition and no records."""
+    """Values of the words in braces. The topic `there` has one partition and no records."""
     top = tmp_path_factory.mktemp("bad")
     (top / "file").write_text("no TOML = [")
     (top / "empty").mkdir()
@@ -317,7 +317,7 @@ def places(
 
 
 @pytest.mark.parametrize("line", INVOCATIONS)
-def test_a_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]) -> None:
+def test_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]) -> None:
     ended = call(*shlex.split(line.format_map(places)))
     said = ended.stderr + ended.stdout * (not ended.stderr)
     assert ended.code not in (0, 130), said
@@ -333,7 +333,7 @@ def test_a_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]
 
 
 @pytest.mark.parametrize("directory", ["", "below"])
-def test_a_read_only_data_directory_is_refused(
+def test_read_only_data_directory_is_rejected(
     directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "notify", refuse_to_serve)

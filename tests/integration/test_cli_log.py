@@ -16,7 +16,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture
 def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
-    """One partition with records in all codecs, over several segments."""
+    """A broker with one partition that has records in all codecs in several segments."""
     broker = tierlog_broker_factory({})
     configs = {"segment.bytes": "60000", "index.interval.bytes": "1000"}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -41,7 +41,7 @@ def partition(broker: TierlogBroker) -> Path:
     return broker.data_dir / "orders-0"
 
 
-def test_after_a_stop_all_is_sound_and_can_be_read(broker: TierlogBroker) -> None:
+def test_logs_are_intact_after_a_stop(broker: TierlogBroker) -> None:
     broker.stop()
     [found] = json_output("log", "verify", broker.data_dir, "--records")
     assert (found["damaged"], found["problems"], found["records"]) == (False, [], COUNT * len(CODECS))
@@ -56,7 +56,7 @@ def test_after_a_stop_all_is_sound_and_can_be_read(broker: TierlogBroker) -> Non
     assert kinds >= {"offset-index", "time-index", "producer", "leader-epoch", "checkpoint", "property"}
 
 
-def test_words_for_people(broker: TierlogBroker) -> None:
+def test_human_readable_output(broker: TierlogBroker) -> None:
     broker.stop()
     said = run("log", "dump", partition(broker), "--keys", "--to", "1").stdout
     assert "leader-epoch: epoch 0, start offset 0" in said
@@ -74,7 +74,7 @@ def test_after_a_kill_nothing_is_damaged(broker: TierlogBroker) -> None:
     assert (found["damaged"], found["records"]) == (False, COUNT * len(CODECS))
 
 
-def test_damage_is_told_by_the_exit_code(broker: TierlogBroker) -> None:
+def test_exit_code_reports_damage(broker: TierlogBroker) -> None:
     broker.stop()
     path = sorted(partition(broker).glob("*.log"))[1]
     content = bytearray(path.read_bytes())

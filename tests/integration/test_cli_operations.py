@@ -21,7 +21,7 @@ def ask(admin: str, *words: str, code: int = 0) -> Any:
     return json_output(*words, "--admin", admin, code=code)[0]
 
 
-def test_one_node_is_healthy_and_all_of_its_cluster(admin: str) -> None:
+def test_single_node_is_a_healthy_cluster(admin: str) -> None:
     health = ask(admin, "cluster", "health")
     assert (health["status"], health["problems"]) == ("healthy", [])
     brokers = ask(admin, "broker", "list")
@@ -30,7 +30,7 @@ def test_one_node_is_healthy_and_all_of_its_cluster(admin: str) -> None:
     assert (quorum["role"], len(quorum["voters"])) == ("leader", 1)
 
 
-def test_leaders_are_elected_and_partitions_listed(admin: str, tierlog_session_broker: TierlogBroker) -> None:
+def test_elections_and_partition_list(admin: str, tierlog_session_broker: TierlogBroker) -> None:
     words = ("topic", "create", "cli-operations", "--partitions", "2")
     assert run(*words, "--bootstrap", tierlog_session_broker.bootstrap).returncode == 0
     rows = ask(admin, "partition", "list", "cli-operations")
@@ -43,7 +43,7 @@ def test_leaders_are_elected_and_partitions_listed(admin: str, tierlog_session_b
     assert (plan["elections"], plan["moves"]) == ([], [])
 
 
-def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
+def test_impossible_operations_are_rejected_with_a_reason(admin: str) -> None:
     broker = str(ask(admin, "broker", "list")[0]["id"])
     refused = ask(admin, "partition", "move", "cli-nowhere", "0", "--to", broker, code=1)
     assert refused["outcomes"][0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
@@ -54,14 +54,14 @@ def test_what_cannot_be_is_refused_with_a_reason(admin: str) -> None:
     assert leaving.returncode == 1 and "Traceback" not in leaving.stderr
 
 
-def test_a_voter_needs_an_address_and_one_of_its_own(admin: str) -> None:
+def test_voter_needs_an_address_of_its_own(admin: str) -> None:
     no_address = run("quorum", "add", "7", "node-7", "--admin", admin)
     assert no_address.returncode == 1 and "http://host:port" in no_address.stderr
     others = run("quorum", "add", "7", admin, "--admin", admin)
     assert others.returncode == 1 and f"at {admin} answers node 1" in others.stderr
 
 
-def test_a_node_that_does_not_answer_is_passed_over(admin: str) -> None:
+def test_unresponsive_node_is_skipped(admin: str) -> None:
     assert ask(f"http://127.0.0.1:1,{admin}", "quorum", "status")["role"] == "leader"
     assert run("cluster", "health", "--admin", "http://127.0.0.1:1").returncode == 3
     no_url = run("broker", "list", "--admin", "127.0.0.1:9644")

@@ -49,7 +49,7 @@ def test_quotas_are_set_listed_and_removed(ask: Ask) -> None:
 
 
 @pytest.mark.slow
-def test_addresses_have_a_quota_of_connections(ask: Ask) -> None:
+def test_addresses_have_a_connection_rate_quota(ask: Ask) -> None:
     ask("set", "--ip", "127.0.0.77", "connection_creation_rate=1000")
     found = {"entity": {"ip": "127.0.0.77"}, "quotas": {"connection_creation_rate": 1000}}
     assert found in ask("list")
@@ -71,11 +71,11 @@ def test_addresses_have_a_quota_of_connections(ask: Ask) -> None:
         (("remove", "--user", "cli-bob", "producer_byte_rate"), 4),
     ],
 )
-def test_what_cannot_be_done_has_its_exit_code(ask: Ask, words: tuple[str, ...], code: int) -> None:
+def test_failed_quota_commands_have_an_exit_code(ask: Ask, words: tuple[str, ...], code: int) -> None:
     assert ask(*words, code=code) is None
 
 
-def test_people_get_a_table(tierlog_session_broker: TierlogBroker) -> None:
+def test_quotas_are_printed_as_a_table(tierlog_session_broker: TierlogBroker) -> None:
     where = ("--bootstrap", tierlog_session_broker.bootstrap)
     assert run("quota", "set", "--client-id", "cli-app", "consumer_byte_rate=2000", *where).returncode == 0
     shown = run("quota", "list", "--client-id", "cli-app", *where).stdout

@@ -1,4 +1,4 @@
-"""Which cluster a command talks to: those that change something print it, and none is taken for another."""
+"""The target cluster of commands: mutating ones print it, and none uses another cluster by mistake."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tierlog.testing import TierlogBroker
 
 @pytest.fixture(autouse=True)
 def another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cluster that was started last by this account, and does not run."""
+    """The cluster that this account started last, which is not running."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("TIERLOG_BOOTSTRAP", raising=False)
     monkeypatch.delenv("TIERLOG_ADMIN", raising=False)
@@ -54,7 +54,7 @@ def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None
     assert call("cluster", "down", stdin=b"y\n").code == 0
 
 
-def test_the_admin_api_is_that_of_the_brokers_given(tierlog_session_broker: TierlogBroker) -> None:
+def test_admin_api_is_derived_from_the_given_brokers(tierlog_session_broker: TierlogBroker) -> None:
     at = ("--bootstrap", tierlog_session_broker.bootstrap)
     succeed("cluster", "health", *at)
     succeed("tier", "status", *at)
@@ -65,6 +65,6 @@ def test_the_admin_api_is_that_of_the_brokers_given(tierlog_session_broker: Tier
     assert succeed("cluster", "info", "--admin", tierlog_session_broker.admin_url).stdout == told
 
 
-def test_nothing_is_asked_of_another_cluster_if_the_brokers_given_do_not_answer() -> None:
+def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

@@ -1,4 +1,4 @@
-"""The command line against a running broker, each command as a process: output and exit codes."""
+"""Output and exit codes of commands, each run as a process against a running broker."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def test_a_topic_from_creation_to_deletion(cli: Cli) -> None:
     assert cli.run("topic", "describe", "life").returncode == 4
 
 
-def test_what_was_done_is_told_to_scripts(cli: Cli) -> None:
+def test_json_output_reports_changes(cli: Cli) -> None:
     def told(*words: str) -> Any:
         [document] = cli.lines(*words, "--json")
         return document
@@ -105,7 +105,7 @@ def test_a_tombstone_is_sent_and_shown(cli: Cli) -> None:
     assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("a", None)]
 
 
-def test_where_consume_starts_and_stops(cli: Cli) -> None:
+def test_consume_starts_and_stops_where_requested(cli: Cli) -> None:
     cli("topic", "create", "starts", "-p", "1")
     cli("produce", "starts", stdin=b"".join(b"%d\n" % number for number in range(10)))
     assert cli("consume", "starts", "-o", "7") == b"7\n8\n9\n"
@@ -118,7 +118,7 @@ def test_where_consume_starts_and_stops(cli: Cli) -> None:
         assert (beyond.returncode, b"topic describe starts" in beyond.stderr) == (4, True)
 
 
-def test_a_group_continues_where_it_stopped(cli: Cli) -> None:
+def test_group_continues_at_its_committed_offsets(cli: Cli) -> None:
     cli("topic", "create", "groups", "-p", "1")
     cli("produce", "groups", stdin=b"a\nb\nc\n")
     assert cli("consume", "groups", "-g", "readers", "-n", "2") == b"a\nb\n"
@@ -126,7 +126,7 @@ def test_a_group_continues_where_it_stopped(cli: Cli) -> None:
     assert cli("consume", "groups", "-g", "readers") == b""
 
 
-def test_large_input_goes_in_several_batches(cli: Cli) -> None:
+def test_large_input_is_sent_in_several_batches(cli: Cli) -> None:
     cli("topic", "create", "large", "-p", "1")
     lines = b"".join(b"%06d%s\n" % (number, b"x" * 1000) for number in range(3000))
     [told] = [json.loads(cli("produce", "large", "--json", stdin=lines))]
@@ -174,7 +174,7 @@ def test_errors_say_what_to_do(cli: Cli, words: tuple[str, ...], code: int, hint
     assert b"Traceback" not in ended.stderr
 
 
-def test_a_port_in_use_is_explained(tierlog_session_broker: TierlogBroker) -> None:
+def test_error_explains_a_port_in_use(tierlog_session_broker: TierlogBroker) -> None:
     command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--port", str(tierlog_session_broker.port)]
     ended = subprocess.run(
         [*command, "--admin-port", "0"], capture_output=True, text=True, timeout=60, check=False
@@ -202,11 +202,11 @@ def test_produce_waits_for_a_broker_that_restarts(tierlog_broker_factory: Tierlo
 
 
 def wait_for_offset(cli: Cli, topic: str, end: int) -> None:
-    """Follows the topic until it holds so many records: the command itself waits at the end."""
+    """Follow the topic until its end offset is `end`; the command itself waits at the end of the log."""
     assert len(cli("consume", topic, "--from-beginning", "--follow", "-n", str(end)).splitlines()) == end
 
 
-def test_a_port_that_speaks_something_else_is_not_waited_for() -> None:
+def test_port_with_another_protocol_fails_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.listen()
         port = server.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Three Python clients against a broker process: every codec, assignment, seeking, admin calls."""
+"""Three Python clients against a broker process: codecs, assignment, seeking and admin calls."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ from kafka.structs import OffsetAndMetadata
 from tierlog.testing import TierlogBroker
 
 COUNT = 300
-BASE_MS = int(time.time() * 1000) - 3_600_000  # recent: retention goes by the records' timestamps
+BASE_MS = int(time.time() * 1000) - 3_600_000  # recent, since retention uses the records' timestamps
 PATIENCE_S = 30.0
 
 

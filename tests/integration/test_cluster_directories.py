@@ -1,4 +1,4 @@
-"""Three brokers with two log directories each: one directory fails, comes back, and is replaced."""
+"""Three brokers with two log directories each: one directory fails, returns and is replaced."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Topic:
-    """`t`, as the cluster tells of it."""
+    """Topic `t`, as the cluster describes it."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -48,7 +48,7 @@ class Topic:
         return [partitions[number].leader for number in range(PARTITIONS)]
 
     def produce(self) -> None:
-        """A record to each partition; all of them are acknowledged by those in sync."""
+        """Produce a record to each partition with acks=all."""
         deliveries = Deliveries()
         client = Producer(
             {"bootstrap.servers": self._cluster.bootstrap, "acks": "all", "enable.idempotence": True}
@@ -67,7 +67,7 @@ class Topic:
         return True
 
 
-def test_a_lost_directory_costs_its_broker_those_partitions_until_it_is_back(
+def test_failed_directory_takes_only_its_replicas_out_of_sync_until_it_returns(
     cluster: LocalCluster,
 ) -> None:
     topic, broker = Topic(cluster), cluster.nodes[1]

@@ -1,4 +1,4 @@
-"""Compaction in a broker of its own, seen by real clients, through kills in the middle of it."""
+"""Compaction in a broker process, observed by real clients, with kills during compaction."""
 
 import random
 from pathlib import Path
@@ -30,7 +30,7 @@ def create(broker: TierlogBroker, topic: str, **config: str) -> None:
 
 
 def produce(broker: TierlogBroker, topic: str, values: list[tuple[str, str | None]]) -> None:
-    """In small batches: a segment holds at least one."""
+    """Produce in small batches, since a segment holds at least one batch."""
     config = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "log_level": 0}
     producer = Producer({**config, "batch.num.messages": 100})
     for key, value in values:
@@ -40,7 +40,7 @@ def produce(broker: TierlogBroker, topic: str, values: list[tuple[str, str | Non
 
 
 def read(broker: TierlogBroker, topic: str) -> list[tuple[int, str, str | None]]:
-    """(offset, key, value) of every record that a consumer gets from the start to the end."""
+    """(offset, key, value) of every record that a consumer reads from start to end."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "check", "log_level": 0})
     partition = TopicPartition(topic, 0, 0)
     end = consumer.get_watermark_offsets(partition, 30)[1]
@@ -63,7 +63,7 @@ def names(directory: Path, ending: str) -> list[str]:
     return [path.name for path in directory.iterdir() if path.name.endswith(ending)]
 
 
-def test_a_kill_during_compaction_loses_no_last_value(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+def test_kill_during_compaction_loses_no_last_value(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     settings = {**CLEANER, "log.cleaner.io.max.bytes.per.second": "100000"}
     broker = tierlog_broker_factory(settings)
     rng = random.Random(7)
@@ -88,7 +88,7 @@ def test_a_kill_during_compaction_loses_no_last_value(tierlog_broker_factory: Ti
         assert {key: value for key, value in last.items() if value is not None} == {
             key: value for key, value in model.items() if value is not None
         }
-    produce(broker, "compacted", [("key 0", "x" * 60_000)])  # rolls what is left
+    produce(broker, "compacted", [("key 0", "x" * 60_000)])  # rolls the remaining records
     model["key 0"] = "x" * 60_000
     until(lambda: len(read(broker, "compacted")) < 2 * KEYS, "it never became small")
     assert {key: value for _, key, value in read(broker, "compacted") if value is not None} == {
@@ -124,7 +124,7 @@ def test_the_offsets_of_groups_are_compacted_and_load_again(
     broker.stop()
 
 
-def test_deletes_go_after_their_time_and_compaction_respects_the_policy(
+def test_tombstones_expire_and_compaction_respects_the_policy(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:
     broker = tierlog_broker_factory(CLEANER)
@@ -136,7 +136,7 @@ def test_deletes_go_after_their_time_and_compaction_respects_the_policy(
     filler = 0
 
     def is_gone(topic: str) -> bool:
-        """Further records make the log dirty again; a tombstone goes when it is cleaned the next time."""
+        """Append records to make the log dirty again; the next cleaning removes the tombstone."""
         nonlocal filler
         for other in ("short", "long"):
             produce(broker, other, [(f"key {n % 5}", f"{filler} {n} {'x' * 50}") for n in range(60)])

@@ -1,4 +1,4 @@
-"""SIGKILL during produce: what was acknowledged is there, in order, once (promises 4 and 10)."""
+"""SIGKILL during produce: acknowledged records remain, in order and only once (promises 4 and 10)."""
 
 import random
 from collections import defaultdict
@@ -14,14 +14,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROUNDS = 20
 PARTITIONS = 3
 MOST_RECORDS_A_ROUND = 4000
-IN_FLIGHT = 2000  # records handed to the client and not yet acknowledged: what a kill can hit
+IN_FLIGHT = 2000  # records handed to the client but not acknowledged yet
 SEED = 20260
 
 
 def produce_through_kills(
     broker: TierlogBroker, topic: str, deliveries: Deliveries, rng: random.Random
 ) -> int:
-    """Produces without a pause through ROUNDS kills of the broker; returns how many records were sent."""
+    """Produce continuously through ROUNDS kills of the broker. Returns the number of records sent."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -56,7 +56,7 @@ def produce_through_kills(
 
 
 def read_all(broker: TierlogBroker, topic: str) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of every record, by partition, from the log start to the end."""
+    """(offset, number) of every record, by partition, from the log start offset to the log end offset."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "check", "enable.partition.eof": True}
     )
@@ -86,6 +86,6 @@ def test_acknowledged_records_survive_twenty_kills(tierlog_broker_factory: Tierl
     for partition, records in stored.items():
         offsets, numbers = zip(*records, strict=True)
         assert list(offsets) == list(range(len(offsets)))
-        assert list(numbers) == list(range(partition, sent, PARTITIONS)), "lost, doubled or out of order"
+        assert list(numbers) == list(range(partition, sent, PARTITIONS)), "lost, duplicated or out of order"
     at = {number: (partition, offset) for partition, records in stored.items() for offset, number in records}
     assert at == deliveries.acknowledged

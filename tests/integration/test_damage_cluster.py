@@ -1,5 +1,5 @@
-"""A bit of a log changes under a running broker: it takes the range from another replica, and nobody gets
-what it was, nor does the object store.
+"""A bit flips in a log of a running broker. The broker copies the range from another replica, and the damaged
+bytes reach neither clients nor the object store.
 """
 
 import json
@@ -32,7 +32,7 @@ COUNT = 300
 TIERED = {
     "segment.bytes": "100000",
     "remote.storage.enable": "true",
-    "remote.log.copy.disable": "true",  # for now: what is damaged has not been uploaded yet
+    "remote.log.copy.disable": "true",  # for now: damaged segments have not been uploaded yet
 }
 
 
@@ -55,7 +55,7 @@ def content(broker: TierlogBroker) -> bytes:
 
 
 def flip(broker: TierlogBroker, at: int | None = None, segment: int = 0) -> None:
-    """A bit of a byte of a rolled segment; of the one in its middle if none is given."""
+    """Flip a bit of a rolled segment, by default in the middle byte."""
     path = sorted(broker.data_dir.glob("orders-0/*.log"))[segment]
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2 if at is None else at)
@@ -65,7 +65,7 @@ def flip(broker: TierlogBroker, at: int | None = None, segment: int = 0) -> None
 
 
 def wipe(broker: TierlogBroker) -> None:
-    """All but what the quorum promised: a voter without that is another one."""
+    """Remove all data except the quorum's: a voter that lost it would be another voter."""
     for path in broker.data_dir.iterdir():
         if path.name != "__cluster_metadata":
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)
@@ -78,7 +78,7 @@ def allow_copies(admin: AdminClient) -> None:
 
 
 def remote(cluster: LocalCluster) -> bytes:
-    """One copy of each segment, in the order of their offsets, with which the names begin."""
+    """One copy of each segment in offset order, since names begin with the base offset."""
     paths = (cluster.directory / "objects").glob("**/*.log")
     copies = {path.name.split("-")[0]: path.read_bytes() for path in paths}
     return b"".join(copies[base] for base in sorted(copies))
@@ -98,11 +98,11 @@ def read_all(cluster: LocalCluster) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize(("field", "byte"), [("base offset", 6), ("leader epoch", 12)])
-def test_a_wiped_follower_gets_whole_batches_though_its_leader_has_a_wrong_header(
+def test_leader_repairs_a_wrong_batch_header_before_a_wiped_follower_copies_it(
     cluster: LocalCluster, field: str, byte: int
 ) -> None:
-    """No CRC covers it. The leader notices when it reads the batch for the follower, and puts back what a
-    third replica has.
+    """No CRC covers the header field. The leader notices when it reads the batch for the follower, and
+    repairs it from a third replica.
     """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     small = {"segment.bytes": "100000", "flush.messages": "1"}
@@ -135,8 +135,8 @@ def test_a_wiped_follower_gets_whole_batches_though_its_leader_has_a_wrong_heade
     assert read_all(cluster) == values
 
 
-def test_three_replicas_that_are_damaged_at_different_places_mend_each_other(cluster: LocalCluster) -> None:
-    """Every record is whole on two of them."""
+def test_three_replicas_with_different_damage_repair_each_other(cluster: LocalCluster) -> None:
+    """Every record is intact on two of them."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     small = {"segment.bytes": "50000", "flush.messages": "1", "min.insync.replicas": "2"}
     admin.create_topics([NewTopic("orders", 1, 3, config=small)])["orders"].result(30)
@@ -167,7 +167,7 @@ def test_three_replicas_that_are_damaged_at_different_places_mend_each_other(clu
     assert read_all(cluster) == values
 
 
-def test_a_damaged_follower_and_a_damaged_leader_put_back_what_the_other_has(cluster: LocalCluster) -> None:
+def test_damaged_leader_and_follower_repair_each_other(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, 3, config=TIERED)])["orders"].result(30)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "batch.num.messages": 10})
@@ -195,7 +195,7 @@ def test_a_damaged_follower_and_a_damaged_leader_put_back_what_the_other_has(clu
         until(is_whole, "all have the same bytes again")
         assert scrub(broker)["damaged"] == []
         assert read_all(cluster) == values
-    assert state()[0] == leader, "it gave nothing up, and led on"
+    assert state()[0] == leader, "it abandoned no replica and remained the leader"
 
     flip(cluster.nodes[leader])
     before = scrub(cluster.nodes[leader])["repaired"]

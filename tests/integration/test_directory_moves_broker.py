@@ -1,4 +1,4 @@
-"""A partition moves between log directories of a real broker while clients write and read (KIP-113)."""
+"""A partition moves between log directories of a real broker while clients produce and consume (KIP-113)."""
 
 import threading
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iter
 
 
 class Writer:
-    """Writes numbers, one after the other, with retries and idempotence, until it is stopped."""
+    """An idempotent producer of consecutive numbers that runs until it is stopped."""
 
     def __init__(self, broker: TierlogBroker) -> None:
         self.acknowledged: list[int] = []
@@ -53,7 +53,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> int:
-        """How many were written, all of them acknowledged."""
+        """Stop; return the count of numbers, all of them acknowledged."""
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(PATIENCE_S) == 0
@@ -95,7 +95,7 @@ def move(broker: TierlogBroker, to: Path) -> int:
 
 
 def places(broker: TierlogBroker) -> list[tuple[str, bool]]:
-    """Directories with the partition, and whether it is a copy that is not done."""
+    """The directories that hold the partition, and whether each holds a future replica."""
     client = Client(broker.bootstrap)
     answer = client.send("DescribeLogDirs", 4, describe_log_dirs.DescribeLogDirsRequest(topics=None))
     client.close()
@@ -109,7 +109,7 @@ def places(broker: TierlogBroker) -> list[tuple[str, bool]]:
 
 
 def is_in(broker: TierlogBroker, directory: Path) -> bool:
-    """And is not moving."""
+    """Whether the partition is in the directory and not moving."""
     return places(broker) == [(directory.name, False)]
 
 
@@ -122,7 +122,7 @@ def make_topic(broker: TierlogBroker) -> None:
     admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
 
 
-def test_a_partition_moves_back_and_forth_under_a_producer(broker: TierlogBroker, tmp_path: Path) -> None:
+def test_partition_moves_back_and_forth_during_produce(broker: TierlogBroker, tmp_path: Path) -> None:
     make_topic(broker)
     writer = Writer(broker)
     until(lambda: len(writer.acknowledged) > 500, "nothing was written")
@@ -145,9 +145,7 @@ def test_a_partition_moves_back_and_forth_under_a_producer(broker: TierlogBroker
     broker.stop()
 
 
-def test_a_broker_killed_in_the_middle_of_a_move_goes_on_with_it(
-    broker: TierlogBroker, tmp_path: Path
-) -> None:
+def test_broker_killed_during_a_directory_move_resumes_it(broker: TierlogBroker, tmp_path: Path) -> None:
     make_topic(broker)
     writer = Writer(broker)
     until(lambda: len(writer.acknowledged) > 500, "nothing was written")
@@ -157,7 +155,7 @@ def test_a_broker_killed_in_the_middle_of_a_move_goes_on_with_it(
         some_moment(seconds)
         broker.kill()
         broker.start()
-        assert move(broker, to) == ErrorCode.NONE  # it may not have begun before
+        assert move(broker, to) == ErrorCode.NONE  # it may not have started before
         until(partial(is_in, broker, to), "it has not moved")
         to = tmp_path / ("b" if to.name == "a" else "a")
     read_all(broker, writer.stop())

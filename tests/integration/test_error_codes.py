@@ -1,4 +1,4 @@
-"""Bad input that is answered with a code (GUARANTEES, "Answer with the code"), sent over a raw socket."""
+"""Invalid input over a raw socket gets an error code (GUARANTEES, "Answer with the code")."""
 
 import struct
 import time
@@ -32,7 +32,7 @@ def batch(count: int = 2, **fields: Any) -> bytearray:
 
 
 def with_crc(data: bytearray) -> bytes:
-    """The batch with its CRC made right again, so that only the fault under test is left."""
+    """The batch with a recomputed CRC, so that only the fault under test remains."""
     import crc32c
 
     struct.pack_into(">I", data, CRC_AT, crc32c.crc32c(bytes(data[ATTRIBUTES_AT:])))
@@ -93,7 +93,7 @@ REFUSED_BATCHES = {
 
 
 @pytest.mark.parametrize("fault", REFUSED_BATCHES)
-def test_a_refused_batch_gets_its_code_and_is_not_written(client: Client, fault: str) -> None:
+def test_rejected_batch_gets_its_error_code_and_is_not_written(client: Client, fault: str) -> None:
     make, code = REFUSED_BATCHES[fault]
     topic = client.create()
     answer = client.produce(topic, make())
@@ -102,7 +102,7 @@ def test_a_refused_batch_gets_its_code_and_is_not_written(client: Client, fault:
     assert client.produce(topic, bytes(batch())).base_offset == 0
 
 
-def test_bad_records_of_a_batch_are_told(client: Client) -> None:
+def test_response_names_the_invalid_records_of_a_batch(client: Client) -> None:
     topic = client.create(cleanup_policy="compact")
     keyless = encode_batch([NewRecord(int(time.time() * 1000), key, b"v", ()) for key in (b"k", None)])
     answer = client.produce(topic, bytes(keyless))
@@ -110,24 +110,24 @@ def test_bad_records_of_a_batch_are_told(client: Client) -> None:
     assert [bad.batch_index for bad in answer.record_errors] == [1]
 
 
-def test_zstd_needs_a_client_that_knows_it(client: Client) -> None:
+def test_zstd_needs_a_recent_produce_version(client: Client) -> None:
     topic, data = client.create(), bytes(batch(codec=Codec.ZSTD))
     assert client.produce(topic, data, version=6).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert client.produce(topic, data, version=7).base_offset == 0
 
 
 @pytest.mark.parametrize("acks", [2, -2])
-def test_only_three_kinds_of_acks(client: Client, acks: int) -> None:
+def test_other_values_of_acks_are_rejected(client: Client, acks: int) -> None:
     answer = client.produce(client.create(), bytes(batch()), acks=acks)
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_unknown_topic_and_partition(client: Client) -> None:
+def test_unknown_topic_and_partition_are_reported(client: Client) -> None:
     answer = client.produce("no-such-topic", bytes(batch()))
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_idempotence(client: Client) -> None:
+def test_sequences_and_producer_epochs_are_checked(client: Client) -> None:
     topic, producer = client.create(), client.producer_id()
 
     def send(sequence: int, epoch: int = 0) -> produce.PartitionProduceResponse:
@@ -143,7 +143,7 @@ def test_idempotence(client: Client) -> None:
     assert stale in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 
 
-def test_fetch_outside_of_the_log(client: Client) -> None:
+def test_fetch_outside_the_log_is_out_of_range(client: Client) -> None:
     topic = client.create()
     client.produce(topic, bytes(batch()))
     for offset in (3, -5):
@@ -152,7 +152,7 @@ def test_fetch_outside_of_the_log(client: Client) -> None:
     assert client.fetch(topic, 2).responses[0].partitions[0].error_code == 0
 
 
-def test_bad_fetch_sessions(client: Client) -> None:
+def test_invalid_fetch_sessions_are_reported(client: Client) -> None:
     topic = client.create()
     session = client.fetch(topic, 0, session_id=0, session_epoch=0).session_id
     assert session > 0
@@ -163,7 +163,7 @@ def test_bad_fetch_sessions(client: Client) -> None:
     assert client.fetch(topic, 0, session_id=session, session_epoch=1).error_code == 0
 
 
-def test_an_incremental_fetch_tells_changes_only(client: Client) -> None:
+def test_incremental_fetch_returns_only_changes(client: Client) -> None:
     topic = client.create()
     session = client.fetch(topic, 0, session_id=0, session_epoch=0).session_id
     nothing = fetch.FetchRequest(max_wait_ms=0, session_id=session, session_epoch=1)
@@ -175,12 +175,12 @@ def test_an_incremental_fetch_tells_changes_only(client: Client) -> None:
     assert told.records
 
 
-def test_a_fetch_as_a_replica_is_refused(client: Client) -> None:
+def test_fetch_with_a_replica_id_is_rejected(client: Client) -> None:
     response = client.fetch(client.create(), 0, replica_id=1)
     assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_waiting_fetch_is_woken_by_a_produce(client: Client, tierlog_session_broker: TierlogBroker) -> None:
+def test_produce_completes_a_waiting_fetch(client: Client, tierlog_session_broker: TierlogBroker) -> None:
     topic = client.create()
     asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     waiting = fetch.FetchRequest(
@@ -195,7 +195,7 @@ def test_a_waiting_fetch_is_woken_by_a_produce(client: Client, tierlog_session_b
 
 
 @pytest.mark.parametrize("name", ["../x", ".", "..", "", "a" * 250, "a b"])
-def test_topic_names(client: Client, name: str) -> None:
+def test_invalid_topic_names_are_rejected(client: Client, name: str) -> None:
     topic = create_topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
     response = client.send("CreateTopics", 7, create_topics.CreateTopicsRequest(topics=[topic]))
     assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -205,7 +205,7 @@ def test_topic_names(client: Client, name: str) -> None:
         assert told.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_an_unknown_topic_id(client: Client) -> None:
+def test_unknown_topic_id_is_reported(client: Client) -> None:
     request = metadata.MetadataRequest(
         topics=[metadata.MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=5))]
     )
@@ -218,7 +218,7 @@ def test_an_unknown_topic_id(client: Client) -> None:
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_the_first_batch_comes_whole_once_per_request(client: Client) -> None:
+def test_first_batch_is_returned_complete_once_per_request(client: Client) -> None:
     topics = [client.create(), client.create()]
     for topic in topics:
         for _ in range(2):

@@ -1,6 +1,6 @@
-"""Every API that is advertised, in every version: a request that should work is answered without an error.
+"""Every advertised API in every version: a valid request gets a response without an error.
 
-What the answers say is tested elsewhere; this holds the table of versions to what the handlers can do.
+The content of responses is tested elsewhere; this compares the table of versions with the handlers.
 """
 
 import time
@@ -77,8 +77,8 @@ OUTCOMES = {
     "ExpireDelegationToken": [NOT_ALLOWED],
     "DescribeDelegationToken": [NOT_ALLOWED],
 }
-"""The errors of requests that a single node cannot carry out: it has no such log directory, its partitions
-are led already, no other broker is known, and it has neither an authorizer nor delegation tokens.
+"""Errors of requests that a single node cannot carry out: it has no such log directory, its partitions have
+leaders, there is no other broker, and it has neither an authorizer nor delegation tokens.
 """
 VERSIONS = [(api, version) for api, (least, most) in ADVERTISED.items() for version in range(least, most + 1)]
 TOPIC = 2  # a resource type
@@ -87,7 +87,7 @@ PROTOCOLS = {"protocol_type": "consumer", "protocol_name": "range"}
 
 @dataclass(frozen=True)
 class Place:
-    """What a request is about. `member` and `fresh` are made for one request."""
+    """The subject of a request. `member` and `fresh` are created for one request."""
 
     topic: str
     topic_id: uuid.UUID
@@ -101,7 +101,7 @@ def batch() -> bytes:
 
 
 def named(place: Place, **fields: Any) -> list[dict[str, Any]]:
-    """One topic by name and by id, whichever the version knows."""
+    """One topic by name and by id; the version decides which is encoded."""
     return [{"name": place.topic, "topic": place.topic, "topic_id": place.topic_id, **fields}]
 
 
@@ -256,7 +256,7 @@ def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
 
 
 def place_for(client: Client, api: str) -> Place:
-    """A topic with a record, a group with an offset; a member of another group where the API wants one."""
+    """A topic with a record and a group with an offset; a member of another group if the API needs it."""
     topic = client.create()
     assert client.produce(topic, batch()).error_code == 0
     described = client.send("Metadata", 12, message("Metadata", {"topics": [{"name": topic}]}))
@@ -277,7 +277,7 @@ def place_for(client: Client, api: str) -> Place:
 
 
 def errors_in(answer: Any) -> list[int]:
-    """Every error code in an answer that is not zero, wherever it stands."""
+    """Every non-zero error code in a response, at any depth."""
     if isinstance(answer, list | tuple):
         return [code for each in answer for code in errors_in(each)]
     fields = getattr(type(answer), "FIELDS", None)
@@ -293,7 +293,7 @@ def errors_in(answer: Any) -> list[int]:
     return found
 
 
-def test_what_is_advertised_is_what_is_tested(client: Client) -> None:
+def test_every_advertised_version_is_tested(client: Client) -> None:
     answer = client.send(
         "ApiVersions", 4, message("ApiVersions", MAKE["ApiVersions"](Place("", uuid.UUID(int=0), "")))
     )
@@ -302,7 +302,7 @@ def test_what_is_advertised_is_what_is_tested(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)
-def test_a_good_request_is_answered_without_an_error(client: Client, api: str, version: int) -> None:
+def test_valid_request_gets_no_error(client: Client, api: str, version: int) -> None:
     place = place_for(client, api)
     answer = client.send(api, version, message(api, MAKE[api](place)))
     if api == "JoinGroup" and version >= 4:
@@ -315,6 +315,6 @@ def test_a_good_request_is_answered_without_an_error(client: Client, api: str, v
 
 
 @pytest.mark.parametrize("api", ["Produce", "Fetch", "ListOffsets", "DeleteRecords", "OffsetForLeaderEpoch"])
-def test_an_error_would_be_seen(client: Client, api: str) -> None:
+def test_errors_in_responses_are_detected(client: Client, api: str) -> None:
     nowhere = Place("no-such-topic", uuid.UUID(int=7), "g")
     assert errors_in(client.send(api, ADVERTISED[api][1], message(api, MAKE[api](nowhere))))

@@ -1,4 +1,4 @@
-"""Where brokers usually go wrong with Fetch and Produce: waiting, budgets, sessions, what each field says."""
+"""Fetch and Produce in detail: waiting, size limits, fetch sessions and each field of the responses."""
 
 import time
 import uuid
@@ -82,19 +82,19 @@ def sizes(response: fetch.FetchResponse) -> dict[int, int]:
 def test_min_bytes_counts_all_partitions_of_a_request(client: Client, other: Client) -> None:
     topic = client.create(2)
     client.post("Fetch", 12, request(topic, partitions(2), min_bytes=2 * len(BATCH), max_wait_ms=FOREVER_MS))
-    fill(other, topic, 0, 1)  # not enough: the answer, which comes in one piece, has both
+    fill(other, topic, 0, 1)  # not enough alone; the response has the data of both partitions
     fill(other, topic, 1, 1)
     assert sizes(client.receive("Fetch", 12)) == {0: len(BATCH), 1: len(BATCH)}
 
 
-def test_at_the_end_of_its_wait_a_fetch_gets_what_there_is(client: Client) -> None:
+def test_fetch_returns_available_data_when_its_wait_ends(client: Client) -> None:
     topic = client.create()
     fill(client, topic, 0, 1)
     answer = client.send("Fetch", 12, request(topic, partitions(1), min_bytes=MIB, max_wait_ms=50))
     assert sizes(answer) == {0: len(BATCH)}
 
 
-def test_an_error_ends_the_wait_of_the_whole_request(client: Client) -> None:
+def test_error_in_one_partition_ends_the_wait_of_the_request(client: Client) -> None:
     topic = client.create()
     answer = client.send("Fetch", 12, request(topic, partitions(2), max_wait_ms=FOREVER_MS))
     assert [each.error_code for each in answer.responses[0].partitions] == [
@@ -103,17 +103,17 @@ def test_an_error_ends_the_wait_of_the_whole_request(client: Client) -> None:
     ]
 
 
-def test_a_deleted_topic_ends_the_wait(client: Client, other: Client) -> None:
+def test_topic_deletion_ends_the_wait(client: Client, other: Client) -> None:
     topic = client.create()
     client.post("Fetch", 12, request(topic, partitions(1), max_wait_ms=FOREVER_MS))
     other.send("DeleteTopics", 5, delete_topics.DeleteTopicsRequest(topic_names=[topic], timeout_ms=5_000))
     assert only(client.receive("Fetch", 12)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# ---- the budget -----------------------------------------------------------------------------------
+# ---- size limits ----------------------------------------------------------------------------------
 
 
-def test_all_partitions_share_one_budget(client: Client) -> None:
+def test_partitions_share_max_bytes(client: Client) -> None:
     topic = client.create(4)
     for partition in range(4):
         fill(client, topic, partition, 4)
@@ -121,7 +121,7 @@ def test_all_partitions_share_one_budget(client: Client) -> None:
     assert sizes(answer) == {0: 4 * len(BATCH), 1: 2 * len(BATCH), 2: 0, 3: 0}
 
 
-def test_each_partition_has_its_own_limit_too(client: Client) -> None:
+def test_partition_max_bytes_limits_each_partition(client: Client) -> None:
     topic = client.create(2)
     for partition in range(2):
         fill(client, topic, partition, 4)
@@ -129,7 +129,7 @@ def test_each_partition_has_its_own_limit_too(client: Client) -> None:
     assert sizes(client.send("Fetch", 12, request(topic, asked))) == {0: 2 * len(BATCH), 1: 2 * len(BATCH)}
 
 
-def test_in_a_session_those_that_got_nothing_come_first(client: Client) -> None:
+def test_session_serves_partitions_without_data_first(client: Client) -> None:
     topic = client.create(3)
     for partition in range(3):
         fill(client, topic, partition, 3)
@@ -148,7 +148,7 @@ def test_in_a_session_those_that_got_nothing_come_first(client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", [13, 15, 17, 18])
-def test_a_session_by_topic_id(client: Client, version: int) -> None:
+def test_session_by_topic_id_adds_and_forgets_partitions(client: Client, version: int) -> None:
     names = client.create(2), client.create()
     ids = [topic_id(client, name) for name in names]
     opened = client.send("Fetch", version, request(ids[0], partitions(2), session_epoch=0))
@@ -169,23 +169,25 @@ def test_a_session_by_topic_id(client: Client, version: int) -> None:
     assert step(2) == {(ids[0], 1): len(BATCH)}
     added = [fetch.FetchTopic(topic_id=ids[1], partitions=partitions(1))]
     gone = [fetch.ForgottenTopic(topic_id=ids[0], partitions=[1])]
-    assert step(3, topics=added, forgotten_topics_data=gone) == {(ids[1], 0): 0}, "the new one is told once"
+    assert step(3, topics=added, forgotten_topics_data=gone) == {(ids[1], 0): 0}, (
+        "the new partition is returned once"
+    )
     fill(client, names[1], 0, 1)
-    assert step(4) == {(ids[1], 0): len(BATCH)}, "the forgotten one is not read any more"
+    assert step(4) == {(ids[1], 0): len(BATCH)}, "the forgotten partition is no longer read"
     closing = fetch.FetchRequest(max_wait_ms=0, session_id=opened.session_id, session_epoch=-1)
     assert client.send("Fetch", version, closing).session_id == 0
     after = fetch.FetchRequest(max_wait_ms=0, session_id=opened.session_id, session_epoch=5)
     assert client.send("Fetch", version, after).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_session_by_id_cannot_go_on_by_name(client: Client) -> None:
+def test_session_by_topic_id_rejects_topic_names(client: Client) -> None:
     topic = client.create()
     opened = client.send("Fetch", 13, request(topic_id(client, topic), partitions(1), session_epoch=0))
     by_name = fetch.FetchRequest(max_wait_ms=0, session_id=opened.session_id, session_epoch=1)
     assert client.send("Fetch", 12, by_name).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_the_id_of_a_deleted_topic_does_not_mean_its_successor(client: Client) -> None:
+def test_topic_id_does_not_match_a_new_topic_of_the_same_name(client: Client) -> None:
     topic = client.create()
     old = topic_id(client, topic)
     opened = client.send("Fetch", 13, request(old, partitions(1), session_epoch=0))
@@ -204,11 +206,11 @@ def test_the_id_of_a_deleted_topic_does_not_mean_its_successor(client: Client) -
     assert (refused.topic_id, refused.partition_responses[0].error_code) == (old, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-# ---- what the fields say --------------------------------------------------------------------------
+# ---- fields ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_what_was_produced_comes_back_in_every_version(client: Client, version: int) -> None:
+def test_fetch_returns_produced_data_in_every_version(client: Client, version: int) -> None:
     topic = client.create()
     fill(client, topic, 0, 2)
     answer = client.send(
@@ -223,7 +225,7 @@ def test_what_was_produced_comes_back_in_every_version(client: Client, version: 
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_what_is_answered_to_a_produce_in_every_version(client: Client, version: int) -> None:
+def test_produce_response_in_every_version(client: Client, version: int) -> None:
     topic = client.create(message_timestamp_type="LogAppendTime")
     by_id = topic_id(client, topic)
     data = produce.PartitionProduceData(index=0, records=BATCH)
@@ -240,8 +242,8 @@ def test_what_is_answered_to_a_produce_in_every_version(client: Client, version:
     assert answer.responses[0].topic_id == (by_id if version >= 13 else ZERO_UUID)
 
 
-def test_aborted_transactions_are_null_or_none_of_them(client: Client) -> None:
-    """Null says that nobody asked (read_uncommitted), or an error; empty, that there are none."""
+def test_aborted_transactions_are_null_or_empty(client: Client) -> None:
+    """Null for read_uncommitted and for errors; empty if there are no aborted transactions."""
     topic = client.create()
     fill(client, topic, 0, 1)
     assert only(client.send("Fetch", 12, request(topic, partitions(1)))).aborted_transactions is None
@@ -251,7 +253,7 @@ def test_aborted_transactions_are_null_or_none_of_them(client: Client) -> None:
     assert (outside.error_code, outside.aborted_transactions) == (ErrorCode.OFFSET_OUT_OF_RANGE, None)
 
 
-def test_a_reader_beyond_the_end_of_its_epoch_is_told_where_it_diverged(client: Client) -> None:
+def test_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(client: Client) -> None:
     topic = client.create()
     fill(client, topic, 0, 2)
     asked = partitions(1, offset=5, last_fetched_epoch=0)
@@ -265,7 +267,7 @@ def test_a_reader_beyond_the_end_of_its_epoch_is_told_where_it_diverged(client: 
     assert unknown.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_divergence_below_the_log_start_is_out_of_range(client: Client) -> None:
+def test_divergence_below_the_log_start_is_out_of_range(client: Client) -> None:
     topic = client.create()
     fill(client, topic, 0, 3)
     before_2 = [delete_records.DeleteRecordsPartition(partition_index=0, offset=2)]
@@ -275,7 +277,7 @@ def test_a_divergence_below_the_log_start_is_out_of_range(client: Client) -> Non
     assert only(client.send("Fetch", 12, request(topic, asked))).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_leader_epochs_of_readers_are_checked(client: Client) -> None:
+def test_leader_epochs_in_fetches_are_checked(client: Client) -> None:
     topic = client.create()
     newer = only(client.send("Fetch", 12, request(topic, partitions(1, current_leader_epoch=9))))
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -286,7 +288,7 @@ def test_leader_epochs_of_readers_are_checked(client: Client) -> None:
 # ---- acks=0 ---------------------------------------------------------------------------------------
 
 
-def test_without_acks_there_is_no_answer_but_the_next_one(client: Client) -> None:
+def test_acks_0_gets_no_response(client: Client) -> None:
     topic = client.create()
     data = produce.PartitionProduceData(index=0, records=BATCH)
     quiet = produce.ProduceRequest(
@@ -297,7 +299,7 @@ def test_without_acks_there_is_no_answer_but_the_next_one(client: Client) -> Non
     assert client.produce(topic, BATCH).base_offset == 5
 
 
-def test_without_acks_an_error_ends_the_connection(client: Client, other: Client) -> None:
+def test_acks_0_error_closes_the_connection(client: Client, other: Client) -> None:
     topic = client.create()
     bad = bytearray(BATCH)
     bad[-1] ^= 1

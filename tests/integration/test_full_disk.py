@@ -1,5 +1,5 @@
-"""A full disk under a real broker, on a small tmpfs: writes are refused, reads and metadata go on, nothing is
-torn, and it recovers without a restart.
+"""A full disk under a real broker, on a small tmpfs: writes are rejected, reads and metadata work, no batch
+is torn, and the broker recovers without a restart.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 MIB = 1 << 20
 DISK_BYTES = 32 * MIB
-BALLAST_BYTES = 12 * MIB  # somebody else's file, which goes when room is needed
+BALLAST_BYTES = 12 * MIB  # another program's file, removed when space is needed
 RESERVE_BYTES = 4 * MIB
 VALUE = b"v" * 60_000
 PATIENCE_S = 30.0
@@ -31,7 +31,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def broker(disk: Path, tierlog_broker_factory: TierlogBrokerFactory) -> Iterator[TierlogBroker]:
-    """Stopped before its disk goes."""
+    """A broker that stops before its disk is unmounted."""
     broker = tierlog_broker_factory(
         {
             "log.dirs": str(disk / "data"),
@@ -45,7 +45,7 @@ def broker(disk: Path, tierlog_broker_factory: TierlogBrokerFactory) -> Iterator
 
 
 def produce(broker: TierlogBroker, topic: str, count: int, prefix: bytes) -> dict[int, bytes]:
-    """Offset -> value of what was acknowledged; ends at the first error, which must be the disk's."""
+    """Offset -> value of the acknowledged records. Stops at the first error, which must be the disk's."""
     acknowledged: dict[int, bytes] = {}
     errors: list[KafkaError] = []
 
@@ -70,7 +70,7 @@ def consume(broker: TierlogBroker, topic: str) -> dict[int, bytes]:
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": "g",
-            "enable.auto.commit": False,  # closing would wait for a commit, which needs room
+            "enable.auto.commit": False,  # closing would wait for a commit, which needs space
             "enable.partition.eof": True,
             "log_level": 0,
         }
@@ -105,14 +105,14 @@ def take_every_byte(disk: Path) -> Path:
 
 
 def recovered(broker: TierlogBroker, topic: str) -> dict[int, bytes]:
-    """Asks until the broker has found out that there is room again."""
+    """Retry until the broker has noticed that there is space again."""
     while True:
         acknowledged = produce(broker, topic, 1, b"later ")
         if acknowledged:
             return acknowledged
 
 
-def test_a_full_disk_refuses_writes_serves_reads_and_recovers(broker: TierlogBroker, disk: Path) -> None:
+def test_full_disk_rejects_writes_serves_reads_and_recovers(broker: TierlogBroker, disk: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     create(admin, "t")
     written = produce(broker, "t", DISK_BYTES // len(VALUE), b"first ")
@@ -127,20 +127,20 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(broker: TierlogBro
         create(admin, f"made-while-full-{made}")
         made += 1
     create(admin, "made-in-the-reserve")
-    assert produce(broker, "t", 1, b"refused ") == {}, "what the reserve gave back is not for records"
+    assert produce(broker, "t", 1, b"refused ") == {}, "space from the reserve is not for records"
     assert consume(broker, "t") == written
     ballast.unlink()
     written |= recovered(broker, "t")
     written |= produce(broker, "t", 10, b"again ")
     assert consume(broker, "t") == written
-    assert len(recovered(broker, "made-in-the-reserve")) == 1, "made once there was room"
+    assert len(recovered(broker, "made-in-the-reserve")) == 1, "created once there was space"
     assert reserve.stat().st_size == RESERVE_BYTES
     assert sorted(written) == list(range(len(written))), "no offset is skipped or used twice"
     broker.stop()
 
 
 @pytest.mark.parametrize("end", [TierlogBroker.kill, TierlogBroker.stop])
-def test_a_broker_that_ends_on_a_full_disk_starts_on_it_and_reads(
+def test_broker_restarts_on_a_full_disk_and_serves_reads(
     broker: TierlogBroker, disk: Path, end: Callable[[TierlogBroker], None]
 ) -> None:
     create(AdminClient({"bootstrap.servers": broker.bootstrap}), "t")
@@ -149,7 +149,7 @@ def test_a_broker_that_ends_on_a_full_disk_starts_on_it_and_reads(
     end(broker)
     broker.start()
     assert consume(broker, "t") == written
-    assert "truncated a log at damage" not in broker.log_tail(), "what was refused left nothing behind"
+    assert "truncated a log at damage" not in broker.log_tail(), "a rejected write left data behind"
     ballast.unlink()
     written |= recovered(broker, "t")
     assert consume(broker, "t") == written

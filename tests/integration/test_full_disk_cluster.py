@@ -1,4 +1,4 @@
-"""One of three brokers runs out of room: others lead, acks=all goes on without it, and it comes back."""
+"""One of three brokers runs out of disk space: others lead, acks=all continues without it, and it rejoins."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def cluster(tmp_path: Path, disk: Path) -> Iterator[LocalCluster]:
-    """The logs of broker 1 lie on the small disk, its metadata does not: that has a reserve of its own."""
+    """Broker 1 has its logs on the small disk, but not its metadata, which has a reserve of its own."""
     running = LocalCluster(tmp_path / "cluster")
     small = running.nodes[FULL]
     small.settings["log.dirs"] = str(disk / "data")
@@ -55,7 +55,7 @@ def is_full(broker: TierlogBroker) -> bool:
     return "a log directory is full" in broker.log_tail()
 
 
-def test_a_broker_without_room_hands_over_and_comes_back(cluster: LocalCluster, disk: Path) -> None:
+def test_broker_with_a_full_disk_hands_over_leadership_and_rejoins(cluster: LocalCluster, disk: Path) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
 
@@ -69,7 +69,7 @@ def test_a_broker_without_room_hands_over_and_comes_back(cluster: LocalCluster, 
             "bootstrap.servers": cluster.bootstrap,
             "acks": "all",
             "enable.idempotence": True,
-            "delivery.timeout.ms": 20_000,  # less than replica.lag.time.max.ms: nobody waits for that
+            "delivery.timeout.ms": 20_000,  # less than replica.lag.time.max.ms: no request waits for that
         }
     )
     sent = 0

@@ -1,5 +1,5 @@
-"""What the fuzzer of the net layer found, one test each: requests that were answered with more than they are
-worth, or with a failure of the broker's own.
+"""Findings of the network fuzzer, one test each: requests whose responses were far too large, or that failed
+inside the broker.
 """
 
 import struct
@@ -45,7 +45,7 @@ def unreadable_batch(first_timestamp: int) -> bytes:
 
 
 @pytest.mark.parametrize("by_max", [False, True])
-def test_a_look_up_by_time_in_an_unreadable_batch_says_so(client: Client, by_max: bool) -> None:
+def test_timestamp_lookup_in_an_unreadable_batch_is_an_error(client: Client, by_max: bool) -> None:
     topic = client.create(retention_ms="-1")
     first_timestamp = time.time_ns() // 1_000_000
     assert client.produce(topic, unreadable_batch(first_timestamp)).error_code == ErrorCode.NONE
@@ -58,20 +58,20 @@ def test_a_look_up_by_time_in_an_unreadable_batch_says_so(client: Client, by_max
     assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_resource_named_often_is_described_once(client: Client) -> None:
+def test_repeated_resource_is_described_once(client: Client) -> None:
     topic = client.create()
     resource = describe_configs.DescribeConfigsResource(resource_type=2, resource_name=topic)
     request = describe_configs.DescribeConfigsRequest(resources=[resource] * TIMES)
     assert len(client.send("DescribeConfigs", 4, request).results) == 1
 
 
-def test_a_group_named_often_is_described_once(client: Client) -> None:
+def test_repeated_group_is_described_once(client: Client) -> None:
     client.coordinator("g")
     request = describe_groups.DescribeGroupsRequest(groups=["g"] * TIMES)
     assert len(client.send("DescribeGroups", 5, request).groups) == 1
 
 
-def test_a_topic_id_under_many_names_is_answered_once(client: Client) -> None:
+def test_topic_id_under_many_names_is_answered_once(client: Client) -> None:
     topic = client.create()
     found = client.send(
         "Metadata", 12, metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=topic)])
@@ -83,7 +83,7 @@ def test_a_topic_id_under_many_names_is_answered_once(client: Client) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_a_committed_offset_asked_for_often_is_told_once(client: Client, version: int) -> None:
+def test_repeated_partition_in_offset_fetch_is_answered_once(client: Client, version: int) -> None:
     topic, group = client.create(partitions=2), f"g-{uuid.uuid4().hex}"
     client.coordinator(group)
     commit = offset_commit.OffsetCommitRequest(

@@ -1,4 +1,6 @@
-"""flush.messages=1 through a whole broker: who waits for the disk, who does not, and what a stop does."""
+"""flush.messages=1 in a complete broker: which requests wait for an fsync, which do not, and what a stop
+does.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -83,7 +85,7 @@ async def test_many_producers_share_fsyncs(node: Node) -> None:
 
     def note(replica: Replica) -> None:
         request(replica)
-        if replica.log_end_offset == PRODUCERS:  # each producer's first batch, none of them answered
+        if replica.log_end_offset == PRODUCERS:  # each producer's first batch, all without a response yet
             all_wait.set()
 
     replica.flusher = note
@@ -107,7 +109,7 @@ async def test_many_producers_share_fsyncs(node: Node) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_while_an_fsync_hangs_others_are_served(node: Node, acks: int) -> None:
+async def test_hung_fsync_does_not_delay_other_partitions(node: Node, acks: int) -> None:
     hanging, other = await node.topic(), await node.topic()
     entered = node.disk.hold(f"{hanging}-0")
     waiting = asyncio.ensure_future(node.produce(hanging, acks=acks))
@@ -123,7 +125,7 @@ async def test_while_an_fsync_hangs_others_are_served(node: Node, acks: int) -> 
     assert await waiting == (0, 0)
 
 
-async def test_a_failed_fsync_is_told_to_those_who_wait(node: Node) -> None:
+async def test_failed_fsync_fails_the_waiting_requests(node: Node) -> None:
     topic = await node.topic()
     entered = node.disk.hold(f"{topic}-0")
     waiting = [asyncio.ensure_future(node.produce(topic, acks=acks)) for acks in (1, -1)]
@@ -135,7 +137,7 @@ async def test_a_failed_fsync_is_told_to_those_who_wait(node: Node) -> None:
     assert await node.produce(topic) == refused
 
 
-async def test_committed_offsets_wait_for_the_disk_too(node: Node) -> None:
+async def test_offset_commits_wait_for_the_fsync(node: Node) -> None:
     topic, client = await node.topic(), await node.client()
     await in_thread(client.coordinator, "g")
     request = offset_commit.OffsetCommitRequest(
@@ -164,7 +166,7 @@ async def test_committed_offsets_wait_for_the_disk_too(node: Node) -> None:
     assert (await waiting).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_stop_waits_for_those_who_wait_for_the_disk(node: Node) -> None:
+async def test_stop_waits_for_requests_that_wait_for_an_fsync(node: Node) -> None:
     topic = await node.topic()
     entered = node.disk.hold(f"{topic}-0")
     waiting = asyncio.ensure_future(node.produce(topic, acks=1))

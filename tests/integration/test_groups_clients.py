@@ -1,4 +1,4 @@
-"""Consumer groups of real clients: members come, leave, die and restart; so does the broker."""
+"""Consumer groups of real clients: members join, leave, die and restart, and so does the broker."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 PARTITIONS = 4
 TOPIC = "flights"
 PATIENCE_S = 30.0
-SESSION_MS = 30_000  # longer than a busy machine holds up who is alive
+SESSION_MS = 30_000  # longer than a busy machine delays a live member
 SETTINGS = {"group.min.session.timeout.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def produce(broker: TierlogBroker, first: int, end: int) -> None:
 
 
 class Member:
-    """A confluent-kafka consumer that notes its assignments, as the callbacks report them."""
+    """A confluent-kafka consumer that records the assignments from its callbacks."""
 
     def __init__(self, broker: TierlogBroker, group: str = "g", **settings: object) -> None:
         self.assigned: set[int] = set()
@@ -87,7 +87,7 @@ class Member:
 
 
 def until(done: Callable[[], bool], *members: Member) -> None:
-    """Polls the members until it is so."""
+    """Poll the members until the condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < deadline, [(m.assigned, m.rebalances, len(m.values)) for m in members]
@@ -105,7 +105,7 @@ def closing(*members: Member) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_and_take_over(broker: TierlogBroker, strategy: str) -> None:
+def test_members_share_partitions_and_take_over(broker: TierlogBroker, strategy: str) -> None:
     first = Member(broker, **{"partition.assignment.strategy": strategy})
     second = Member(broker, **{"partition.assignment.strategy": strategy})
     with closing(first):
@@ -118,7 +118,7 @@ def test_members_share_and_take_over(broker: TierlogBroker, strategy: str) -> No
         until(lambda: len(first.assigned) == PARTITIONS, first)
 
 
-def test_a_killed_member_is_replaced_after_its_session(broker: TierlogBroker) -> None:
+def test_killed_member_is_replaced_after_its_session(broker: TierlogBroker) -> None:
     script = f"""
 from confluent_kafka import Consumer
 settings = {{"bootstrap.servers": {broker.bootstrap!r}, "session.timeout.ms": 2000}}
@@ -139,7 +139,7 @@ while True:
         until(lambda: len(survivor.assigned) == PARTITIONS, survivor)
 
 
-def test_a_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> None:
+def test_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> None:
     watcher = Member(broker, **{"group.instance.id": "watcher"})
     first = Member(broker, **{"group.instance.id": "mover"})
     with closing(watcher):
@@ -155,7 +155,7 @@ def test_a_static_member_restarts_without_a_rebalance(broker: TierlogBroker) -> 
             assert watcher.rebalances == before
 
 
-def test_the_broker_is_killed_and_the_group_goes_on_where_it_was(broker: TierlogBroker) -> None:
+def test_group_resumes_at_its_committed_offsets_after_a_broker_kill(broker: TierlogBroker) -> None:
     produce(broker, 0, 100)
     member = Member(broker)
     with closing(member):
@@ -180,7 +180,7 @@ def test_the_broker_is_killed_and_the_group_goes_on_where_it_was(broker: Tierlog
         assert [each.offset for each in positions] == [50] * PARTITIONS
 
 
-def test_groups_as_an_admin_sees_them(broker: TierlogBroker) -> None:
+def test_groups_are_listed_described_and_deleted(broker: TierlogBroker) -> None:
     produce(broker, 0, 8)
     client = admin(broker)
     member = Member(broker)
@@ -244,7 +244,7 @@ def test_kafka_python_members_share_a_topic(broker: TierlogBroker) -> None:
             enable_auto_commit=False,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=200,
-            metadata_max_age_ms=1000,  # who leads may assign before it knows of the partitions
+            metadata_max_age_ms=1000,  # the leader may assign before it knows the partitions
         )
 
     deadline = time.monotonic() + PATIENCE_S
@@ -269,10 +269,12 @@ def test_kafka_python_members_share_a_topic(broker: TierlogBroker) -> None:
         assert first.committed(kafka.TopicPartition(TOPIC, 0)) == 10
 
 
-def test_members_that_come_together_share_the_first_rebalance_of_a_dev_broker(
+def test_members_that_join_together_share_the_first_rebalance(
     tierlog_session_broker: TierlogBroker,
 ) -> None:
-    """Both come with one system call, so that no machine is too slow for the short delay of a dev broker."""
+    """Both joins are sent with one system call, so that no machine is too slow for a dev broker's short
+    delay.
+    """
     with contextlib.closing(Client(tierlog_session_broker.bootstrap)) as client:
         client.coordinator("together")
         joins = [("JoinGroup", 3, join_request("together"))] * 2

@@ -81,7 +81,7 @@ def append(replica: Replica) -> None:
 
 
 async def settled(replica: Replica) -> None:
-    """Until all that was appended is durable, as an acknowledgement waits for it."""
+    """Wait until all appended records are durable, as an acknowledgement does."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
     while replica.flushed_offset < replica.log_end_offset:
@@ -99,7 +99,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def hang(node: Node) -> None:
-    """More logs of directory a wait for the disk than it has threads."""
+    """Make more logs of directory `a` wait for an fsync than it has threads."""
     node.disk.at = node.a
     hanging = node.replicas(node.a)
     assert len(hanging) > DISK_THREADS
@@ -109,7 +109,7 @@ async def hang(node: Node) -> None:
         await asyncio.to_thread(node.disk.waiting.acquire)
 
 
-async def test_the_other_directory_is_flushed_and_checkpointed(node: Node) -> None:
+async def test_hung_directory_does_not_stop_flushes_of_the_other(node: Node) -> None:
     await hang(node)
     served = node.replicas(node.b)
     for replica in served:
@@ -124,7 +124,7 @@ async def test_the_other_directory_is_flushed_and_checkpointed(node: Node) -> No
     assert all(replica.flushed_offset == 0 for replica in node.replicas(node.a))
 
 
-async def test_a_stop_leaves_it_behind_without_a_clean_end(node: Node) -> None:
+async def test_stop_leaves_a_hung_directory_unclean(node: Node) -> None:
     await hang(node)
     for replica in node.replicas(node.b):
         append(replica)
@@ -137,7 +137,7 @@ async def test_a_stop_leaves_it_behind_without_a_clean_end(node: Node) -> None:
     assert line["why"].endswith("is offline: it hangs: no operation has ended for 2 s")
 
 
-async def test_a_disk_that_hangs_only_when_logs_are_closed(node: Node) -> None:
+async def test_stop_continues_when_a_disk_hangs_at_log_close(node: Node) -> None:
     for replica in node.replicas(node.b):
         append(replica)
         await settled(replica)

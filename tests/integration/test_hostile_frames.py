@@ -1,4 +1,6 @@
-"""Frames made by hypothesis against a whole broker: it closes or answers, serves on, and stays small."""
+"""Frames from Hypothesis against a complete broker: it responds or closes, continues to serve, and stays
+small.
+"""
 
 import socket
 import struct
@@ -13,7 +15,7 @@ from tierlog.testing import TierlogBroker
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-ANSWER_WITHIN_S = 1.0  # the bound of GUARANTEES: nothing may hang a node for longer
+ANSWER_WITHIN_S = 1.0  # the bound in GUARANTEES: no request may block a node for longer
 ALLOWANCE = 2 * 64 * 1024 + 8 * MIB  # twice the largest frame made here, and 8 MiB
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, 0)
@@ -48,7 +50,7 @@ def answers(connection: socket.socket) -> bool:
 
 
 def send_and_settle(broker: TierlogBroker, frame: bytes) -> None:
-    """Sends one frame, then half-closes: the broker answers or not, and must close within the bound."""
+    """Send one frame, then half-close. The broker may respond and must close within the bound."""
     with connect(broker) as connection:
         connection.sendall(frame)
         connection.shutdown(socket.SHUT_WR)
@@ -66,7 +68,7 @@ sizes = st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1))
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """A header that is right more often than not, a body that is seldom right, a size that may lie."""
+    """A header that is usually valid, a body that rarely is, and a size that may be wrong."""
     key = draw(st.one_of(keys, st.integers(-(2**15), 2**15 - 1)))
     version = draw(st.one_of(st.integers(0, 13), st.integers(-(2**15), 2**15 - 1)))
     client = draw(st.one_of(st.just(b"\x00\x04test"), st.just(b"\xff\xff"), st.binary(max_size=4)))
@@ -79,7 +81,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return struct.pack(">i", len(content) if lied is None else lied) + content
 
 
-def test_no_frame_stops_the_broker(tierlog_broker: TierlogBroker) -> None:
+def test_hostile_frames_do_not_stop_the_broker(tierlog_broker: TierlogBroker) -> None:
     with connect(tierlog_broker) as bystander:
         assert answers(bystander)
         largest = 0
@@ -92,7 +94,7 @@ def test_no_frame_stops_the_broker(tierlog_broker: TierlogBroker) -> None:
             assert answers(bystander)
             largest = max(largest, resident_bytes(tierlog_broker.pid))
 
-        attack()  # code that is loaded when first used counts once; it is not the attacker's to grow
+        attack()  # code loaded at first use counts once; an attacker cannot make it grow
         before, largest = resident_bytes(tierlog_broker.pid), 0
         attack()
         assert largest - before < ALLOWANCE

@@ -1,4 +1,4 @@
-"""What a client cannot do to the coordinator of others: long strings, and records in the offsets topic."""
+"""Attacks of a client on the group coordinator of others: long strings, and records in the offsets topic."""
 
 import random
 import time
@@ -58,7 +58,7 @@ def commits(client: Client, topic: str, group: str) -> ErrorCode:
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
-def test_a_group_id_that_is_too_long_ends_only_the_connection_that_sent_it(
+def test_overlong_group_id_closes_only_its_own_connection(
     client: Client, tierlog_session_broker: TierlogBroker
 ) -> None:
     topic, stand_in = client.create(), "stand-in"
@@ -78,7 +78,7 @@ def test_a_group_id_that_is_too_long_ends_only_the_connection_that_sent_it(
 
 
 @pytest.mark.parametrize("version", [3, 5, 9])
-def test_a_client_with_the_longest_id_joins_a_group(client: Client, version: int) -> None:
+def test_longest_client_id_joins_a_group(client: Client, version: int) -> None:
     group = f"long-{random.Random().getrandbits(32)}"
     request = join(group, instance="i" * LONGEST if version >= 5 else None)
     answer = client.send("JoinGroup", version, request, client_id="c" * LONGEST)

@@ -47,7 +47,7 @@ def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
 
 
 def values(client: Client, topic: str) -> list[int]:
-    """What a consumer reads, by batch: the first sequence of each."""
+    """The first sequence of each batch that a consumer reads."""
     found, offset = [], 0
     while records := client.fetch(topic, offset).responses[0].partitions[0].records:
         while records:
@@ -70,7 +70,7 @@ def test_five_batches_in_flight_are_written_in_order(client: Client) -> None:
     assert values(client, sender.topic) == [0, 2, 4, 6, 8]
 
 
-def test_those_behind_a_lost_batch_are_refused_until_it_comes(client: Client) -> None:
+def test_batches_after_a_missing_one_are_rejected_until_it_arrives(client: Client) -> None:
     sender = Sender(client, client.create())
     assert sender.send(0) == (0, 0)
     for late in (4, 6, 8):
@@ -79,7 +79,7 @@ def test_those_behind_a_lost_batch_are_refused_until_it_comes(client: Client) ->
     assert values(client, sender.topic) == [0, 2, 4, 6, 8]
 
 
-def test_only_the_last_five_are_known_again(client: Client) -> None:
+def test_only_the_last_five_batches_are_recognised_as_duplicates(client: Client) -> None:
     sender = Sender(client, client.create())
     for sequence in range(0, 12, 2):
         sender.send(sequence)
@@ -101,7 +101,7 @@ def test_sequences_wrap_within_and_between_batches(client: Client) -> None:
     assert (between.send(LARGEST - 1), between.send(0)) == ((0, 0), (0, 2))
 
 
-def test_an_epoch_begins_at_zero_and_fences_the_one_before(client: Client) -> None:
+def test_producer_epoch_starts_at_sequence_zero_and_fences_the_previous(client: Client) -> None:
     sender = Sender(client, client.create())
     assert sender.send(0) == (0, 0)
     assert sender.send(2, epoch=1)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -111,7 +111,7 @@ def test_an_epoch_begins_at_zero_and_fences_the_one_before(client: Client) -> No
     assert (sender.send(0, epoch=1), sender.send(2, epoch=1)) == ((0, 2), (0, 4))
 
 
-def test_partitions_and_producers_know_nothing_of_each_other(client: Client) -> None:
+def test_sequences_are_independent_per_partition_and_producer(client: Client) -> None:
     first = Sender(client, client.create())
     second = Sender(client, first.topic)
     elsewhere = Sender(client, client.create(), first.producer_id)
@@ -121,7 +121,7 @@ def test_partitions_and_producers_know_nothing_of_each_other(client: Client) -> 
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
-def test_retries_are_known_over_a_restart_and_over_rolled_segments(
+def test_retries_are_recognised_after_a_restart_and_across_segments(
     tierlog_broker_factory: TierlogBrokerFactory, clean: bool
 ) -> None:
     broker = tierlog_broker_factory()
@@ -141,7 +141,7 @@ def test_retries_are_known_over_a_restart_and_over_rolled_segments(
     client.close()
 
 
-def test_who_was_idle_for_long_is_forgotten(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+def test_idle_producer_id_expires(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory({"producer.id.expiration.ms": 1, "log.retention.check.interval.ms": 50})
     client = Client(broker.bootstrap)
     sender = Sender(client, client.create())
@@ -153,10 +153,10 @@ def test_who_was_idle_for_long_is_forgotten(tierlog_broker_factory: TierlogBroke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_real_client_makes_no_duplicates_over_connections_that_break(
+def test_real_client_writes_no_duplicates_over_broken_connections(
     tierlog_broker_factory: TierlogBrokerFactory, seed: int
 ) -> None:
-    """Each connection is cut in the middle of the answers: what was written is sent again."""
+    """Each connection breaks within a response, so the client sends written batches again."""
     proxy = CuttingProxy(seed, 1_000, 3_000)
     broker = tierlog_broker_factory({"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"})
     proxy.forward_to(broker.host, broker.port)

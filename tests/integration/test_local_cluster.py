@@ -1,4 +1,4 @@
-"""`tierlog cluster` and its neighbours on three real processes: what operators do, each step a process."""
+"""`tierlog cluster` and related commands on three real processes, each command run as an operator would."""
 
 import re
 import signal
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a cluster may be started; none of its processes stays."""
+    """A directory for a cluster whose processes all end with the test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield tmp_path / "cluster"
     run("cluster", "down", "--data-dir", tmp_path / "cluster")
@@ -43,7 +43,7 @@ def partitions(topic: str) -> list[dict[str, Any]]:
 
 
 def metric(admin_urls: list[str], name: str) -> float:
-    """The sum over the nodes."""
+    """The sum of the metric over the nodes."""
     found = 0.0
     for url in admin_urls:
         with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
@@ -52,7 +52,7 @@ def metric(admin_urls: list[str], name: str) -> float:
     return found
 
 
-def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
+def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     up = ask("cluster", "up", "--nodes", "3", "--data-dir", directory, "--port", "0", "--detach")
     assert [node["node"] for node in up["nodes"]] == [1, 2, 3]
     until(healthy, "a new cluster is healthy")
@@ -119,7 +119,7 @@ def test_a_cluster_is_started_hurt_and_mended(directory: Path) -> None:
     assert len(partitions("orders")) == 3
 
 
-def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
+def test_paused_node_and_lost_majority_are_reported(directory: Path) -> None:
     ask("cluster", "up", "--data-dir", directory, "--port", "0", "--detach")
     until(healthy, "a new cluster is healthy")
     ask("cluster", "pause", "1")
@@ -128,7 +128,7 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     sick = ask("cluster", "health", code=5)
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
     assert node["next"] == "`tierlog cluster resume 1`"
-    assert run("topic", "list").returncode == 0  # another is asked
+    assert run("topic", "list").returncode == 0  # another node responds
     assert ask("cluster", "info")["partitions"]["counts"]["offline"] == 0
     ask("cluster", "resume", "1")
     until(healthy, "it goes on")
@@ -142,7 +142,7 @@ def test_a_paused_node_and_a_lost_majority(directory: Path) -> None:
     assert run("cluster", "kill", "7").returncode == 2
 
 
-def test_a_voter_apart_from_the_broker(directory: Path) -> None:
+def test_controller_node_without_a_broker(directory: Path) -> None:
     words = ("--nodes", "1", "--voters", "1", "--data-dir", directory, "--port", "0", "--detach")
     up = ask("cluster", "up", *words)
     assert [node["roles"] for node in up["nodes"]] == [["broker"], ["controller"]]
@@ -160,15 +160,15 @@ def test_a_voter_apart_from_the_broker(directory: Path) -> None:
 
 @contextmanager
 def killed_after(process: "subprocess.Popen[str]") -> Iterator[None]:
-    """So that a test that fails does not wait for it."""
+    """Kill the process at the end, so that a failing test does not wait for it."""
     try:
         yield
     finally:
         process.kill()
 
 
-def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
-    """In a pipe: a line for each change, and no table."""
+def test_interrupted_cluster_start_leaves_nothing_behind(directory: Path) -> None:
+    """In a pipe the command prints a line for each change instead of a table."""
     command = [sys.executable, "-m", "tierlog.cli.main", "cluster", "up", "--nodes", "1", "--port", "0"]
     # a shell that runs the tests in the background has them, and all that they start, ignore SIGINT
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -189,7 +189,7 @@ def test_an_interrupted_cluster_leaves_nothing_behind(directory: Path) -> None:
     assert run("cluster", "status").returncode == 1
 
 
-def test_a_broker_is_emptied_and_let_go(directory: Path) -> None:
+def test_broker_is_decommissioned(directory: Path) -> None:
     up = ask("cluster", "up", "--nodes", "4", "--data-dir", directory, "--port", "0", "--detach")
     words = ("topic", "create", "orders", "--partitions", "4", "--replication-factor", "2")
     assert run(*words, "--bootstrap", up["bootstrap"]).returncode == 0

@@ -1,4 +1,4 @@
-"""Several log directories of a real broker: the device of one fails, the other serves on."""
+"""A real broker with several log directories: the device of one fails, and the other continues to serve."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iter
 
 
 def acknowledged(broker: TierlogBroker, partition: int, within_s: float = PATIENCE_S) -> KafkaError | None:
-    """Produces one record; what the client was told in the end, which takes it so long if nobody leads."""
+    """Produce one record; return its final delivery error. Without a leader that takes `within_s`."""
     told: list[KafkaError | None] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -62,7 +62,7 @@ def place(tmp_path: Path, partition: int) -> str:
 
 
 def until_offline(admin: AdminClient, partitions: list[int]) -> Any:
-    """The topic once the broker has found out that the disk of these partitions is broken."""
+    """The topic, once the broker has noticed that the disk of these partitions has failed."""
     while True:
         topic = admin.list_topics("t", timeout=PATIENCE_S).topics["t"]
         if all(topic.partitions[number].error is not None for number in partitions):
@@ -78,7 +78,7 @@ def read_one(broker: TierlogBroker, partition: int) -> bytes | None:
 
 
 def raw_answers(broker: TierlogBroker, partition: int) -> list[int]:
-    """The errors of Produce, Fetch and ListOffsets, whatever Metadata may say."""
+    """The errors of Produce, Fetch and ListOffsets, without asking Metadata first."""
     client = Client(broker.bootstrap)
     wanted = produce.PartitionProduceData(index=partition, records=b"")
     topic = produce.TopicProduceData(name="t", partition_data=[wanted])
@@ -109,7 +109,7 @@ def described(broker: TierlogBroker) -> dict[str, int]:
     return {Path(result.log_dir).name: result.error_code for result in answer.results}
 
 
-def test_a_failed_device_costs_its_partitions_only(broker: TierlogBroker, tmp_path: Path) -> None:
+def test_failed_device_takes_only_its_partitions_offline(broker: TierlogBroker, tmp_path: Path) -> None:
     admin = make_topic(broker)
     assert [acknowledged(broker, number) for number in range(PARTITIONS)] == [None] * PARTITIONS
     places = {number: place(tmp_path, number) for number in range(PARTITIONS)}
@@ -139,7 +139,7 @@ def test_a_failed_device_costs_its_partitions_only(broker: TierlogBroker, tmp_pa
     broker.stop()
 
 
-def test_a_directory_that_is_gone_is_offline_and_back_at_the_next_start(
+def test_missing_directory_is_offline_until_the_next_start_with_it(
     broker: TierlogBroker, tmp_path: Path
 ) -> None:
     admin = make_topic(broker)

@@ -1,4 +1,4 @@
-"""Thousands of connections: idle ones cost little memory, active ones all have their turn."""
+"""Thousands of connections: idle ones use little memory, and active ones are served fairly."""
 
 import resource
 import socket
@@ -48,7 +48,7 @@ HELLO = frame(
 
 
 @pytest.mark.slow
-def test_idle_connections_cost_little(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+def test_idle_connections_use_little_memory(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory(SETTINGS)
     warm = Client(broker.bootstrap)
     topic = warm.create()
@@ -101,13 +101,13 @@ def test_active_connections_are_served_fairly(
 
 
 @pytest.mark.slow
-def test_who_has_many_requests_under_way_does_not_starve_others(tierlog_broker: TierlogBroker) -> None:
-    """Ten clients with hundreds of requests on their way, among two hundred that have one."""
+def test_client_with_many_requests_in_flight_does_not_starve_others(tierlog_broker: TierlogBroker) -> None:
+    """Ten clients with hundreds of requests in flight, among two hundred with one each."""
     hogs, others = 10, 200
     depths = [500] * hogs + [1] * others
     clients = ManyClients((tierlog_broker.host, tierlog_broker.port), [HELLO] * len(depths), depths)
     clients.run(100 * len(depths))
     mean_of_hogs = sum(clients.answers[:hogs]) / hogs
-    # in each turn of the loop, one answer for those with one request and FRAMES_PER_TURN for those with more
+    # each turn of the loop serves one request of a connection that has one, and FRAMES_PER_TURN of the others
     assert min(clients.answers[hogs:]) >= mean_of_hogs / FRAMES_PER_TURN / 3, sorted(clients.answers)
     clients.close()

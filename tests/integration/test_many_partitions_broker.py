@@ -1,4 +1,4 @@
-"""Many partitions in one process, through real clients: few descriptors, little memory, and nothing lost."""
+"""Many partitions in one process with real clients: few descriptors, little memory, and no lost records."""
 
 import os
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ def produce(broker: TierlogBroker, topics: Iterable[str], partitions: int, turn:
 def read(
     broker: TierlogBroker, topics: Iterable[str], partitions: int, step: int = 1
 ) -> dict[str, list[str]]:
-    """All values by partition, checked to lie where they say."""
+    """All values by partition, checked against the offsets that they contain."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True, "log_level": 0}
     )
@@ -70,7 +70,7 @@ def resident_kib(broker: TierlogBroker) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 
-def test_a_handful_of_descriptors_serves_many_partitions(
+def test_few_descriptors_serve_many_partitions(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:
     broker = tierlog_broker_factory({"log.max.open.files": "4", "log.segment.bytes": "400"})
@@ -113,7 +113,7 @@ def test_four_thousand_partitions_stay_within_their_bounds(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_fifteen_hundred_partitions_through_a_kill(tierlog_broker_factory: TierlogBrokerFactory) -> None:
+def test_fifteen_hundred_partitions_survive_a_kill(tierlog_broker_factory: TierlogBrokerFactory) -> None:
     broker = tierlog_broker_factory({"log.max.open.files": "64"})
     create(broker, ["t"], 1500)
     for turn in range(3):

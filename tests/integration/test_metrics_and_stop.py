@@ -1,4 +1,4 @@
-"""A scrape that has begun is answered, although the node stops in the middle of it."""
+"""A scrape gets its response although the node stops during it."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tierlog.broker.gateway.metrics import families
 from tierlog.config.node import settings_from
 
 
-async def test_a_stop_during_a_scrape_does_not_fail_it(tmp_path: Path) -> None:
+async def test_stop_during_a_scrape_does_not_fail_it(tmp_path: Path) -> None:
     texts = {
         "log.dirs": str(tmp_path),
         "listeners": "PLAINTEXT://127.0.0.1:0",

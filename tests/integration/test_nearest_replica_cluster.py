@@ -1,4 +1,4 @@
-"""Three brokers in three racks: librdkafka reads from the replica of its own (KIP-392)."""
+"""Three brokers in three racks: librdkafka fetches from the replica in its own rack (KIP-392)."""
 
 import time
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def read(consumer: Consumer) -> int:
     return found
 
 
-def test_a_consumer_reads_in_its_rack_and_from_the_leader_when_that_broker_is_gone(
+def test_consumer_reads_in_its_rack_and_from_the_leader_after_that_broker_fails(
     cluster: LocalCluster,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -67,7 +67,7 @@ def test_a_consumer_reads_in_its_rack_and_from_the_leader_when_that_broker_is_go
     consumer.subscribe(["orders"])
 
     def reads_nearby() -> bool:
-        """Not while the nearest broker is fenced, as it may be for a moment on a busy machine."""
+        """False while the nearest broker is fenced, which can happen briefly on a busy machine."""
         write(cluster)
         assert read(consumer) == COUNT
         return sent_to_consumers(cluster.nodes[near]) >= COUNT * len(VALUE)

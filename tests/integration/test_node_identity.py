@@ -1,5 +1,6 @@
-"""Processes and directories that are not what their node id says: a second process with a live broker's id,
-and a data directory, or one partition's, that was put back to an older copy."""
+"""Processes and directories with a wrong identity: a second process with a live broker's id, and a data
+directory or partition directory that was restored from an older copy.
+"""
 
 import json
 import shutil
@@ -25,7 +26,7 @@ METADATA_DIRECTORY = "__cluster_metadata"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Brokers 1 to 3, and a voter that is no broker."""
+    """Brokers 1 to 3 and a controller node."""
     settings = {"min.insync.replicas": "2", "broker.session.timeout.ms": "1500"}
     with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
@@ -35,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def stray_of(cluster: LocalCluster, node_id: int, directory: Path) -> Iterator[TierlogBroker]:
-    """A second process with the id of a broker, on other ports and an empty directory; killed in the end."""
+    """A second process with a broker's id, other ports and an empty directory; killed at the end."""
     settings = {**cluster.plan.all_settings(), "node.id": node_id, "process.roles": "broker"}
     directory.mkdir()
     stray = TierlogBroker(directory, settings, environment={SECRET: cluster.plan.secret})
@@ -56,7 +57,7 @@ def produce(cluster: LocalCluster, first: int, count: int) -> None:
 
 
 def standing(cluster: LocalCluster, topic: str = "orders") -> tuple[set[int], int, set[int]]:
-    """Brokers that serve, the leader of the partition, and its in-sync set."""
+    """The unfenced brokers, the partition's leader and its ISR."""
     found = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(topic, timeout=30)
     partition = found.topics[topic].partitions[0]
     return set(found.brokers), partition.leader, set(partition.isrs)
@@ -78,8 +79,8 @@ def check_all_have_all(cluster: LocalCluster, count: int) -> None:
     assert all(b"%d record" % number in log for number in range(count))
 
 
-def test_a_process_with_the_id_of_a_live_broker_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
-    """And where it took the place of a dead one, what the real one has counts as lost."""
+def test_process_with_the_id_of_a_live_broker_is_rejected(cluster: LocalCluster, tmp_path: Path) -> None:
+    """If it takes the place of a dead broker, the data of the real one counts as lost."""
     produce(cluster, 0, 10)
     await_in_sync(cluster, 1, 2, 3)
     with stray_of(cluster, 2, tmp_path / "stray") as stray, ThreadPoolExecutor(1) as pool:
@@ -96,12 +97,12 @@ def test_a_process_with_the_id_of_a_live_broker_is_refused(cluster: LocalCluster
     cluster.nodes[1].kill()
     cluster.nodes[2].start()
     until(lambda: standing(cluster)[0] == {2}, "the real broker 2 is let in")
-    assert standing(cluster)[1] == -1, "it leads, and lacks what was acknowledged without it"
+    assert standing(cluster)[1] == -1, "it leads without records that were acknowledged in its absence"
     cluster.start([1, 3])
     check_all_have_all(cluster, 80)
 
 
-def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_restored_old_directory_is_not_elected_leader(cluster: LocalCluster, tmp_path: Path) -> None:
     produce(cluster, 0, 10)
     await_in_sync(cluster, 1, 2, 3)
     cluster.nodes[2].stop()
@@ -111,7 +112,7 @@ def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_
     produce(cluster, 10, 90)
     cluster.nodes[3].stop()
     await_in_sync(cluster, 1, 2)
-    cluster.nodes[2].stop()  # with two in sync at the least: 2 is eligible still
+    cluster.nodes[2].stop()  # with min.insync.replicas=2, broker 2 is still eligible
     cluster.nodes[1].kill()
     shutil.rmtree(cluster.nodes[2].data_dir)
     shutil.copytree(tmp_path / "backup", cluster.nodes[2].data_dir)
@@ -124,10 +125,10 @@ def test_a_directory_that_was_put_back_does_not_lead(cluster: LocalCluster, tmp_
 
 
 @pytest.mark.parametrize("is_put_back", [True, False])
-def test_a_log_that_is_shorter_than_its_checkpoints_does_not_lead(
+def test_log_shorter_than_its_checkpoints_is_not_elected_leader(
     cluster: LocalCluster, tmp_path: Path, is_put_back: bool
 ) -> None:
-    """One partition's directory was put back to an older copy, or its segment files were removed."""
+    """One partition's directory was restored from an older copy, or its segment files were removed."""
     node = cluster.nodes[2]
     partition = node.data_dir / "orders-0"
     produce(cluster, 0, 10)
@@ -139,7 +140,7 @@ def test_a_log_that_is_shorter_than_its_checkpoints_does_not_lead(
     produce(cluster, 10, 90)
     cluster.nodes[3].stop()
     await_in_sync(cluster, 1, 2)
-    node.stop()  # with two in sync at the least: 2 is eligible still
+    node.stop()  # with min.insync.replicas=2, broker 2 is still eligible
     cluster.nodes[1].kill()
     if is_put_back:
         shutil.rmtree(partition)
@@ -155,8 +156,8 @@ def test_a_log_that_is_shorter_than_its_checkpoints_does_not_lead(
     check_all_have_all(cluster, 100)
 
 
-def test_a_voter_that_was_put_back_ends_and_says_why(tmp_path: Path) -> None:
-    """While the leader lives to which it acknowledged what the copy lacks."""
+def test_restored_old_voter_directory_stops_with_a_reason(tmp_path: Path) -> None:
+    """The leader to which it acknowledged the missing entries is still running."""
     with LocalCluster(tmp_path / "cluster", 3) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         voter = cluster.nodes[next(one for one in cluster.nodes if one != active_controller(cluster))]
@@ -180,7 +181,7 @@ def active_controller(cluster: LocalCluster) -> int:
         return int(json.load(answer)["leader"])
 
 
-def test_a_killed_broker_is_fenced_though_its_session_is_long(tmp_path: Path) -> None:
+def test_killed_broker_is_fenced_before_its_session_expires(tmp_path: Path) -> None:
     """By the notice of its sentinel."""
     settings = {"broker.session.timeout.ms": "600000"}
     with LocalCluster(tmp_path / "cluster", 3, settings, voters=1) as cluster:

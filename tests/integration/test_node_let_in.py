@@ -77,7 +77,7 @@ async def logs_open(broker: Broker) -> None:
         await asyncio.sleep(0)
 
 
-async def test_told_to_stop_it_closes_its_logs_clean(
+async def test_stop_before_unfencing_closes_logs_clean(
     waiting: tuple[Broker, "asyncio.Task[None]"], tmp_path: Path
 ) -> None:
     broker, starting = waiting
@@ -89,7 +89,7 @@ async def test_told_to_stop_it_closes_its_logs_clean(
     assert (tmp_path / "2" / CLEAN_SHUTDOWN).exists()
 
 
-async def test_it_ends_with_its_last_disk(
+async def test_broker_stops_when_its_last_directory_fails(
     waiting: tuple[Broker, "asyncio.Task[None]"], tmp_path: Path
 ) -> None:
     broker, starting = waiting

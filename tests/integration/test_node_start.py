@@ -1,4 +1,4 @@
-"""Nodes that do not come to serve: told to stop while they wait for a quorum, or with disks that fail."""
+"""Nodes that never start to serve: stopped while they wait for a quorum, or with failed disks."""
 
 import asyncio
 import errno
@@ -30,14 +30,14 @@ from tierlog.metadata.raft.messages import VoteRequest
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Two that nobody listens at."""
+    """Two free ports."""
     with ExitStack() as held:
         return [held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
 
 
 @pytest.fixture
 def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen[str]"]:
-    """One of two voters; the other never comes."""
+    """One of two voters; the other never starts."""
     own, other = ports
     command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--json", "--port", "0"]
     command += ["--admin-port", str(own), "--data-dir", str(tmp_path)]
@@ -57,7 +57,7 @@ def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen
 
 
 def answers(port: int) -> bool:
-    """Over HTTP: a connection alone may be one that the kernel made with itself."""
+    """Checks over HTTP, since the kernel may have connected the port to itself."""
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
     except urllib.error.HTTPError:
@@ -68,7 +68,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_node_that_waits_for_a_quorum_stops_when_told(
+def test_node_waiting_for_a_quorum_stops_on_request(
     waiting_node: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals
 ) -> None:
     waiting_node.send_signal(number)
@@ -79,7 +79,7 @@ def test_a_node_that_waits_for_a_quorum_stops_when_told(
 
 
 class Failing(OsFiles):
-    """Every read and write below `broken` meets an I/O error."""
+    """Every read and write below `broken` fails with an I/O error."""
 
     def __init__(self) -> None:
         self.broken: Path | None = None
@@ -114,7 +114,7 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     }
 
 
-async def test_a_node_whose_only_disk_fails_while_it_starts_does_not_serve(tmp_path: Path) -> None:
+async def test_node_whose_only_disk_fails_at_startup_does_not_serve(tmp_path: Path) -> None:
     files = Failing()
     broker = Broker(settings_from(settings(tmp_path)), files=files)
     await broker.start()
@@ -127,7 +127,7 @@ async def test_a_node_whose_only_disk_fails_while_it_starts_does_not_serve(tmp_p
 
 
 @pytest.mark.parametrize("kind", [Broker, Voter])
-async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
+async def test_voter_whose_metadata_disk_fails_stops(
     tmp_path: Path, ports: list[int], kind: type[Broker | Voter]
 ) -> None:
     files = Failing()
@@ -144,7 +144,7 @@ async def test_a_voter_whose_metadata_disk_fails_while_it_waits_ends(
         node = await waiting(broker)
         files.broken = tmp_path / "metadata"
         asked = VoteRequest(term=7, sender=2, to=1, last_index=0, last_term=0)
-        node.receive((asked,))  # its answer must be on disk first
+        node.receive((asked,))  # its vote must be on disk before it responds
         with pytest.raises(NodeFailed, match="Input/output error"):
             await starting
 

@@ -1,6 +1,7 @@
-"""The S3 server dies under a broker that tiers into it (promises 14, 15 and 18).
+"""The S3 server of a tiering broker fails (promises 14, 15 and 18).
 
-Produce and local reads go on, remote reads never lie, and once the server is back everything catches up.
+Produce and local reads continue, remote reads return errors but never wrong data, and tiering catches up once
+the server is back.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ def s3(tmp_path) -> Iterator[s3_servers.S3Server]:
 
 @pytest.fixture
 def broker(tierlog_broker_factory, s3) -> TierlogBroker:
-    """Its topic's first BEFORE records are in the bucket alone, and no cache has seen them."""
+    """The first BEFORE records of its topic are only in the bucket and in no cache."""
     broker = tierlog_broker_factory(
         {"remote.log.manager.task.interval.ms": 200, "remote.fetch.max.wait.ms": 60_000},
         object_store=s3.url("outage"),
@@ -59,7 +60,7 @@ def value(number: int) -> bytes:
 
 
 def produce(broker: TierlogBroker, numbers: range) -> None:
-    """Every record is acknowledged, and at the offset of its number."""
+    """Produce; each record is acknowledged at the offset equal to its number."""
     told: dict[int, Any] = {}
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "batch.size": 8192}
@@ -86,7 +87,7 @@ def reader(broker: TierlogBroker, offset: int) -> Consumer:
 
 
 def read(consumer: Consumer, numbers: range) -> None:
-    """The next records are these: each once, in order, as they were produced."""
+    """Check that the next records are these, once each, in order and unchanged."""
     following = numbers.start
     while following < numbers.stop:
         for message in consumer.consume(numbers.stop - following, 60):
@@ -102,7 +103,7 @@ def status(broker: TierlogBroker) -> dict[str, Any]:
 
 
 def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
-    """Looks again at each event of the broker's admin API."""
+    """Check the condition again at each event of the broker's admin API."""
     for _ in AdminApi(broker.admin_url, timeout_s=60).events():
         if holds():
             return
@@ -110,7 +111,7 @@ def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
 
 
 def remote_reads_refuse(broker: TierlogBroker) -> None:
-    """An error that clients retry, at any offset of the remote range; no bytes, no skip."""
+    """Any offset of the remote range gets a retriable error, without records."""
     client = Client(broker.bootstrap)
     for offset in (0, 1, BEFORE // 2, BEFORE - 1):
         (answer,) = client.fetch(TOPIC, offset).responses[0].partitions
@@ -124,7 +125,7 @@ def caught_up(broker: TierlogBroker, end: int) -> bool:
     return (line["remote_end_offset"], line["local_log_start_offset"], line["last_error"]) == (end, end, None)
 
 
-def test_the_object_store_dies_and_comes_back(broker, s3):
+def test_broker_serves_through_an_object_store_outage(broker, s3):
     tail = reader(broker, BEFORE)
     s3.kill()
     history = reader(broker, 0)
@@ -151,7 +152,7 @@ def test_the_object_store_dies_and_comes_back(broker, s3):
     read(tail, range(BEFORE + DURING, end))
 
 
-def test_a_broker_starts_and_serves_without_its_object_store(broker, s3):
+def test_broker_starts_and_serves_without_its_object_store(broker, s3):
     produce(broker, range(BEFORE, BEFORE + 100))
     s3.kill()
     broker.kill()

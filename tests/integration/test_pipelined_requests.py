@@ -1,4 +1,4 @@
-"""A change and a question in one system call: the answer shows the change, as in Kafka."""
+"""A change and a read sent in one system call: the second response shows the change, as in Kafka."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ ROUNDS = 5
 
 
 class Apart:
-    """A voter that is no broker, and a broker that is no voter: it follows a change, then shows it."""
+    """A controller node and a broker that is not a voter: it applies a change before it shows it."""
 
     def __init__(self, directory: Path) -> None:
         self._voter, self._broker = controller_and_broker(directory)
@@ -35,7 +35,7 @@ class Apart:
 
 @pytest.fixture(scope="module")
 def broker_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker that is no controller, on an event loop of its own."""
+    """The address of a broker that is not a controller, on an event loop of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -80,7 +80,7 @@ def metadata(topic: str) -> tuple[str, int, Any]:
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_records_are_deleted_before_offsets_are_listed(client: Client, _round: int) -> None:
+def test_deleted_records_are_visible_to_pipelined_list_offsets(client: Client, _round: int) -> None:
     topic = client.create(retention_ms="-1")
     asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]}
     delete = ("DeleteRecords", 2, message("DeleteRecords", {**asked, "timeout_ms": 5000}))
@@ -92,7 +92,7 @@ def test_records_are_deleted_before_offsets_are_listed(client: Client, _round: i
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_topics_are_made_grown_and_deleted_before_they_are_described(client: Client, _round: int) -> None:
+def test_topic_changes_are_visible_to_pipelined_requests(client: Client, _round: int) -> None:
     topic = client.create()
     grow = {"topics": [{"name": topic, "count": 3, "assignments": None}], "timeout_ms": 5000}
     delete = {"topics": [{"name": topic}], "timeout_ms": 5000}
@@ -109,7 +109,7 @@ def test_topics_are_made_grown_and_deleted_before_they_are_described(client: Cli
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_settings_are_altered_before_they_are_described(client: Client, _round: int) -> None:
+def test_altered_settings_are_visible_to_pipelined_describe(client: Client, _round: int) -> None:
     topic = client.create()
     change = {"name": "retention.ms", "config_operation": 0, "value": "77777"}
     altered = {"resource_type": TOPIC, "resource_name": topic, "configs": [change]}
@@ -122,7 +122,7 @@ def test_settings_are_altered_before_they_are_described(client: Client, _round: 
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
-def test_offsets_are_committed_before_they_are_fetched(client: Client, _round: int) -> None:
+def test_committed_offsets_are_visible_to_pipelined_offset_fetch(client: Client, _round: int) -> None:
     topic = client.create()
     client.coordinator(topic)
     where = {"partition_index": 0, "committed_offset": 7}

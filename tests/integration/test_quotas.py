@@ -1,4 +1,4 @@
-"""Quotas with real clients over sockets: who is over one is told and waits, and nobody else notices."""
+"""Quotas with real clients: a client above its quota is throttled, and other clients are not affected."""
 
 import json
 import urllib.request
@@ -22,7 +22,7 @@ from tierlog.testing import TierlogBroker
 
 PATIENCE_S = 30.0
 SHORT_WINDOWS = {"quota.window.num": 2, "controller.quota.window.num": 2}
-"""A second's worth may be had at once, and is forgotten after two: nobody waits for long in a test."""
+"""A burst of one second's quota is allowed and expires after two, so that tests wait only briefly."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierlogBroker]:
 
 @pytest.fixture
 def broker(shared: TierlogBroker) -> Iterator[TierlogBroker]:
-    """Without quotas, and so without a memory of who used what."""
+    """The shared broker without quotas, and therefore without recorded usage."""
     yield shared
     with KafkaClient(shared.bootstrap) as admin:
         for row in quotas.rows(admin, {}):
@@ -63,7 +63,7 @@ def metrics(broker: TierlogBroker) -> list[str]:
 
 
 class Throttled:
-    """A librdkafka producer, and what it was told."""
+    """A librdkafka producer and its reported throttle times."""
 
     def __init__(self, broker: TierlogBroker, client_id: str) -> None:
         self.told_ms: list[float] = []
@@ -113,7 +113,7 @@ def test_one_producer_is_throttled_and_another_is_not(broker: TierlogBroker, cli
     fast.close()
 
 
-def test_metrics_name_who_has_a_quota_and_how_long_he_waited(broker: TierlogBroker, client: Client) -> None:
+def test_metrics_show_quotas_and_throttle_times(broker: TierlogBroker, client: Client) -> None:
     bounds = {"consumer_byte_rate": 1e9, "request_percentage": 1e6, "controller_mutation_rate": 100.0}
     limit(broker, {"client-id": None}, producer_byte_rate=100, **bounds)
     topic = client.create(retention_ms="-1")
@@ -140,8 +140,8 @@ def produce_of(topic: str, size: int) -> Any:
     return message("Produce", {"acks": -1, "timeout_ms": 5000, "topic_data": topics})
 
 
-def test_kafka_python_gets_all_of_it_all_the_same(broker: TierlogBroker, client: Client) -> None:
-    """It waits as told; the broker does not depend on it."""
+def test_kafka_python_delivers_all_records_under_a_quota(broker: TierlogBroker, client: Client) -> None:
+    """The client waits as requested, but the broker does not depend on it."""
     topic = client.create(retention_ms="-1")
     before = throttles(broker, "consumer_byte_rate")
     for _ in range(12):
@@ -161,7 +161,7 @@ def test_kafka_python_gets_all_of_it_all_the_same(broker: TierlogBroker, client:
     assert throttles(broker, "consumer_byte_rate") > before
 
 
-async def test_aiokafka_gets_all_of_it_too(broker: TierlogBroker, client: Client) -> None:
+async def test_aiokafka_delivers_all_records_under_a_quota(broker: TierlogBroker, client: Client) -> None:
     topic = client.create(retention_ms="-1")
     for _ in range(6):
         assert client.produce(topic, batch(10_000)).error_code == 0
@@ -176,7 +176,7 @@ async def test_aiokafka_gets_all_of_it_too(broker: TierlogBroker, client: Client
         await consumer.stop()
 
 
-def test_a_throttled_fetch_leaves_its_session_as_it_was(broker: TierlogBroker, client: Client) -> None:
+def test_throttled_fetch_does_not_change_its_session(broker: TierlogBroker, client: Client) -> None:
     topic = client.create(retention_ms="-1")
     for _ in range(3):
         client.produce(topic, batch(5_000))
@@ -200,14 +200,14 @@ def offsets(answer: FetchResponse) -> list[int]:
     return [int.from_bytes(bytes(part[:8]), "big") for part in parts]
 
 
-def test_time_on_the_loop_is_bounded(broker: TierlogBroker, client: Client) -> None:
+def test_request_quota_bounds_time_on_the_event_loop(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": None}, request_percentage=0.001)
     request = message("Metadata", {"topics": None})
     told = [client.send("Metadata", 9, request).throttle_time_ms for _ in range(2)]
     assert (told[0] <= 1_000, 0 < told[1] <= 1_000) == (True, True)
 
 
-def test_a_user_may_create_so_many_partitions(broker: TierlogBroker, client: Client) -> None:
+def test_controller_mutation_quota_bounds_created_partitions(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=1)
 
     def create(name: str, partitions: int, version: int = 7) -> tuple[ErrorCode, bool]:
@@ -231,7 +231,7 @@ def test_a_user_may_create_so_many_partitions(broker: TierlogBroker, client: Cli
     assert create("second", 1) == (ErrorCode.NONE, False)
 
 
-def test_names_that_no_topic_can_have_cost_nothing(broker: TierlogBroker, client: Client) -> None:
+def test_invalid_topic_names_are_not_charged_to_the_quota(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=5)
     topics = [{"name": f"not/{n}"} for n in range(100)]
     asked = message("Metadata", {"topics": topics, "allow_auto_topic_creation": True})
@@ -240,7 +240,7 @@ def test_names_that_no_topic_can_have_cost_nothing(broker: TierlogBroker, client
     assert (len(answer.topics), answer.throttle_time_ms) == (100, 0)
 
 
-def test_an_address_may_connect_so_often(broker: TierlogBroker) -> None:
+def test_connection_rate_quota_per_address(broker: TierlogBroker) -> None:
     limit(broker, {"ip": "127.0.0.2"}, connection_creation_rate=1)
 
     def connect(source: str) -> bool:
@@ -257,7 +257,7 @@ def test_an_address_may_connect_so_often(broker: TierlogBroker) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_forgets_no_quota_and_a_stop_waits_for_nobody(tierlog_broker: TierlogBroker) -> None:
+def test_quotas_survive_a_restart_and_do_not_delay_a_stop(tierlog_broker: TierlogBroker) -> None:
     broker = tierlog_broker
     client = Client(broker.bootstrap)
     topic = client.create()

@@ -1,4 +1,4 @@
-"""Three broker processes: what was acknowledged to all survives the leader's death."""
+"""Three broker processes: records acknowledged with acks=all survive the death of the leader."""
 
 import json
 import signal
@@ -66,7 +66,7 @@ def producer(cluster: LocalCluster, **options: object) -> Producer:
     )
 
 
-def test_followers_take_what_the_leader_has(cluster: LocalCluster) -> None:
+def test_followers_replicate_the_leaders_log(cluster: LocalCluster) -> None:
     create(cluster, "orders")
     deliveries = Deliveries()
     client = producer(cluster)
@@ -105,7 +105,7 @@ def test_acknowledged_records_survive_their_leader(cluster: LocalCluster, number
     until(lambda: len({path.read_bytes() for path in logs}) == 1, "the three logs are the same bytes")
 
 
-def test_a_broker_that_stops_clean_hands_its_partitions_over_first(cluster: LocalCluster) -> None:
+def test_controlled_shutdown_hands_over_leaderships_first(cluster: LocalCluster) -> None:
     create(cluster, "orders", partitions=6)
     leaving = leader_of(cluster, "orders")
     cluster.nodes[leaving].stop()
@@ -132,7 +132,7 @@ def test_without_enough_in_sync_replicas_nothing_is_acknowledged(cluster: LocalC
     assert list(deliveries.acknowledged) == [1]
 
 
-def test_every_node_tells_the_same_of_the_cluster(cluster: LocalCluster) -> None:
+def test_every_node_returns_the_same_metadata(cluster: LocalCluster) -> None:
     create(cluster, "orders", partitions=3)
     told = []
     for broker in cluster:
@@ -151,7 +151,9 @@ def test_deleted_records_stay_deleted_under_the_next_leader(cluster: LocalCluste
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader, next_leader, _ = admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].replicas
     assert leader == leader_of(cluster, "orders")
-    cluster.nodes[next_leader].signal(signal.SIGSTOP)  # the answer waits until it could not lead any more
+    cluster.nodes[next_leader].signal(
+        signal.SIGSTOP
+    )  # the response waits until replicas without the deletion cannot be elected
     [deleted] = admin.delete_records([TopicPartition("orders", 0, 100)]).values()
     assert deleted.result(60).low_watermark == 100
     cluster.nodes[next_leader].signal(signal.SIGCONT)

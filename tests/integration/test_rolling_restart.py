@@ -1,4 +1,4 @@
-"""Every node of a cluster is stopped and started in turn while producers write: they notice nothing."""
+"""Every node of a cluster is restarted in turn while producers write without an error."""
 
 import threading
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
 DELIVERY_MS = 10_000
-"""Enough for the retries of a client whose leader moves, and too little to wait for a node that starts."""
+"""Enough for retries while leadership moves, but less than a node takes to start."""
 
 
 class Load:
-    """A producer with acks=all in a thread of its own, from start to `stop`."""
+    """A producer with acks=all that runs in its own thread until `stop`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.deliveries = Deliveries()
@@ -50,7 +50,7 @@ class Load:
             self._producer.poll(0.001)
 
     def goes_on(self) -> None:
-        """Returns when each partition has acknowledged a record that was sent after the call."""
+        """Wait until each partition has acknowledged a record sent after the call."""
         first = self.sent
         until(
             lambda: (
@@ -68,7 +68,7 @@ class Load:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Leaders go back where they belong each second, so that each node that stops leads something."""
+    """Preferred leaders are elected every second, so that each node that stops leads a partition."""
     with LocalCluster(tmp_path, settings={"leader.imbalance.check.interval.seconds": 1}) as running:
         yield running
 
@@ -79,7 +79,7 @@ def partitions(api: AdminApi) -> list[dict[str, Any]]:
 
 
 def whole(cluster: LocalCluster) -> bool:
-    """As each node sees it: all replicas are in sync, and the preferred ones lead."""
+    """Whether each node reports all replicas in sync and all preferred replicas as leaders."""
     return all(
         set(row["in_sync"]) == {1, 2, 3} and row["leader"] == row["replicas"][0]
         for node in cluster
@@ -88,7 +88,7 @@ def whole(cluster: LocalCluster) -> bool:
 
 
 def read(cluster: LocalCluster, partition: int, count: int) -> list[bytes]:
-    """The first so many values of the partition, or fewer if there are no more."""
+    """The first `count` values of the partition, or fewer if it has fewer."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "enable.partition.eof": True}
     )

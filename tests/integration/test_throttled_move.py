@@ -1,4 +1,4 @@
-"""A throttled move on real brokers: it holds up the move and nothing else, and ends with it."""
+"""A throttled reassignment on real brokers: the throttle delays only the move and is removed with it."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def settings(admin: AdminClient, kind: ConfigResource.Type, name: str) -> dict[s
 
 
 def rate(admin: AdminClient) -> tuple[str, int]:
-    """And where it comes from."""
+    """The rate and its source."""
     found = settings(admin, ConfigResource.Type.BROKER, "1")[RATE]
     return found.value, found.source
 
@@ -63,7 +63,7 @@ def held(cluster: LocalCluster, node_id: int, direction: str) -> float:
     return metric(cluster.nodes[node_id], HELD, direction=direction)
 
 
-def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(cluster: LocalCluster) -> None:
+def test_throttle_delays_only_the_move_and_can_be_changed_while_it_runs(cluster: LocalCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, replica_assignment=[[1, 2]])])["orders"].result(30)
     write(cluster, 50)
@@ -72,8 +72,8 @@ def test_a_throttle_holds_up_the_move_alone_and_can_be_changed_while_it_runs(clu
     moving = subprocess.Popen([*command, "--throttle", "1000", "--admin", api.url])
     until(lambda: api.get("/v1/partitions", condition="moving")["partitions"] != [], "the move begins")
 
-    write(cluster, 10)  # 1 and 2 are in sync: nothing delays what they acknowledge
-    # Whichever broker is asked, its image may be behind that of the one that took the command.
+    write(cluster, 10)  # 1 and 2 are in sync, so their acknowledgements are not delayed
+    # The image of the broker that responds may be behind that of the one that received the command.
     dynamic = ("1000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
     until(lambda: rate(admin) == dynamic, "the rate is set")
     until(lambda: throttled(admin) == "0:1,0:2", "the replicas are named")

@@ -1,4 +1,4 @@
-"""Three broker processes and a tiered topic: who has lost its disk takes part again, and may lead."""
+"""Three broker processes and a tiered topic: a broker that lost its disk rejoins and may lead."""
 
 import shutil
 from pathlib import Path
@@ -47,7 +47,7 @@ def first_local(cluster: LocalCluster, node: int) -> int:
 
 
 def wipe(cluster: LocalCluster, node: int) -> None:
-    """All but what the quorum promised: a voter without that is another one."""
+    """Remove all data except the quorum's: a voter that lost it would be another voter."""
     for path in cluster.nodes[node].data_dir.iterdir():
         if path.name == "__cluster_metadata":
             continue
@@ -66,7 +66,7 @@ def values_from_the_start(cluster: LocalCluster, count: int) -> list[int]:
     return found
 
 
-def test_a_wiped_replica_of_a_tiered_topic_comes_back_and_leads(tmp_path: Path) -> None:
+def test_wiped_replica_of_a_tiered_topic_rejoins_and_leads(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 3, config=CONFIGS)])[TOPIC].result(30)
@@ -84,7 +84,7 @@ def test_a_wiped_replica_of_a_tiered_topic_comes_back_and_leads(tmp_path: Path) 
         produce(client, deliveries, range(BEFORE, BEFORE + WIPED))
         cluster.nodes[wiped].start()
         until(lambda: in_sync_and_leader(cluster)[0] == {1, 2, 3}, "the wiped one is in sync again")
-        assert first_local(cluster, wiped) > 0, "what is remote was not copied to it"
+        assert first_local(cluster, wiped) > 0, "remote segments were not copied to it"
 
         cluster.nodes[other].kill()
         until(lambda: in_sync_and_leader(cluster)[0] == {leader, wiped}, "the wiped one alone follows")

@@ -1,4 +1,4 @@
-"""A tiered partition moves between log directories of a whole broker: uploads, remote reads, local tail."""
+"""A tiered partition moves between log directories of a complete broker during uploads and remote reads."""
 
 import asyncio
 import time
@@ -48,7 +48,7 @@ async def start(path: Path) -> tuple[Broker, FaultyStore]:
 
 
 async def set_rate(broker: Broker, bytes_a_second: int) -> None:
-    """At which logs are copied."""
+    """Set the rate at which logs are copied."""
     change = c.ConfigChange(key=RATE, operation=c.ConfigOperation.SET, value=str(bytes_a_second))
     resource = c.ConfigResource(scope=ConfigScope.BROKER, name="1", changes=(change,))
     reply = await broker.metadata.submit(c.AlterConfigs(resources=(resource,)))
@@ -69,7 +69,7 @@ def make_topic(broker: Broker) -> str:
 
 
 def read(bootstrap: str, topic: str, offset: int, end: int) -> None:
-    """Every record is there, whatever lies where."""
+    """Check that every record is readable from either tier."""
     client, deadline = Client(bootstrap), time.monotonic() + PATIENCE_S
     while offset < end:
         assert time.monotonic() < deadline, f"nothing at {offset}"
@@ -91,12 +91,12 @@ async def read_all(broker: Broker, replica: Replica, offset: int = 0) -> None:
 
 
 def is_tiered(broker: Broker, replica: Replica) -> bool:
-    """All that has been rolled is remote, and nothing is left to do."""
+    """Whether all rolled segments are remote and no upload is pending."""
     remote = broker.metadata.image.remote_partition(replica.topic_id, replica.name.partition)
     return remote.end_offset == replica.log.active_base_offset and not broker.tiering.log_manager.jobs()
 
 
-async def test_a_tiered_partition_moves_while_it_is_uploaded_and_read(tmp_path: Path) -> None:
+async def test_tiered_partition_moves_during_uploads_and_reads(tmp_path: Path) -> None:
     broker, store = await start(tmp_path)
     topic = await asyncio.to_thread(make_topic, broker)
     replica = broker.replicas.get(topic, 0)
@@ -131,7 +131,7 @@ async def test_a_tiered_partition_moves_while_it_is_uploaded_and_read(tmp_path: 
     await until(lambda: not (source / str(name)).exists())
     remote = broker.metadata.image.remote_partition(replica.topic_id, 0)
     ends = [0, *(entry.last_offset + 1 for entry in remote.entries)]
-    assert [entry.base_offset for entry in remote.entries] == ends[:-1], "no gaps, and nothing twice"
+    assert [entry.base_offset for entry in remote.entries] == ends[:-1], "gaps or duplicates"
     await broker.stop()
 
     broker, _ = await start(tmp_path)

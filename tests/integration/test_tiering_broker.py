@@ -1,4 +1,4 @@
-"""A whole broker over a real S3 server: what clients write is tiered, read back, deleted; seen from afar."""
+"""A complete broker with a real S3 server: records are tiered, read back and deleted, as clients see it."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ def produce(broker: TierlogBroker, topic: str, numbers: range, codec: str = "non
 
 
 def consume(broker: TierlogBroker, topic: str, count: int) -> list[list[dict[str, object]]]:
-    """Everything of each partition from its beginning, through a real client."""
+    """All records of each partition from the start, through a real client."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
@@ -118,7 +118,7 @@ def expected(numbers: range) -> list[list[dict[str, object]]]:
 
 
 def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
-    """Looks again at each event of the broker's admin API."""
+    """Check the condition again at each event of the broker's admin API."""
     for _ in AdminApi(broker.admin_url, timeout_s=30).events():
         if holds():
             return
@@ -172,7 +172,7 @@ def test_history_is_read_back_from_the_bucket(broker, s3, prefix, codec):
         assert values == [row["value"] for row in expected(range(RECORDS))[root.partition]]
 
 
-def test_a_group_of_reads_by_time_and_by_offset_over_both_tiers(broker):
+def test_reads_by_timestamp_and_by_offset_over_both_tiers(broker):
     create(broker, "t")
     produce(broker, "t", range(RECORDS))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
@@ -188,11 +188,11 @@ def test_a_group_of_reads_by_time_and_by_offset_over_both_tiers(broker):
     consumer.close()
 
 
-def test_a_killed_broker_goes_on_and_loses_nothing(broker, s3, prefix):
+def test_killed_broker_resumes_tiering_and_loses_nothing(broker, s3, prefix):
     create(broker, "t")
     for number in range(3):
         produce(broker, "t", range(number * 2000, number * 2000 + 2000))
-        broker.kill()  # somewhere between rolled, copied, committed and dropped
+        broker.kill()  # at some point between roll, copy, commit and local deletion
         broker.start()
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
     assert consume(broker, "t", RECORDS) == expected(range(RECORDS))
@@ -200,7 +200,7 @@ def test_a_killed_broker_goes_on_and_loses_nothing(broker, s3, prefix):
 
 
 def no_orphans(s3: s3_servers.S3Server, prefix: str) -> bool:
-    """Every object of the data is named by a manifest; copies that a kill cut off have been deleted."""
+    """Check that a manifest names every data object, and that interrupted copies have been deleted."""
     roots = [decode_root(content(s3, key)) for key in objects(s3, prefix, "manifests/")]
     named = {str(entry.uuid) for root in roots for entry in root.entries}
     data = objects(s3, prefix, "data/")
@@ -226,7 +226,7 @@ def test_retention_deletes_objects(broker, s3, prefix):
     consumer.close()
 
 
-def test_a_deleted_topic_leaves_the_bucket(broker, s3, prefix):
+def test_deleted_topic_is_removed_from_the_bucket(broker, s3, prefix):
     def tier(topic):
         create(broker, topic)
         produce(broker, topic, range(1000))

@@ -1,4 +1,4 @@
-"""Tiering through a broker process: uploaded, dropped locally, read over both tiers, also after a restart."""
+"""Tiering in a broker process: upload, local deletion, and reads over both tiers, also after a restart."""
 
 import time
 from typing import Any
@@ -23,7 +23,7 @@ PLACE = TopicPartition(TOPIC, 0)
 
 @pytest.fixture
 def tiered(tierlog_broker: TierlogBroker) -> TierlogBroker:
-    """A broker with a topic whose rolled segments are remote only."""
+    """A broker with a topic whose rolled segments are only remote."""
     admin = AdminClient({"bootstrap.servers": tierlog_broker.bootstrap})
     configs = {
         "remote.storage.enable": "true",
@@ -55,7 +55,7 @@ def status(broker: TierlogBroker) -> dict[str, Any]:
 
 
 def wait_for_local_drop(broker: TierlogBroker) -> None:
-    """Looks at each event until nothing is local any more; the events end with the broker."""
+    """Check at each event until no rolled segment is local; the events end with the broker."""
     for _ in AdminApi(broker.admin_url).events():
         if status(broker)["local_log_start_offset"] == COUNT:
             return
@@ -75,7 +75,7 @@ def read_all(broker: TierlogBroker) -> list[bytes]:
     return values
 
 
-def test_a_reader_does_not_notice_where_the_bytes_lie(tiered: TierlogBroker) -> None:
+def test_reads_over_both_tiers_are_seamless(tiered: TierlogBroker) -> None:
     told = status(tiered)
     assert (told["remote_start_offset"], told["remote_end_offset"]) == (0, COUNT)
     assert told["last_error"] is None
@@ -86,7 +86,7 @@ def test_a_reader_does_not_notice_where_the_bytes_lie(tiered: TierlogBroker) -> 
     assert read_all(tiered) == expected
 
 
-def test_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
+def test_list_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
 
     def offset_of(spec: OffsetSpec) -> int:
@@ -102,7 +102,7 @@ def test_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
 
 
 def look_up(broker: TierlogBroker, position: int, topic: str, version: int = 11) -> tuple[int, int, int]:
-    """Error, offset and leader epoch of one of ListOffsets' positions."""
+    """Error, offset and leader epoch of a special position of ListOffsets."""
     asked = [{"partition_index": 0, "timestamp": position}]
     request = {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]}
     client = Client(broker.bootstrap)
@@ -114,7 +114,7 @@ def look_up(broker: TierlogBroker, position: int, topic: str, version: int = 11)
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
 
 
-def test_positions_of_the_tiers(tiered: TierlogBroker) -> None:
+def test_list_offsets_of_special_positions(tiered: TierlogBroker) -> None:
     producer = Producer({"bootstrap.servers": tiered.bootstrap})
     producer.produce(TOPIC, b"not uploaded")
     producer.produce("untiered", b"local")
@@ -133,7 +133,7 @@ def test_positions_of_the_tiers(tiered: TierlogBroker) -> None:
         assert look_up(tiered, position, TOPIC, first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_deleting_records_moves_the_start_of_the_remote_range(tiered: TierlogBroker) -> None:
+def test_delete_records_raises_the_remote_log_start(tiered: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
     until = TopicPartition(TOPIC, 0, 15_000)
     assert admin.delete_records([until])[until].result(PATIENCE_S).low_watermark == 15_000

@@ -29,7 +29,7 @@ ACL = AclBinding(
 )
 
 
-def test_a_transactional_producer_is_told_that_there_are_no_transactions(
+def test_transactional_producer_gets_an_unsupported_error(
     tierlog_session_broker: TierlogBroker,
 ) -> None:
     producer = Producer(
@@ -40,7 +40,7 @@ def test_a_transactional_producer_is_told_that_there_are_no_transactions(
     assert refused.value.args[0].fatal()
 
 
-def test_acls_are_refused_as_by_kafka_without_an_authorizer(tierlog_session_broker: TierlogBroker) -> None:
+def test_acls_are_rejected_as_by_kafka_without_an_authorizer(tierlog_session_broker: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": tierlog_session_broker.bootstrap})
     [created] = admin.create_acls([ACL]).values()
     [deleted] = admin.delete_acls([ANY_ACL]).values()
