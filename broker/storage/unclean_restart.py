@@ -85,7 +85,7 @@ def record_broker_epoch(files: Files, directories: Iterable[Path], broker_epoch:
 def record_boot_id(files: Files, directories: Iterable[Path], boot: str) -> None:
     """Record that the directories are used under this boot. Raises OSError.
 
-    Call it after the controller has been told of a loss and torn log ends have been truncated. Otherwise, if
+    Call it after the controller knows of a loss and torn log ends have been truncated. Otherwise, if
     this process is killed in between, the next one would not report the loss and would take the torn ends for
     damage.
     """

@@ -1,7 +1,7 @@
 """Transport: the other members over HTTP, with one connection and one bounded queue each.
 
 A slow peer delays no other. Raft tolerates loss: a message that does not fit or cannot be sent is dropped,
-and the core is told to probe. Messages that queue up during a request travel together in the next one.
+and the core is asked to probe. Messages that queue up during a request travel together in the next one.
 Immediate replies to a peer's request travel in the response, unless they would overtake a request to that
 peer. The loss of such a response is not reported; the core recovers from it at the next heartbeat. Other
 responses are trusted only if they are signed (`auth`).
