@@ -1,7 +1,7 @@
-"""`make simulate-mutants`: each safeguard is switched off in turn, and seeds are played until one notices.
+"""`make simulate-mutants`: switches each safeguard off in turn, and runs seeds until one fails.
 
-Prints a table; its last line is JSON: {"safeguards": n, "caught": n, "seeds": most seeds that one took}. The
-exit code is 1 if one was not caught. `--docs FILE` puts the table between its markers there.
+Prints a table. The last line is JSON: {"safeguards": n, "caught": n, "seeds": the most that one took}.
+The exit code is 1 if a safeguard was not caught. `--docs FILE` writes the table between its markers in FILE.
 """
 
 import argparse
@@ -25,8 +25,10 @@ class Caught(NamedTuple):
 
 
 def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
-    """The first seed in their order that notices, and fails only then, however fast others end; of the runs
-    that may show it."""
+    """The lowest seed that fails without the safeguard and passes with it, in whatever order the runs end.
+
+    Only seeds of the safeguard's kind (cluster or quorum) are run.
+    """
     fitting = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
     caught: dict[int, str] = {}
     ended = set()

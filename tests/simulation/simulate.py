@@ -1,9 +1,9 @@
-"""`make simulate SEEDS=n FIRST_SEED=k`: runs of the simulated cluster and quorum, by seed, on all cores.
+"""`make simulate SEEDS=n FIRST_SEED=k`: runs the simulated cluster and quorum by seed, on all cores.
 
 The last line is JSON: {"seeds": n, "failed": 0, "acknowledged": …, "faults": …, "of": n, "trace": hash of all
-runs, "traces": how many of those differ, "done": how often what operators and groups ask for came about}.
-A seed that fails is told with the command that plays it again, and the exit code is 1. With `--seconds` it
-ends after that time: `seeds` says how many were played `of` those that were asked for.
+runs, "traces": number of distinct run hashes, "done": number of completed operations, by kind}.
+For each seed that fails, the command that replays it is printed, and the exit code is 1. `--seconds` limits
+the duration: `seeds` is then the number of seeds run, `of` the number requested.
 """
 
 import argparse
@@ -30,10 +30,11 @@ from simulator.quorum import QuorumRun
 from simulator.safeguards import switched_off
 
 QUORUM_EVERY = 2
-"""Of so many seeds, one is of the quorum alone: more happens to it in the same time."""
+"""One seed in this many runs the quorum alone: it sees more events in the same time."""
 
 SEEDS_A_PROCESS = 40
-"""What a run leaves is not collected: it would tidy up, as a killed process does not."""
+"""Seeds before a process is replaced. Its garbage is never collected: finalizers would clean up, which a
+killed process does not."""
 
 
 class Played(NamedTuple):
@@ -50,21 +51,22 @@ def is_of_quorum(seed: int) -> bool:
 
 
 def play(seed: int, without: str | None = None) -> Played:
-    """`without`: a safeguard that is switched off."""
+    """Run one seed. `without` names a safeguard to switch off."""
     make = QuorumRun if is_of_quorum(seed) else ClusterRun
     with tempfile.TemporaryDirectory(prefix="tierlog-simulation-", dir=_fast_directory()) as directory:
         try:
             with switched_off(without):
                 outcome = make(seed, Path(directory)).play()
-        except Exception as failure:  # whatever it is, it is what the seed shows
+        except Exception as failure:  # any exception is the finding of this seed
             return Played(seed, f"{type(failure).__name__}: {failure}", 0, 0, "", {})
     faults = sum(outcome.faults.values())
     return Played(seed, None, outcome.acknowledged, faults, outcome.trace, outcome.done)
 
 
 def play_all(seeds: Iterable[int], processes: int, without: str | None = None) -> Iterator[Played]:
-    """As they end; who stops early leaves the rest unplayed. Raises BrokenProcessPool if a process is killed.
-    All of them are replaced after some seeds.
+    """Yield results as runs end. A caller that stops early cancels the rest.
+
+    Each process is replaced after SEEDS_A_PROCESS seeds. Raises BrokenProcessPool if a process is killed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["simulate"])
@@ -79,10 +81,10 @@ def play_all(seeds: Iterable[int], processes: int, without: str | None = None) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Play seeds of the simulator.")
+    parser = argparse.ArgumentParser(description="Run seeds of the simulator.")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="these seeds, separated by commas")
+    parser.add_argument("--only", default="", help="seeds to run, separated by commas")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
@@ -106,27 +108,27 @@ def main() -> int:
             print(f"{number} of {len(seeds)} seeds", file=sys.stderr, flush=True)
         if time.monotonic() > ends:
             break
-    told: dict[str, object] = {
+    summary: dict[str, object] = {
         "seeds": len(traces),
         "failed": failed,
         "acknowledged": acknowledged,
         "faults": faults,
     }
     trace = hashlib.sha256("".join(traces[seed] for seed in sorted(traces)).encode()).hexdigest()
-    told |= {"of": len(seeds), "trace": trace, "traces": len(set(traces.values()))}
-    print(json.dumps({**told, "done": dict(sorted(done.items()))}))
+    summary |= {"of": len(seeds), "trace": trace, "traces": len(set(traces.values()))}
+    print(json.dumps({**summary, "done": dict(sorted(done.items()))}))
     return 1 if failed else 0
 
 
 def quiet() -> None:
-    warnings.simplefilter("ignore")  # coroutines of processes that were killed are never awaited
+    warnings.simplefilter("ignore")  # coroutines of killed processes are never awaited
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     gc.freeze()
     gc.disable()
 
 
 def _fast_directory() -> str | None:
-    """In memory, where there is such a file system."""
+    """A directory in memory, if the machine has one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

@@ -1,4 +1,4 @@
-"""Some seeds of the simulated cluster and quorum, as `make simulate` plays any."""
+"""A few seeds of the simulated cluster and quorum, run as `make simulate` does."""
 
 import json
 import os
@@ -33,10 +33,10 @@ DONE = {
     "log starts asked for",
     "messages in responses",
 }
-"""What runs have beside records and faults: here it must come about."""
+"""Operations beside records and faults. Each must happen at least once in the seeds below."""
 
 OPERATOR_CALLS_MAX = 5
-"""In a thousand seeds. Where more are left to an operator, the rest is not shown to come back by itself."""
+"""In a thousand seeds. More would hide that partitions no longer recover on their own."""
 
 REPLAYED = "11,17,22,25,29,38,45,51,71,85,95,137"
 
@@ -46,15 +46,15 @@ def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any
 
 
 def play(script: Path, *arguments: str, hash_seed: str = "random") -> dict[str, Any]:
-    """In processes of their own: what was killed in a run is not tidied up."""
+    """Runs in a separate process: the killed processes of a run are never cleaned up."""
     environment = {**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, str(script), *arguments]
     played = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=1200, check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr
-    told: dict[str, Any] = json.loads(played.stdout.splitlines()[-1])
-    return told
+    summary: dict[str, Any] = json.loads(played.stdout.splitlines()[-1])
+    return summary
 
 
 def _path() -> str:
@@ -62,27 +62,27 @@ def _path() -> str:
     return os.pathsep.join(found)
 
 
-def test_no_seed_breaks_a_promise() -> None:
-    told = simulate(12, first=0)
-    assert (told["seeds"], told["failed"]) == (12, 0)
-    assert told["acknowledged"] > 100
-    assert told["faults"] > 50
+def test_twelve_seeds_keep_all_guarantees() -> None:
+    summary = simulate(12, first=0)
+    assert (summary["seeds"], summary["failed"]) == (12, 0)
+    assert summary["acknowledged"] > 100
+    assert summary["faults"] > 50
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1300)
-def test_nor_do_a_thousand() -> None:
-    told = simulate(1000, first=0)
-    assert (told["seeds"], told["failed"]) == (1000, 0)
-    assert {kind for kind, count in told["done"].items() if count} >= DONE
-    assert told["done"].get("left to an operator", 0) <= OPERATOR_CALLS_MAX
+def test_a_thousand_seeds_keep_all_guarantees() -> None:
+    summary = simulate(1000, first=0)
+    assert (summary["seeds"], summary["failed"]) == (1000, 0)
+    assert {kind for kind, count in summary["done"].items() if count} >= DONE
+    assert summary["done"].get("left to an operator", 0) <= OPERATOR_CALLS_MAX
 
 
-@pytest.mark.parametrize("name", ["pre-vote", "the high watermark waits for all in sync"])
+@pytest.mark.parametrize("name", ["pre-vote", "the high watermark waits for every in-sync replica"])
 def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
-    """The others: `make simulate-mutants`."""
-    told = play(MUTANTS, "--seeds", "40", "--only", name)
-    assert (told["safeguards"], told["caught"]) == (1, 1)
+    """`make simulate-mutants` tests the others."""
+    summary = play(MUTANTS, "--seeds", "40", "--only", name)
+    assert (summary["safeguards"], summary["caught"]) == (1, 1)
 
 
 def test_no_safeguard_stays_switched_off() -> None:
@@ -97,8 +97,8 @@ def test_no_safeguard_stays_switched_off() -> None:
         assert [getattr(owner, attribute) for owner, attribute in patched] == before
 
 
-def test_the_same_seeds_leave_the_same_traces() -> None:
-    """Between them they have all that a run may have."""
+def test_the_same_seeds_produce_the_same_traces() -> None:
+    """Together these seeds cover everything that a run can contain."""
     first = play(SIMULATE, "--only", REPLAYED, hash_seed="1")
     assert first == play(SIMULATE, "--only", REPLAYED, hash_seed="2")
     assert first["traces"] == first["seeds"]

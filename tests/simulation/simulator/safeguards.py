@@ -1,4 +1,4 @@
-"""The safeguards of the log, of replicas and of the controller, and all others by name (`SAFEGUARDS`)."""
+"""Safeguards of the log, of replicas and of the controller. Imports all others into `SAFEGUARDS`."""
 
 import dataclasses
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def _yes(*_: object, **__: object) -> bool:
 
 
 def _unsynced(concerned: Callable[[tuple[Any, ...]], bool]) -> object:
-    """`MetadataStorage._write` without its fsync, for some writes."""
+    """`MetadataStorage._write` without its fsync, for the writes that `concerned` selects."""
     write = MetadataStorage._write
 
     def without(storage: MetadataStorage, records: tuple[Any, ...]) -> None:
@@ -76,7 +76,7 @@ def _unsynced(concerned: Callable[[tuple[Any, ...]], bool]) -> object:
     return without
 
 
-@_safeguard("a vote is synced before it is given", "a node votes twice in a term", of_quorum=True)
+@_safeguard("a vote is synced before it is sent", "a node votes twice in a term", of_quorum=True)
 def _() -> Patches:
     yield (
         MetadataStorage,
@@ -85,7 +85,11 @@ def _() -> Patches:
     )
 
 
-@_safeguard("entries are synced before they are acknowledged", "what a majority had is lost", of_quorum=True)
+@_safeguard(
+    "log entries are synced before they are acknowledged",
+    "an entry that a majority stored is lost",
+    of_quorum=True,
+)
 def _() -> Patches:
     yield (
         MetadataStorage,
@@ -94,17 +98,17 @@ def _() -> Patches:
     )
 
 
-@_safeguard("pre-vote", "a node that was cut off deposes leaders", of_quorum=True)
+@_safeguard("pre-vote", "an isolated node deposes leaders", of_quorum=True)
 def _() -> Patches:
     yield RaftCore, "_become_pre_candidate", lambda core: core._become_candidate(transfer=False)
 
 
-@_safeguard("check-quorum", "a leader that is cut off leads on", of_quorum=True)
+@_safeguard("check-quorum", "an isolated leader remains leader", of_quorum=True)
 def _() -> Patches:
     yield Replication, "majority_is_active", _yes
 
 
-@_safeguard("appends of older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
+@_safeguard("appends from older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
 def _() -> Patches:
     step = RaftCore.step
 
@@ -116,7 +120,7 @@ def _() -> Patches:
     yield RaftCore, "step", without
 
 
-@_safeguard("an append follows an entry that both have", "logs differ at the same index", of_quorum=True)
+@_safeguard("an append must match the previous entry's term", "logs differ at the same index", of_quorum=True)
 def _() -> Patches:
     on_append, matches = RaftCore._on_append, RaftLog.matches
 
@@ -131,12 +135,18 @@ def _() -> Patches:
     yield RaftCore, "_on_append", without
 
 
-@_safeguard("a vote goes to logs that are up to date", "a leader lacks what was committed", of_quorum=True)
+@_safeguard(
+    "a vote is given only to a candidate with an up-to-date log",
+    "a leader lacks committed entries",
+    of_quorum=True,
+)
 def _() -> Patches:
     yield RaftLog, "is_candidate_up_to_date", _yes
 
 
-@_safeguard("ReadIndex", "a deposed leader answers from its old state", of_quorum=True)
+@_safeguard(
+    "a read is confirmed by a majority (ReadIndex)", "a deposed leader answers from old state", of_quorum=True
+)
 def _() -> Patches:
     async def without(_: Leadership) -> None:
         return
@@ -144,7 +154,7 @@ def _() -> Patches:
     yield Leadership, "confirm", without
 
 
-@_safeguard("checksums of the write-ahead log", "a torn write is taken for an entry", of_quorum=True)
+@_safeguard("write-ahead log frames have checksums", "a torn write is read as an entry", of_quorum=True)
 def _() -> Patches:
     def without(segment: bytes, at: int) -> wal.Frame | None:
         if at + wal.FRAME_HEADER > len(segment):
@@ -162,23 +172,28 @@ def _() -> Patches:
 # --- the controller
 
 
-@_safeguard("eligible replicas left when nothing more was committed", "a replica leads that lacks records")
+@_safeguard(
+    "eligible leader replicas need min.insync.replicas", "a replica that lacks records becomes leader"
+)
 def _() -> Patches:
     yield ElectionRules, "effective_min_isr", lambda rules, replicas: 100
 
 
-@_safeguard("unclean election is off", "a replica leads that lacks records")
+@_safeguard("unclean leader election is disabled", "a replica that lacks records becomes leader")
 def _() -> Patches:
-    settled = partition_change.build_partition_change
+    build = partition_change.build_partition_change
 
     def without(before: Any, wanted: Any, rules: ElectionRules, **how: Any) -> Any:
-        return settled(before, wanted, dataclasses.replace(rules, unclean=True), **how)
+        return build(before, wanted, dataclasses.replace(rules, unclean=True), **how)
 
     for module in (partition_change, election, in_sync):
         yield module, "build_partition_change", without
 
 
-@_safeguard("what may have lost its records says so", "a replica leads that lacks records")
+@_safeguard(
+    "a broker reports log directories that may have lost records",
+    "a replica that lacks records becomes leader",
+)
 def _() -> Patches:
     yield simulator.broker, "may_have_lost", lambda *_: False
 
@@ -186,12 +201,16 @@ def _() -> Patches:
 # --- leaders and followers
 
 
-@_safeguard("the high watermark waits for all in sync", "one disk takes acknowledged records along")
+@_safeguard(
+    "the high watermark waits for every in-sync replica", "the loss of one disk loses acknowledged records"
+)
 def _() -> Patches:
     yield LeaderCore, "_in_sync_end", lambda core: core.log_end_offset
 
 
-@_safeguard("nothing is committed below min.insync.replicas", "one disk takes acknowledged records along")
+@_safeguard(
+    "the high watermark stops below min.insync.replicas", "the loss of one disk loses acknowledged records"
+)
 def _() -> Patches:
     update_sets = LeaderCore._update_sets
 
@@ -203,7 +222,9 @@ def _() -> Patches:
     yield LeaderCore, "_update_sets", without
 
 
-@_safeguard("appends are refused below min.insync.replicas", "records are taken in that nobody acknowledges")
+@_safeguard(
+    "appends are refused below min.insync.replicas", "records are appended that are never acknowledged"
+)
 def _() -> Patches:
     decide = LeaderCore.decide_append
 
@@ -213,7 +234,10 @@ def _() -> Patches:
     yield LeaderCore, "decide_append", without
 
 
-@_safeguard("who may be in sync already counts", "a replica leads that lacks records")
+@_safeguard(
+    "the high watermark waits for replicas that are joining the ISR",
+    "a replica that lacks records becomes leader",
+)
 def _() -> Patches:
     def without(members: InSyncSet) -> None:
         members.maximal = members.committed
@@ -222,17 +246,22 @@ def _() -> Patches:
     yield LeaderCore, "_is_joining", lambda *_: False
 
 
-@_safeguard("who joins has what was there when the leader began", "a replica leads that lacks records")
+@_safeguard(
+    "a replica joins the ISR from the leader's epoch start offset",
+    "a replica that lacks records becomes leader",
+)
 def _() -> Patches:
     yield LeaderCore, "_has_caught_up", lambda core, follower: follower.end_offset >= core.high_watermark
 
 
-@_safeguard("leases", "a broker serves whose partitions were given to others")
+@_safeguard(
+    "a broker serves only while it holds a lease", "a broker serves partitions that other brokers now lead"
+)
 def _() -> Patches:
     yield BrokerLifecycle, "holds_lease", lambda lifecycle: not lifecycle.fenced
 
 
-@_safeguard("logs are cut by leader epoch", "replicas differ at the same offset")
+@_safeguard("a follower truncates at the leader epoch boundary", "replicas differ at the same offset")
 def _() -> Patches:
     position = FollowerCore.position
     yield (
@@ -246,17 +275,19 @@ def _unchecked(buffer: memoryview, at: int = 0, end: int | None = None) -> Any:
     return read_header(buffer, at)
 
 
-@_safeguard("a follower checks what it fetched", "a flipped bit is stored")
+@_safeguard("a follower checks the CRC of fetched batches", "a flipped bit is stored")
 def _() -> Patches:
     yield replicated, "check_batch", _unchecked
 
 
-@_safeguard("checksums of batches in recovery", "a flipped bit stays in a log")
+@_safeguard("recovery checks the CRC of batches", "a flipped bit stays in a log")
 def _() -> Patches:
     yield checked_batches, "check_batch", _unchecked
 
 
-@_safeguard("a damaged log counts for nothing", "a replica leads that lacks records")
+@_safeguard(
+    "a broker reports damaged replicas to the controller", "a replica that lacks records becomes leader"
+)
 def _() -> Patches:
     async def without(reports: ReplicaReporter, damaged: Any) -> None:
         return
@@ -264,7 +295,7 @@ def _() -> Patches:
     yield ReplicaReporter, "_report_damaged", without
 
 
-@_safeguard("flush.messages before the acknowledgement", "a loss of power takes acknowledged records along")
+@_safeguard("flush.messages syncs before the acknowledgement", "a loss of power loses acknowledged records")
 def _() -> Patches:
     yield Replica, "wants_flush", property(lambda replica: False)
 
@@ -272,12 +303,15 @@ def _() -> Patches:
 # --- producers
 
 
-@_safeguard("sequences of producers", "a retry is written twice")
+@_safeguard("the leader checks producer sequence numbers", "a retry is written twice")
 def _() -> Patches:
     yield ProducerStateManager, "validate", lambda producers, header: None
 
 
-@_safeguard("commits are of the group's generation", "who lost a partition commits for it")
+@_safeguard(
+    "offset commits check the group generation",
+    "a former member commits offsets for a partition that it lost",
+)
 def _() -> Patches:
     check = coordinator.check_commit
 
@@ -289,7 +323,7 @@ def _() -> Patches:
     yield coordinator, "check_commit", without
 
 
-@_safeguard("followers know producers", "a retry after a failover is written twice")
+@_safeguard("followers keep producer state", "a retry after a failover is written twice")
 def _() -> Patches:
     become = Replica.become_leader
 
@@ -301,21 +335,21 @@ def _() -> Patches:
     yield Replica, "become_leader", without
 
 
-@_safeguard("a snapshot has five batches of each producer", "a retry after a restart is refused")
+@_safeguard("a producer snapshot holds five batches of each producer", "a retry after a restart is refused")
 def _() -> Patches:
-    """As Kafka's, and what it leaves out lies too far back in the log."""
+    """Kafka's snapshot holds the last batch alone. Earlier batches are not restored from the log either."""
     yield ProducerStateManager, "_rest", lambda state: iter(())
     yield recovery, "restore_earlier_batches", lambda *_: None
 
 
 class _WallClock:
-    """Which is taken for a monotonic one."""
+    """A wall clock in place of the monotonic clock."""
 
     def __init__(self, clock: Any) -> None:
         self.now_ms = self.monotonic_ms = clock.now_ms
 
 
-@_safeguard("producers are idle by the monotonic clock", "a retry is written twice after a jump of the clock")
+@_safeguard("producer expiration uses the monotonic clock", "a retry is written twice after a clock jump")
 def _() -> Patches:
     init = LogMaintenance.__init__
 
@@ -330,12 +364,15 @@ def _() -> Patches:
 # --- the remote tier
 
 
-@_safeguard("a copy is committed by the leader of its epoch", "a deposed leader's upload enters the manifest")
+@_safeguard(
+    "only the leader of the upload's epoch commits a remote segment",
+    "a deposed leader's upload is added to the manifest",
+)
 def _() -> Patches:
     yield remote, "_check_leader", lambda *_: None
 
 
-@_safeguard("local segments stay until their copy is committed", "records are in neither tier")
+@_safeguard("local segments stay until the remote copy is committed", "records are in neither tier")
 def _() -> Patches:
     droppable = planner._droppable_end
 
@@ -345,12 +382,15 @@ def _() -> Patches:
     yield planner, "_droppable_end", without
 
 
-@_safeguard("and until the bucket's manifest names it", "the bucket alone does not have what no disk has")
+@_safeguard(
+    "local segments stay until the bucket's manifest lists the copy",
+    "records that no disk has are missing from the bucket's manifest",
+)
 def _() -> Patches:
     yield remote_log_manager, "_end_of", lambda root: MAX_LONG
 
 
-@_safeguard("an upload is verified", "the manifest names an object that was torn")
+@_safeguard("an upload is verified before it is committed", "the manifest lists an incomplete object")
 def _() -> Patches:
     async def without(*_: object) -> None:
         return
@@ -358,7 +398,7 @@ def _() -> Patches:
     yield copier, "_verify", without
 
 
-@_safeguard("copies that are given up are deleted", "objects that nobody knows of")
+@_safeguard("abandoned uploads are deleted", "orphaned objects stay in the bucket")
 def _() -> Patches:
     def without(image: Any, record: Any) -> Any:
         kept = abandoned(image, record)
@@ -368,7 +408,7 @@ def _() -> Patches:
     yield evolve, "_copy_abandoned", without
 
 
-@_safeguard("a page is named before its deletion begins, or never", "the manifest names a deleted object")
+@_safeguard("a manifest cannot list a page whose deletion has begun", "the manifest lists a deleted object")
 def _() -> Patches:
     def without(image: Any, command: Any) -> Any:
         return spill(replace(image, deleting=frozenset()), command)
@@ -381,7 +421,7 @@ def _() -> Patches:
     yield evolve, "_entries_spilled", committed
 
 
-@_safeguard("a grace passes in the quorum's time", "a clock that jumps deletes objects early")
+@_safeguard("the deletion grace period uses quorum time", "a clock jump deletes objects early")
 def _() -> Patches:
     commit = Leadership.commit
 

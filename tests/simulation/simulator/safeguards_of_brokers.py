@@ -1,4 +1,4 @@
-"""More safeguards of brokers, and of what the controller takes from them."""
+"""Safeguards of brokers, and of the controller's handling of their requests."""
 
 import dataclasses
 from typing import Any
@@ -27,10 +27,13 @@ from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.protocol.schema import ZERO_UUID
 
-# --- what producers say
+# --- timestamps
 
 
-@safeguard("timestamps of records, and not of headers", "a false header deletes acknowledged records")
+@safeguard(
+    "retention uses the timestamps of records instead of batch headers",
+    "a false timestamp in a header deletes acknowledged records",
+)
 def _() -> Patches:
     yield replica, "required_checks", lambda *_: RecordChecks.FIRST_RECORDS
     yield replica, "first_records_are_consistent", lambda *_: True
@@ -39,7 +42,10 @@ def _() -> Patches:
 # --- the controller
 
 
-@safeguard("a move ends when all who stay have caught up", "a replica leads that lacks records")
+@safeguard(
+    "a reassignment completes when all target replicas are in sync",
+    "a replica that lacks records becomes leader",
+)
 def _() -> Patches:
     def without(wanted: PartitionImage) -> PartitionImage:
         if not wanted.is_reassigned:
@@ -50,17 +56,22 @@ def _() -> Patches:
     yield partition_change, "_completed", without
 
 
-@safeguard("a move leaves enough replicas that hold all", "the loss of one disk loses what was acknowledged")
+@safeguard(
+    "a reassignment keeps min.insync.replicas complete replicas",
+    "the loss of one disk loses acknowledged records",
+)
 def _() -> Patches:
     def without(before: PartitionImage, replicas: tuple[int, ...], _: int) -> None:
-        """As in Kafka: one that is in sync stays."""
+        """As in Kafka: one in-sync replica is enough."""
         check(before, replicas, 1)
 
     check = reassignment._check_holders
     yield reassignment, "_check_holders", without
 
 
-@safeguard("an empty disk is told of", "a replica leads that lacks records")
+@safeguard(
+    "a broker reports replicas that are empty after a restart", "a replica that lacks records becomes leader"
+)
 def _() -> Patches:
     async def without(_: ReplicaReporter, empty: object) -> None:
         return
@@ -68,9 +79,12 @@ def _() -> Patches:
     yield ReplicaReporter, "report_empty", without
 
 
-@safeguard("min.insync.replicas is a setting of the cluster", "one broker's file lets others lose records")
+@safeguard(
+    "min.insync.replicas is a cluster-wide setting",
+    "one broker's settings file lets other brokers lose records",
+)
 def _() -> Patches:
-    """As before: the least of all brokers counts for the controller, and a leader goes by its own."""
+    """The controller uses the lowest value of all brokers, and a leader uses its own."""
 
     def without(image: ClusterImage) -> ClusterDefaults:
         return ClusterDefaults(min((one.min_in_sync for one in image.brokers.values()), default=1), False)
@@ -84,7 +98,10 @@ def _own_settings(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
     return at_start
 
 
-@safeguard("unclean election is a setting of the cluster", "one broker's file lets others lose records")
+@safeguard(
+    "unclean leader election is a cluster-wide setting",
+    "one broker's settings file lets other brokers lose records",
+)
 def _() -> Patches:
     def without(image: ClusterImage) -> ClusterDefaults:
         least, unclean = known(image)
@@ -94,17 +111,22 @@ def _() -> Patches:
     yield rules, "cluster_defaults", without
 
 
-@safeguard("a live broker's place is not taken", "a broker serves whose partitions were given to others")
+@safeguard(
+    "a broker id with a live session cannot be registered again",
+    "a broker serves partitions that other brokers now lead",
+)
 def _() -> Patches:
     yield BrokerSessions, "in_session", lambda *_: frozenset()
 
 
-@safeguard("a directory carries the epoch of its last use", "a replica leads that lacks records")
+@safeguard(
+    "a log directory stores the broker epoch of its last use", "a replica that lacks records becomes leader"
+)
 def _() -> Patches:
     yield brokers, "_loss", lambda *_: None
 
 
-@safeguard("a copied directory is recognised", "a replica leads that lacks records")
+@safeguard("a restored copy of a log directory is detected", "a replica that lacks records becomes leader")
 def _() -> Patches:
     yield unclean_restart, "_stamp", lambda _: ""
 
@@ -112,7 +134,9 @@ def _() -> Patches:
 # --- leases
 
 
-@safeguard("a lease counts from its heartbeat", "a broker serves whose partitions were given to others")
+@safeguard(
+    "a lease starts when its heartbeat is sent", "a broker serves partitions that other brokers now lead"
+)
 def _() -> Patches:
     take = BrokerLifecycle._take
 
@@ -122,24 +146,24 @@ def _() -> Patches:
     yield BrokerLifecycle, "_take", without
 
 
-# --- what is read, and what a fetch says
+# --- fetches
 
 
-@safeguard("the leader epoch of a fetch", "a client reads from a leader that is none any more")
+@safeguard("a fetch with an old leader epoch is refused", "a client reads from a former leader")
 def _() -> Patches:
     read_one = fetch._Fetcher.read_one
 
-    def without(fetcher: Any, asked: Any, item: Any, reading: Any) -> Any:
-        said, item.current_leader_epoch = item.current_leader_epoch, -1
+    def without(fetcher: Any, requested: Any, item: Any, reading: Any) -> Any:
+        sent, item.current_leader_epoch = item.current_leader_epoch, -1
         try:
-            return read_one(fetcher, asked, item, reading)
+            return read_one(fetcher, requested, item, reading)
         finally:
-            item.current_leader_epoch = said
+            item.current_leader_epoch = sent
 
     yield fetch._Fetcher, "read_one", without
 
 
-@safeguard("consumers see what is committed", "a record that was seen is lost")
+@safeguard("consumers read only up to the high watermark", "a record that a consumer read is lost")
 def _() -> Patches:
     read = Replica.read
 
@@ -152,7 +176,7 @@ def _() -> Patches:
     yield Replica, "read", without
 
 
-@safeguard("a follower's fetch claims what is synced", "a loss of power takes acknowledged records along")
+@safeguard("a follower fetches from its flushed offset", "a loss of power loses acknowledged records")
 def _() -> Patches:
     def without(replica: Replica) -> FetchPosition | None:
         if replica.failed is not None or not replica._follower.is_follower:
@@ -162,10 +186,12 @@ def _() -> Patches:
     yield ReplicaRoles, "fetch_position", without
 
 
-# --- what a restart knows
+# --- restarts
 
 
-@safeguard("the high watermark is checkpointed", "what was committed cannot be read after a restart")
+@safeguard(
+    "the high watermark is written to a checkpoint", "committed records cannot be read after a restart"
+)
 def _() -> Patches:
     known = ReplicaRoles.checkpoint
     yield ReplicaRoles, "checkpoint", property(lambda replica: (*known.fget(replica)[:2], None))
@@ -174,7 +200,7 @@ def _() -> Patches:
 # --- group coordinators
 
 
-@safeguard("a coordinator replays its partition", "committed offsets go back")
+@safeguard("a group coordinator replays its partition before it serves", "committed offsets go back")
 def _() -> Patches:
     async def without(shard: GroupShard) -> None:
         shard.core = Coordinator(shard._settings)
@@ -184,7 +210,10 @@ def _() -> Patches:
     yield GroupShard, "load", without
 
 
-@safeguard("committed offsets are stored with the topic's id", "an offset of an earlier topic is given")
+@safeguard(
+    "committed offsets are stored with the topic id",
+    "a new topic gets the offset of a deleted topic of the same name",
+)
 def _() -> Patches:
     known = coordinator.decode_offset
 

@@ -1,4 +1,4 @@
-"""Safeguards against bits that flip on disks, where no CRC covers them too."""
+"""Safeguards against bit rot: flipped bits on disk, also in the fields that no CRC covers."""
 
 from simulator.switches import Patches, safeguard
 from tierlog.base.leader_epochs import LeaderEpochs
@@ -9,34 +9,45 @@ from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.metadata.image import PartitionImage
 
 
-@safeguard("a batch has the leader epoch that its log knows", "a flipped epoch is served and replicated")
+@safeguard(
+    "a batch's leader epoch must match the leader epoch cache",
+    "a batch with a damaged leader epoch is served and replicated",
+)
 def _() -> Patches:
     yield LeaderEpochs, "allows", lambda *_: True
 
 
-@safeguard("a batch begins where the one before it ends", "records move to other offsets")
+@safeguard("a batch's base offset must follow the previous batch", "records move to other offsets")
 def _() -> Patches:
     yield HeaderRules, "fault", lambda rules, header, expected: rules.epoch_fault(header)
 
 
-@safeguard("a damaged replica is in sync no more when it is cut", "a replica leads that lacks records")
+@safeguard(
+    "a damaged replica leaves the ISR before it is truncated", "a replica that lacks records becomes leader"
+)
 def _() -> Patches:
-    go_on = LogRepair._continue
+    repair_step = LogRepair._continue
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
-        return repair._truncate(replica) if replica.is_follower else await go_on(repair, replica, tries)
+        return repair._truncate(replica) if replica.is_follower else await repair_step(repair, replica, tries)
 
     yield LogRepair, "_continue", without
 
 
-@safeguard("a log that ends below its checkpoints is damaged", "a replica leads that lacks records")
+@safeguard(
+    "a log that ends below its checkpoints is reported as damaged",
+    "a replica that lacks records becomes leader",
+)
 def _() -> Patches:
     yield recovery, "_missing_end", lambda *_: 0
 
 
-@safeguard("repair leaves what is whole", "replicas that are damaged at different places lose each other's")
+@safeguard(
+    "log repair keeps batches that are intact",
+    "replicas damaged in different places lose records that one of them had",
+)
 def _() -> Patches:
-    """All from the damage on is given up, as soon as another one is in sync."""
+    """Repair truncates at the damage as soon as another replica is in sync."""
 
     async def is_elsewhere(repair: LogRepair, replica: Replica, partition: PartitionImage) -> bool:
         return bool(repair._others(partition))

@@ -1,4 +1,4 @@
-"""Safeguards of the retention of tiered topics."""
+"""Safeguards of retention in tiered topics."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,9 @@ from tierlog.config.topic import MAX_LONG
 from tierlog.tiering import planner
 
 
-@safeguard("what both tiers hold counts once", "retention deletes more than retention.bytes allows")
+@safeguard(
+    "retention.bytes counts a record in both tiers once", "retention deletes more than retention.bytes allows"
+)
 def _() -> Patches:
     ranges = planner._ranges
 
@@ -23,7 +25,7 @@ def _() -> Patches:
     yield planner, "_ranges", without
 
 
-@safeguard("retention deletes what is committed", "a log start lies above the log of the next leader")
+@safeguard("retention deletes only committed records", "the log start offset is above the next leader's log")
 def _() -> Patches:
     retained = planner._retained_from
 
@@ -34,7 +36,8 @@ def _() -> Patches:
 
 
 @safeguard(
-    "a log start is committed before it is taken over", "records are gone on one replica, and come back"
+    "replicas move the log start offset after the quorum commits it",
+    "records disappear on one replica and come back later",
 )
 def _() -> Patches:
     move = RemoteLogManager._move_log_start
@@ -46,11 +49,11 @@ def _() -> Patches:
     yield RemoteLogManager, "_move_log_start", without
 
 
-@safeguard("a follower takes over the log start", "deleted records are served again by the next leader")
+@safeguard("a follower adopts the leader's log start offset", "the next leader serves deleted records again")
 def _() -> Patches:
     append = Replica.append_replicated
 
-    def without(replica: Replica, records: memoryview, **told: Any) -> Any:
-        return append(replica, records, **{**told, "log_start_offset": 0})
+    def without(replica: Replica, records: memoryview, **options: Any) -> Any:
+        return append(replica, records, **{**options, "log_start_offset": 0})
 
     yield Replica, "append_replicated", without

@@ -1,4 +1,4 @@
-"""More safeguards of the quorum: its log, what its leader says, and the leases it grants."""
+"""Safeguards of the quorum: its log, its leader's responses, and the leases that it grants."""
 
 import asyncio
 from typing import Any
@@ -18,14 +18,18 @@ from tierlog.metadata.raft.replication import Replication
 # --- the log
 
 
-@safeguard("a heartbeat commits what is known to be there", "what never was committed counts", of_quorum=True)
+@safeguard(
+    "a Raft heartbeat commits only entries that the follower has",
+    "an entry that was never committed is applied",
+    of_quorum=True,
+)
 def _() -> Patches:
     broadcast = Replication.broadcast_heartbeats
 
     def without(replication: Replication) -> None:
         send, commit = replication._send, replication._log.commit
-        replication._send = lambda told: send(
-            replace(told, commit=commit) if isinstance(told, m.Heartbeat) else told
+        replication._send = lambda message: send(
+            replace(message, commit=commit) if isinstance(message, m.Heartbeat) else message
         )
         try:
             broadcast(replication)
@@ -35,7 +39,9 @@ def _() -> Patches:
     yield Replication, "broadcast_heartbeats", without
 
 
-@safeguard("only what contradicts an append is cut", "one that comes late takes others back", of_quorum=True)
+@safeguard(
+    "an append truncates only conflicting entries", "a late append removes newer entries", of_quorum=True
+)
 def _() -> Patches:
     merge = RaftLog.merge
 
@@ -49,10 +55,10 @@ def _() -> Patches:
     yield RaftLog, "merge", without
 
 
-# --- what the leader says
+# --- responses of the leader
 
 
-@safeguard("an answer waits until it is committed", "what was acknowledged is lost", of_quorum=True)
+@safeguard("the controller responds after the commit", "an acknowledged change is lost", of_quorum=True)
 def _() -> Patches:
     def without(_: Leadership, index: int) -> "asyncio.Future[None]":
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,7 +71,10 @@ def _() -> Patches:
 # --- leases
 
 
-@safeguard("a broken connection ends no session", "a broker serves whose partitions were given to others")
+@safeguard(
+    "a broken connection does not end a broker's session",
+    "a broker serves partitions that other brokers now lead",
+)
 def _() -> Patches:
     mark_dead = BrokerHeartbeatManager.mark_dead
 
@@ -78,12 +87,18 @@ def _() -> Patches:
     yield BrokerHeartbeatManager, "mark_dead", without
 
 
-@safeguard("a suspicion ends with the session", "clients are told of no leader where one serves")
+@safeguard(
+    "a broker's suspected failure is cleared when its session ends",
+    "clients see no leader for a partition that has one",
+)
 def _() -> Patches:
     yield DeadBrokers, "brokers", property(lambda dead: frozenset(dead._suspicions))
 
 
-@safeguard("a new controller gives all a session", "a broker serves whose partitions were given to others")
+@safeguard(
+    "a new controller starts a session for every broker",
+    "a broker serves partitions that other brokers now lead",
+)
 def _() -> Patches:
     on_leadership_gained = BrokerSessions.on_leadership_gained
 

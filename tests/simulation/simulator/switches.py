@@ -1,8 +1,9 @@
-"""Safeguards of production code that can be switched off one at a time: the test of the simulator itself.
+"""Registry of safeguards: checks of production code that are switched off, one at a time.
 
-Each is a patch of a production class from outside; production code has no switches. What a safeguard is for
-is said by `breaks`: what could happen without it. A simulator that does not notice its loss lacks a fault or
-an invariant. They are in `safeguards` and the modules that it names.
+This tests the simulator: if it does not notice the loss of a safeguard, a fault or an invariant is missing.
+Each safeguard is a patch of a production class. Production code has no switches. `breaks` says what could
+happen without the safeguard.
+`safeguards` and the modules that it imports define them.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ Patches = Iterator[tuple[Any, str, object]]
 
 
 class Safeguard(NamedTuple):
-    """`patches`: (owner, attribute, what takes its place). `of_quorum`: runs of the quorum alone show it."""
+    """`patches` yields (owner, attribute, replacement). `of_quorum`: only quorum runs notice it."""
 
     name: str
     breaks: str
@@ -34,7 +35,7 @@ def switched_off(name: str | None) -> Iterator[None]:
 
 
 def safeguard(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Callable[[], Patches]], None]:
-    def note(patches: Callable[[], Patches]) -> None:
+    def register(patches: Callable[[], Patches]) -> None:
         SAFEGUARDS[name] = Safeguard(name, breaks, patches, of_quorum)
 
-    return note
+    return register
