@@ -1,4 +1,4 @@
-"""What the simulator's own count of retention allows, and what it does not."""
+"""Log starts that the simulator's retention witness accepts and rejects."""
 
 from collections import Counter
 from uuid import UUID
@@ -29,7 +29,7 @@ def witness(limits: Limits) -> RetentionWitness:
         (Limits(age_ms=5000), 5, False),
         (Limits(age_ms=4000), 6, True),  # without timestamps
         (Limits(age_ms=4000), 9, False),
-        (Limits(size=400, age_ms=8000), 5, True),  # the first by its age, the second by what is above
+        (Limits(size=400, age_ms=8000), 5, True),  # the first batch by age, the second by size
         (Limits(), 2, False),
     ],
 )
@@ -38,12 +38,12 @@ def test_each_deleted_batch_is_old_or_has_enough_above_it(limits: Limits, start:
     assert (fault is None) == allowed, fault
 
 
-def test_a_log_start_that_nobody_asked_for_is_a_violation():
+def test_unrequested_log_start_is_a_violation():
     with pytest.raises(Violation, match="does not allow a log start of 5"):
         witness(Limits(size=0)).moved(WHERE, 5)
 
 
-def test_a_log_start_is_allowed_by_one_right_request():
+def test_one_correct_request_allows_a_log_start():
     known = witness(Limits(size=0))
     known.requested(WHERE, "orders", 5, 9, "too young")
     with pytest.raises(Violation, match="too young"):
@@ -52,7 +52,7 @@ def test_a_log_start_is_allowed_by_one_right_request():
     known.moved(WHERE, 5)
 
 
-def test_what_is_not_committed_is_not_deleted():
+def test_log_start_above_the_high_watermark_is_a_violation():
     known = witness(Limits(size=0))
     known.requested(WHERE, "orders", 5, 4, None)
     with pytest.raises(Violation, match="only 4 is committed"):

@@ -1,4 +1,5 @@
-"""The store of the simulator, and who watches it: requests outlive who sent them, and may fail by halves."""
+"""The simulator's object store and its witness: requests outlive their senders and may be executed in
+part."""
 
 import asyncio
 import random
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from remote_segments import remote_segment
 from simulator.loop import Process, SimLoop
-from simulator.object_store import Bucket, SimStore, StoreWeather, at_once
+from simulator.object_store import Bucket, RequestFaults, SimStore, run_inline
 from simulator.retention import RetentionWitness
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
@@ -44,21 +45,21 @@ class Seen:
         self.stored_keys: list[str] = []
         self.removed: list[str] = []
 
-    def stored(self, key: str, content: bytes, before: bytes | None, sender: str | None) -> None:
+    def put_done(self, key: str, content: bytes, before: bytes | None, sender: str | None) -> None:
         self.stored_keys.append(key)
 
-    def removes(self, keys: Sequence[str]) -> None:
+    def deleted(self, keys: Sequence[str]) -> None:
         self.removed += keys
 
 
 def _bucket(**weather: float) -> tuple[SimLoop, Bucket, Seen]:
     loop, seen = SimLoop(random.Random(1)), Seen()
     bucket = Bucket(loop, random.Random(2), seen, lambda failure: None)
-    bucket.weather = StoreWeather(**weather)
+    bucket.request_faults = RequestFaults(**weather)
     return loop, bucket, seen
 
 
-def test_what_a_dead_process_has_sent_is_carried_out() -> None:
+def test_request_of_a_dead_process_is_executed() -> None:
     loop, bucket, seen = _bucket(slow=1.0)
     process, store = Process(loop, "a"), SimStore(bucket, "a")
 
@@ -78,7 +79,7 @@ def test_what_a_dead_process_has_sent_is_carried_out() -> None:
     ("weather", "stored"),
     [({"refused": 1.0}, None), ({"lost": 1.0}, None), ({"unanswered": 1.0}, b"records")],
 )
-def test_whether_a_put_that_fails_was_carried_out(weather: dict[str, float], stored: bytes | None) -> None:
+def test_failed_put_may_have_been_executed(weather: dict[str, float], stored: bytes | None) -> None:
     loop, bucket, _ = _bucket(**weather)
 
     async def main() -> None:
@@ -89,30 +90,30 @@ def test_whether_a_put_that_fails_was_carried_out(weather: dict[str, float], sto
     assert bucket.content(LOG) == stored
 
 
-def test_a_store_may_call_a_torn_put_done() -> None:
+def test_torn_put_may_be_reported_as_success() -> None:
     loop, bucket, _ = _bucket(torn=1.0)
-    told = []
+    sizes = []
 
     async def main() -> None:
         for number in range(20):
             key = KEYS.attempt(WHERE, 0, 9, 1, uuid.UUID(int=number))[0]
             try:
-                told.append((await SimStore(bucket, "a").put(key, b"records")).size)
+                sizes.append((await SimStore(bucket, "a").put(key, b"records")).size)
             except ObjectStoreError:
-                told.append(-1)
+                sizes.append(-1)
 
     loop.run_for(main())
-    assert -1 in told and any(0 <= size < len(b"records") for size in told)
+    assert -1 in sizes and any(0 <= size < len(b"records") for size in sizes)
 
 
-def test_conditions_hold_whoever_is_slow() -> None:
+def test_slow_conditional_put_fails_after_another_put() -> None:
     loop, bucket, _ = _bucket()
 
     async def main() -> None:
-        bucket.weather.slow = 1.0
+        bucket.request_faults.slow = 1.0
         slow = asyncio.ensure_future(SimStore(bucket, "a").put("root", b"old", condition=Absent()))
         await asyncio.sleep(0.01)
-        bucket.weather.slow = 0.0
+        bucket.request_faults.slow = 0.0
         await SimStore(bucket, "b").put("root", b"new", condition=Absent())
         with pytest.raises(PreconditionFailed):
             await slow
@@ -121,9 +122,9 @@ def test_conditions_hold_whoever_is_slow() -> None:
     assert bucket.content("root") == b"new"
 
 
-def test_one_broker_alone_is_cut_off() -> None:
+def test_store_can_be_unreachable_for_one_broker() -> None:
     loop, bucket, _ = _bucket()
-    bucket.out_of_reach = {"a"}
+    bucket.unreachable_from = {"a"}
 
     async def main() -> None:
         with pytest.raises(ObjectStoreError):
@@ -140,7 +141,7 @@ class Housekeeper(NamedTuple):
     name: str
 
 
-def _witness(*, keeps_house: bool = False) -> TierWitness:
+def _witness(*, has_storage_cleaner: bool = False) -> TierWitness:
     brokers: Any = {1: Housekeeper(HOUSEKEEPER)}
     done: Counter[str] = Counter()
     nothing_is_deleted = RetentionWitness({}, done)
@@ -155,7 +156,7 @@ def _witness(*, keeps_house: bool = False) -> TierWitness:
     )
     witness.bucket = _bucket()[1]
     image = ClusterImage(cluster_id="simulated", index=1)
-    witness.published(replace(image, brokers=image.brokers.set(1, BROKER)) if keeps_house else image)
+    witness.published(replace(image, brokers=image.brokers.set(1, BROKER)) if has_storage_cleaner else image)
     return witness
 
 
@@ -174,21 +175,21 @@ def _root(index: int) -> bytes:
     )
 
 
-def test_an_object_that_is_overwritten_is_noticed() -> None:
+def test_overwritten_object_is_a_violation() -> None:
     witness = _witness()
-    witness.stored(IDX, b"one", None)
+    witness.put_done(IDX, b"one", None)
     with pytest.raises(Violation, match="overwritten"):
-        witness.stored(IDX, b"two", b"one")
+        witness.put_done(IDX, b"two", b"one")
 
 
-def test_a_manifest_that_goes_back_is_noticed() -> None:
+def test_manifest_with_a_lower_index_is_a_violation() -> None:
     witness = _witness()
-    witness.stored(KEYS.root(WHERE), _root(7), None)
+    witness.put_done(KEYS.root(WHERE), _root(7), None)
     with pytest.raises(Violation, match="went from index 7 to 6"):
-        witness.stored(KEYS.root(WHERE), _root(6), _root(7))
+        witness.put_done(KEYS.root(WHERE), _root(6), _root(7))
 
 
-def test_a_manifest_that_names_what_is_not_there_is_noticed() -> None:
+def test_manifest_entry_without_an_object_is_a_violation() -> None:
     witness = _witness()
     entry = remote_segment(0, 9, uuid=uuid.UUID(int=2), leader_epochs=((1, 0),), leader_epoch=1)
     image = ClusterImage(cluster_id="simulated", index=2)
@@ -197,42 +198,42 @@ def test_a_manifest_that_names_what_is_not_there_is_noticed() -> None:
         witness.published(replace(image, remote=remote))
 
 
-def test_an_object_that_nothing_knows_of_is_noticed() -> None:
+def test_unknown_object_is_an_orphan() -> None:
     witness = _witness()
-    at_once(witness.bucket.put(LOG, b"records", None, None))
+    run_inline(witness.bucket.put(LOG, b"records", None, None))
     assert witness.orphans() == [LOG]
 
 
-def test_what_comes_after_its_deletion_cannot_be_helped() -> None:
+def test_object_that_arrives_after_its_deletion_is_no_orphan() -> None:
     witness = _witness()
-    witness.removes([LOG])
-    at_once(witness.bucket.put(LOG, b"records", None, None))
-    witness.stored(LOG, b"records", None)
+    witness.deleted([LOG])
+    run_inline(witness.bucket.put(LOG, b"records", None, None))
+    witness.put_done(LOG, b"records", None)
     assert witness.orphans() == []
 
 
 @pytest.mark.parametrize(("is_waiting", "orphans"), [(True, [KEYS.root(WHERE)]), (False, [])])
-def test_a_root_that_comes_back_is_deleted_while_anything_of_its_partition_is(
+def test_root_that_arrives_again_is_an_orphan_only_while_deletes_are_queued(
     is_waiting: bool, orphans: list[str]
 ) -> None:
-    """The queue is empty at the end; what counts is whether it was when the root came."""
+    """The queue is empty at the end. Its content when the root arrives decides."""
     witness, line = _witness(), _line()
     queued = ClusterImage(cluster_id="simulated", index=2)
     queued = replace(queued, delete_queue=queued.delete_queue.with_deletes([line]))
     witness.published(queued)
-    witness.removes([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
-    at_once(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))
-    witness.stored(KEYS.root(WHERE), _root(1), None)
+    witness.deleted([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
+    run_inline(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))
+    witness.put_done(KEYS.root(WHERE), _root(1), None)
     witness.published(ClusterImage(cluster_id="simulated", index=3))
     assert witness.orphans() == orphans
 
 
-def test_the_description_of_a_topic_that_is_gone_is_deleted_by_who_wrote_it() -> None:
-    witness, key = _witness(keeps_house=True), KEYS.topic(WHERE.topic_id)
-    at_once(witness.bucket.put(key, b"{}", None, None))
-    witness.stored(key, b"{}", None, HOUSEKEEPER)
+def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it() -> None:
+    witness, key = _witness(has_storage_cleaner=True), KEYS.topic(WHERE.topic_id)
+    run_inline(witness.bucket.put(key, b"{}", None, None))
+    witness.put_done(key, b"{}", None, HOUSEKEEPER)
     assert witness.orphans() == [key]
-    witness.stored(key, b"{}", None, None)  # of a process that is dead
+    witness.put_done(key, b"{}", None, None)  # from a dead process
     assert witness.orphans() == []
 
 

@@ -1,4 +1,5 @@
-"""The simulator itself: virtual time, processes that die at any await, a disk that forgets, a network."""
+"""The simulator's parts: virtual time, processes that die at any await, a disk that loses writes, a
+network."""
 
 import asyncio
 import errno
@@ -15,7 +16,7 @@ from simulator.splits import split
 from tierlog.base.files import write_atomically
 
 
-def test_time_passes_only_as_far_as_something_is_due():
+def test_clock_jumps_to_the_next_due_callback():
     loop = SimLoop(random.Random(1))
 
     async def main() -> float:
@@ -25,7 +26,7 @@ def test_time_passes_only_as_far_as_something_is_due():
     assert loop.run_for(main()) == pytest.approx(3600)
 
 
-def test_a_loop_with_nothing_to_do_says_so():
+def test_loop_without_due_callbacks_raises():
     loop = SimLoop(random.Random(1))
     with pytest.raises(Stalled):
         loop.run_for(_never(loop))
@@ -35,7 +36,7 @@ async def _never(loop: SimLoop) -> None:
     await loop.create_future()
 
 
-def test_of_a_killed_process_nothing_runs_any_more():
+def test_callbacks_of_a_killed_process_never_run():
     loop = SimLoop(random.Random(1))
     seen = []
     process = Process(loop, "a")
@@ -58,7 +59,7 @@ def test_of_a_killed_process_nothing_runs_any_more():
     assert seen == [1.0, 2.0]
 
 
-def test_what_is_watched_does_not_fail_unseen():
+def test_failure_of_a_watched_task_is_collected():
     loop = SimLoop(random.Random(1))
     failures: list[BaseException] = []
 
@@ -78,7 +79,7 @@ def test_what_is_watched_does_not_fail_unseen():
     loop.run_for(main())
 
 
-def test_a_paused_process_goes_on_where_it_was():
+def test_paused_process_resumes_its_callbacks():
     loop = SimLoop(random.Random(1))
     seen = []
     process = Process(loop, "a")
@@ -93,14 +94,14 @@ def test_a_paused_process_goes_on_where_it_was():
         await asyncio.sleep(1.5)
         process.pause()
         await asyncio.sleep(10)
-        process.go_on()
+        process.resume()
         await asyncio.sleep(5)
 
     loop.run_for(main())
     assert seen == [1.0, 11.5, 12.5]
 
 
-def test_work_in_threads_is_done_in_its_turn():
+def test_work_of_threads_runs_in_the_loop():
     loop = SimLoop(random.Random(1))
 
     async def main() -> tuple[int, float]:
@@ -114,7 +115,7 @@ def test_work_in_threads_is_done_in_its_turn():
 # --- the disk
 
 
-def test_what_was_synced_survives_and_nothing_else_need(tmp_path: Path):
+def test_synced_bytes_survive_a_loss_of_power(tmp_path: Path):
     disk = Disk(tmp_path)
     files = disk.attach()
     path = tmp_path / "log"
@@ -128,7 +129,7 @@ def test_what_was_synced_survives_and_nothing_else_need(tmp_path: Path):
     assert path.read_bytes() == b"synced"
 
 
-def test_what_was_not_synced_may_stay_torn(tmp_path: Path):
+def test_unsynced_writes_may_be_torn(tmp_path: Path):
     ends = set()
     for seed in range(60):
         root = tmp_path / str(seed)
@@ -146,7 +147,7 @@ def test_what_was_not_synced_may_stay_torn(tmp_path: Path):
     assert any(end % 2048 for end in ends)
 
 
-def test_names_that_were_not_synced_go_back(tmp_path: Path):
+def test_unsynced_names_are_reverted(tmp_path: Path):
     disk = Disk(tmp_path)
     files = disk.attach()
     write_atomically(files, tmp_path / "kept", b"old")
@@ -159,7 +160,7 @@ def test_names_that_were_not_synced_go_back(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["kept"]
 
 
-def test_a_read_fails_once(tmp_path: Path):
+def test_armed_read_fails_once(tmp_path: Path):
     disk = Disk(tmp_path)
     files = disk.attach()
     fd = files.open(tmp_path / "log", create=True)
@@ -201,7 +202,7 @@ def test_requests_of_a_connection_are_answered_in_order():
     assert served == list(range(20))
 
 
-def test_a_dead_process_refuses_and_a_cut_link_breaks():
+def test_dead_process_refuses_connections_and_cut_link_breaks_them():
     loop, network = _network()
     process = Process(loop, "b")
     network.listen("a", Process(loop, "a"))
@@ -221,7 +222,7 @@ def test_a_dead_process_refuses_and_a_cut_link_breaks():
     loop.run_for(main())
 
 
-def test_a_request_waits_for_a_way_as_tcp_does():
+def test_request_waits_for_a_cut_link_to_heal():
     loop, network = _network()
     for name in ("a", "b"):
         network.listen(name, Process(loop, name))
@@ -238,7 +239,7 @@ def test_a_request_waits_for_a_way_as_tcp_does():
     assert loop.run_for(main()) < 3
 
 
-def test_who_gives_a_request_up_on_its_way_is_not_served():
+def test_request_cancelled_on_its_way_is_not_served():
     loop, network = _network()
     served = []
     for name in ("a", "b"):
@@ -256,7 +257,7 @@ def test_who_gives_a_request_up_on_its_way_is_not_served():
     assert len(served) == 1
 
 
-def test_what_comes_for_a_paused_process_waits():
+def test_message_to_a_paused_process_waits():
     loop, network = _network()
     process = Process(loop, "b")
     network.listen("b", process)
@@ -267,14 +268,14 @@ def test_what_comes_for_a_paused_process_waits():
         network.post("a", "b", lambda: came.append(loop.time()))
         await asyncio.sleep(1)
         assert not came
-        process.go_on()
+        process.resume()
         await asyncio.sleep(0)
 
     loop.run_for(main())
     assert came == [pytest.approx(1.0)]
 
 
-def test_a_request_breaks_when_who_serves_it_dies():
+def test_request_breaks_when_its_server_dies():
     loop, network = _network()
     process = Process(loop, "b")
     network.listen("a", Process(loop, "a"))
@@ -291,10 +292,10 @@ def test_a_request_breaks_when_who_serves_it_dies():
     loop.run_for(main())
 
 
-def test_messages_are_lost_doubled_and_overtaken_as_the_weather_says():
+def test_messages_are_lost_duplicated_and_reordered():
     loop, network = _network()
     network.listen("b", Process(loop, "b"))
-    network.weather.loss = network.weather.repetition = network.weather.overtaking = 0.3
+    network.message_faults.loss = network.message_faults.duplication = network.message_faults.reordering = 0.3
     came: list[int] = []
 
     async def main() -> None:
@@ -309,15 +310,15 @@ def test_messages_are_lost_doubled_and_overtaken_as_the_weather_says():
     assert came != sorted(came)
 
 
-def test_nodes_fall_into_two_groups_and_come_together_again():
+def test_nodes_split_into_two_groups_and_reunite():
     loop, network = _network()
     names = ("a", "b", "c")
-    told = Counter[str]()
+    faults = Counter[str]()
     seen = set()
 
     async def main() -> None:
-        parting = asyncio.ensure_future(split(names, network, random.Random(1), 1.0, told))
-        while told["split"] < 20:
+        parting = asyncio.ensure_future(split(names, network, random.Random(1), 1.0, faults))
+        while faults["split"] < 20:
             await asyncio.sleep(0.05)
             seen.add(tuple(network.connects(*pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))))
         parting.cancel()
@@ -335,7 +336,7 @@ def test_the_same_seed_gives_the_same_run():
     def run(seed: int) -> list[tuple[float, int]]:
         loop, network = _network(seed)
         network.listen("b", Process(loop, "b"))
-        network.weather.loss = network.weather.overtaking = 0.2
+        network.message_faults.loss = network.message_faults.reordering = 0.2
         came: list[tuple[float, int]] = []
 
         async def main() -> None:

@@ -1,9 +1,9 @@
-"""What the witness takes for a leader without its quorum, and what not."""
+"""When the quorum witness reports a leader that lost its quorum."""
 
 from dataclasses import dataclass
 from typing import cast
 
-from simulator.witness import UNHEARD_S, QuorumWitness
+from simulator.witness import UNANSWERED_S, QuorumWitness
 
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
@@ -11,7 +11,7 @@ from tierlog.metadata.raft.core import RaftCore
 
 @dataclass
 class Leader:
-    """As much of a core as is looked at."""
+    """The part of a core that the witness reads."""
 
     voters: frozenset[int]
     configuration_index: int = 1
@@ -24,7 +24,7 @@ class Leader:
 
 
 class Watched:
-    """Node 1 leads; it is looked at every half second."""
+    """Node 1 is leader and is checked every half second."""
 
     def __init__(self, voters: set[int]) -> None:
         self.now = 0.0
@@ -37,33 +37,33 @@ class Watched:
         self.leader.configuration_index += 1
 
     def lead(self, seconds: float, *answering: int) -> bool:
-        """Whether that is right."""
+        """Returns whether no violation was found."""
         end = self.now + seconds
         while self.now < end:
             self.now += 0.5
             for node in answering:
-                self._witness.arrives(m.HeartbeatReply(term=1, sender=node, to=1))
+                self._witness.on_receive(m.HeartbeatReply(term=1, sender=node, to=1))
             self._witness.check(cast(RaftCore, self.leader), paused=False)
         return not self.violations
 
 
-def test_a_leader_that_nobody_answers_should_have_stepped_down():
+def test_leader_without_responses_must_step_down():
     watched = Watched({1, 2, 3})
     assert watched.lead(10.0, 2)
-    assert not watched.lead(UNHEARD_S + 0.5)
+    assert not watched.lead(UNANSWERED_S + 0.5)
 
 
-def test_a_configuration_without_those_who_answered_is_given_its_time():
-    """Seed 3492: nothing was heard of node 3 when node 2, which had answered all along, was let go."""
+def test_time_starts_again_with_a_new_configuration():
+    """Seed 3492: node 3 had never responded when node 2, which had, was removed."""
     watched = Watched({1, 2, 3})
     assert watched.lead(10.0, 2)
     watched.changes({1, 3})
     assert watched.lead(2.0)
-    assert not watched.lead(UNHEARD_S)
+    assert not watched.lead(UNANSWERED_S)
 
 
-def test_a_leader_that_removes_itself_counts_the_others_alone():
+def test_leader_that_removes_itself_counts_only_the_others():
     watched = Watched({1, 2})
     watched.changes({2})
     assert watched.lead(10.0, 2)
-    assert not watched.lead(UNHEARD_S + 0.5)
+    assert not watched.lead(UNANSWERED_S + 0.5)

@@ -1,6 +1,6 @@
-"""One simulated node: the parts of a broker, put together as app.py does, without sockets and servers.
+"""Simulated broker: the parts of a node, composed as in app.py, without sockets and servers.
 
-It lives on its disk through several processes. A process that fails by its disk ends, as the real one does.
+Its disk outlives its processes. A disk error ends the process, as in production.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network
 from simulator.peers import SimPeers, address
-from simulator.watched import WatchedLease, WatchedMetadata
+from simulator.watched import ReportingLease, ReportingMetadata
 from simulator.witness import QuorumWitness, Violation
 from tierlog.base.files import FileSlice, Part
 from tierlog.base.tasks import TaskGroup
@@ -60,21 +60,22 @@ from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.tiering.object_store import ObjectStore
 
-DEATH_SEEN_S = 0.002
-"""The kernel of a killed process closes its connections and refuses others; its sentinel tells the voters."""
+DEATH_NOTICE_S = 0.002
+"""Time until others notice a killed process: its host refuses connections, and its sentinel notifies
+voters."""
 
 DIRECTORIES = ("data", "more")
 
 
 class Observer(Protocol):
-    """The run, which hears of all that is worth checking."""
+    """The run: receives every event that it checks."""
 
     quorum: QuorumWitness
 
     def failed(self, broker: "SimBroker", failure: BaseException) -> None: ...
     def published(self, image: ClusterImage) -> None: ...
     def serves(self, broker: "SimBroker") -> None: ...
-    def wants_log_start(self, broker: "SimBroker", replica: Replica, start: int) -> None: ...
+    def log_start_requested(self, broker: "SimBroker", replica: Replica, start: int) -> None: ...
     def found_damage(self, broker: "SimBroker", segment: Segment, cause: str) -> None: ...
 
 
@@ -91,11 +92,11 @@ class SimBroker:
         observer: Observer,
         objects: ObjectStore | None = None,
     ) -> None:
-        """`objects`: for tiered topics, if there are any."""
+        """`objects`: the object store of tiered topics, or None."""
         self.node_id, self.name = node_id, address(node_id)
         self.settings, self.disk, self.objects = settings, disk, objects
         self.clock = SimClock(loop)
-        self.boot = 0  # of the machine: another after its power was lost
+        self.boot = 0  # boot id of the host: changes when it loses power
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
         self._observer = observer
         self.process: Process | None = None
@@ -106,11 +107,11 @@ class SimBroker:
         self.tiering: Tiering | None = None
         self.scrubber: Scrubber | None = None
         self._known: dict[TopicPartition, Replica] = {}
-        self._held: dict[TopicPartition, int] = {}
+        self._durable_ends: dict[TopicPartition, int] = {}
         self._checkpointed: dict[TopicPartition, tuple[Replica, int]] = {}
-        """High watermarks as they were when they were written down, of replicas that are there still."""
+        """The replicas that still exist and the high watermarks of their last checkpoint."""
 
-    # --- its lives
+    # --- processes
 
     @property
     def url(self) -> str:
@@ -130,41 +131,43 @@ class SimBroker:
 
     def kill(self) -> None:
         broker_epoch = self.broker_epoch
-        if self._end():
+        if self._end_process():
             self._network.listen(self.name, None)
-            self._tell_others(lambda other: other.peers.saw_death, self.node_id)
-            self._tell_others(lambda other: other.hear_end, self.node_id, broker_epoch)
+            self._notify_others(lambda other: other.peers.report_death, self.node_id)
+            self._notify_others(lambda other: other.on_process_end_notice, self.node_id, broker_epoch)
 
-    def forge_death(self) -> None:
-        """A firewall resets connections to it for the rest of the run, and it lives on: its own requests
-        pass, and no node that watches it connects to it again."""
-        self._tell_others(lambda other: other.peers.saw_death, self.node_id)
+    def reset_connections(self) -> None:
+        """A firewall resets connections to the broker for the rest of the run. The process keeps running.
 
-    def hear_end(self, broker_id: int, broker_epoch: int) -> None:
-        """The notice of another process's sentinel, if there is a way."""
+        Its own requests pass. No node that watches it connects to it again.
+        """
+        self._notify_others(lambda other: other.peers.report_death, self.node_id)
+
+    def on_process_end_notice(self, broker_id: int, broker_epoch: int) -> None:
+        """Receive the notice of another process's sentinel, if the network connects."""
         if isinstance(self.metadata, MetadataNode) and self._network.connects(self.name, address(broker_id)):
-            with suppress(MetadataUnavailable):  # it has not heard of that broker yet
+            with suppress(MetadataUnavailable):  # the broker is not in this node's image yet
                 self.metadata.process_ended(broker_id, broker_epoch)
 
-    def _tell_others(self, told: "Callable[[SimBroker], Callable[..., None]]", *what: int) -> None:
+    def _notify_others(self, callback: "Callable[[SimBroker], Callable[..., None]]", *what: int) -> None:
         for other in self._brokers.values():
             if other is not self and other.metadata is not None and other.process is not None:
-                self._loop.call_later(DEATH_SEEN_S, told(other), *what, context=other.process.context)
+                self._loop.call_later(DEATH_NOTICE_S, callback(other), *what, context=other.process.context)
 
     def lose_power(self) -> None:
         """The host is silent until it starts again."""
-        self._end()
-        self._network.vanish(self.name)
+        self._end_process()
+        self._network.lose_power_of(self.name)
         self.boot += 1
         self.disk.lose_power(self._rng)
 
-    def _end(self) -> bool:
-        """Of its process; False if there is none."""
+    def _end_process(self) -> bool:
+        """End the process. Returns False if none is running."""
         if self.process is None or not self.process.alive:
             return False
         self.process.kill()
         self._known.update({replica.name: replica for replica in self.replicas or ()})
-        self._held.update({name: self.held(*name) for name in self._known})
+        self._durable_ends.update({name: self.durable_end(*name) for name in self._known})
         self._known.clear()
         self._checkpointed = {
             name: kept
@@ -179,54 +182,57 @@ class SimBroker:
 
     @property
     def broker_epoch(self) -> int:
-        """Of its live process; -1 if it is not registered."""
+        """Broker epoch of the running process; -1 if it is not registered."""
         return -1 if self.lifecycle is None else self.lifecycle.broker_epoch
 
     def replica(self, topic: str, partition: int) -> Replica | None:
-        """Of the live process; also after it gave the replica up, since its disk failed."""
+        """The running process's replica, also if the process has abandoned it after a disk failure."""
         name = TopicPartition(topic, partition)
         replica = None if self.replicas is None else self.replicas.get(topic, partition)
         if replica is not None:
             self._known[name] = replica
         return self._known.get(name)
 
-    def held(self, topic: str, partition: int) -> int:
-        """Where the log of its replica ends, or ever did when the process died, as far as it is as durable as
-        flush.messages asks: an answer may still be under way when who gave it dies."""
+    def durable_end(self, topic: str, partition: int) -> int:
+        """The highest end offset that the replica ever had, as far as it is as durable as flush.messages
+        asks.
+
+        Earlier processes count: a response may still be under way when its broker dies.
+        """
         replica = self.replica(topic, partition)
-        before = self._held.get(TopicPartition(topic, partition), 0)
+        before = self._durable_ends.get(TopicPartition(topic, partition), 0)
         return before if replica is None else max(before, replica.flushed_offset)
 
     @property
     def lacks_directories(self) -> bool:
-        """Until its next process."""
+        """A log directory is offline. It stays so until the next process."""
         return self.replicas is not None and bool(self.replicas.directories.offline)
 
     def lose_directory(self, rng: random.Random) -> None:
-        """One fails, the process goes on; what lies there is back with the next process."""
+        """One log directory fails, and the process continues. The next process has the directory again."""
         chosen = rng.randrange(len(DIRECTORIES))
         if self.process is not None and self.replicas is not None:
             directory = self.replicas.directories.all[chosen]
             self._loop.call_soon(directory.fail, "simulated", context=self.process.context)
 
     def wipe_directory(self, rng: random.Random) -> None:
-        """The process ends, and one directory is a new disk."""
+        """The process ends, and one directory is replaced by an empty disk."""
         self.kill()
         self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
         self._checkpointed.clear()
 
     def wipe_directories(self) -> None:
-        """The process ends, and all directories are new disks."""
+        """The process ends, and all directories are replaced by empty disks."""
         self.kill()
         for name in DIRECTORIES:
             self.disk.wipe_directory(self.disk.root / name)
         self._checkpointed.clear()
 
-    def put_back(self, copy: Path, *, keeps: str) -> None:
-        """The process ends, and all directories are as they were when they were copied."""
+    def restore(self, copy: Path, *, keeps: str) -> None:
+        """The process ends, and all directories are restored from a copy."""
         self.kill()
         for name in DIRECTORIES:
-            self.disk.put_back(copy, name, keeps)
+            self.disk.restore(copy, name, keeps)
         self._checkpointed.clear()
 
     def _report(self, name: str, failure: BaseException) -> None:
@@ -239,7 +245,7 @@ class SimBroker:
         try:
             await self._start()
         except (OSError, MetadataUnavailable):
-            self.kill()  # a disk that fails, or no quorum was to be had: whoever watches starts it anew
+            self.kill()  # a disk failed, or no quorum was reached: the run starts it again
         except Exception as failure:
             self._observer.failed(self, failure)
 
@@ -253,7 +259,7 @@ class SimBroker:
         node.subscribe(lambda _, image: self._observer.published(image))
         await node.start()
         if isinstance(node, MetadataNode):
-            self._observer.quorum.wakes(node.core)
+            self._observer.quorum.on_start(node.core)
         self.metadata = node
         await self._start_broker(node, tasks, rng)
 
@@ -339,7 +345,7 @@ class SimBroker:
             clock=self.clock,
             tasks=tasks,
             remote=None if tiering is None else tiering.remote,
-            lease=WatchedLease(self, lifecycle, self._observer),
+            lease=ReportingLease(self, lifecycle, self._observer),
             isr_due=alter_partition_manager.submit,
         )
         maintenance = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
@@ -370,7 +376,7 @@ class SimBroker:
             self._observer.found_damage(self, segment, cause)
             repair.found(replica, segment, damage, cause)
 
-        rng = random.Random(self.node_id)  # of its own, for other runs to stay
+        rng = random.Random(self.node_id)  # a generator of its own
         return Scrubber(self.settings, replicas, tasks, rng, found_damage), found_damage
 
     def _lifecycle(self, metadata: MetadataClient, tasks: TaskGroup) -> BrokerLifecycle:
@@ -397,7 +403,7 @@ class SimBroker:
             return None
         tiering = Tiering(
             self.settings,
-            WatchedMetadata(node, self, replicas, self._observer),
+            ReportingMetadata(node, self, replicas, self._observer),
             replicas,
             self.files,
             self.clock,
@@ -423,7 +429,7 @@ class SimBroker:
         reports: ReplicaReporter,
         scrubber: Scrubber,
     ) -> None:
-        """Joins the cluster, opens the logs, and answers once the controller has let it in."""
+        """Join the cluster, open the logs, and serve once the controller has unfenced the broker."""
         settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
         rng = random.Random(self._rng.getrandbits(64))
         groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
@@ -447,12 +453,12 @@ class SimBroker:
         )
         await lifecycle.register()
         lifecycle.start()
-        opened = metadata.image
-        await self._open(replicas, opened, reports)
+        image_at_open = metadata.image
+        await self._open(replicas, image_at_open, reports)
         if not (self.directories.offline or replicas.offline_count):
             record_boot_id(self.files, paths, str(self.boot))
         metadata.subscribe(replicas.follow)
-        replicas.follow(opened, metadata.image)
+        replicas.follow(image_at_open, metadata.image)
         groups.start()
         maintenance.start()
         scrubber.start()
@@ -467,7 +473,8 @@ class SimBroker:
         await lifecycle.enter()
 
     async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReporter) -> None:
-        """What was written down before the stop is known again, as far as the log still reaches."""
+        """Open all logs. Checks that each replica knows its checkpointed high watermark, up to its log's
+        end."""
         write, before = replicas.checkpoints.write, self._checkpointed
         self._checkpointed = {}
 
@@ -497,7 +504,7 @@ class SimBroker:
     # --- requests
 
     async def serve(self, frame: bytes) -> bytes:
-        """The answer to a request frame; raises Broken where a broker would close the connection."""
+        """The response to a request frame. Raises Broken where a broker would close the connection."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             raise Broken("it does not serve yet")

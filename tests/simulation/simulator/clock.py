@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong, and a monotonic one that is not (guarantee 23)."""
+"""Clocks of a simulated node: a wall clock that may be wrong, and a correct monotonic one (guarantee 23)."""
 
 from simulator.loop import SimLoop
 
@@ -6,7 +6,7 @@ START_MS = 1_750_000_000_000
 
 
 class SimClock:
-    """`skew_ms` may be changed at any time: the wall clock jumps."""
+    """Changing `skew_ms` makes the wall clock jump."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop

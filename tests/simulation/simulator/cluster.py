@@ -1,36 +1,29 @@
-"""A run of a whole cluster by seed: three or five nodes, a replicated topic, clients, faults, and the checks.
-
-What may be lost at once depends on the promise that the seed tests. With flush.messages=1 the power of any
-nodes may go, all of them too (guarantee 2). Without, one disk at a time may lose what it had not synced, and
-the next one only once that is in sync again (guarantee 1); processes are killed at will in both. Any disks
-may fail and come back as they were, but no others than the one that has lost something: what a disk held that
-failed counts only once it has caught up, so nobody would be left to elect. The same holds of brokers that are
-removed for good, which nobody waits for.
-"""
+"""One run of a whole cluster by seed: three to five nodes, a replicated topic, clients, faults and checks."""
 
 import asyncio
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import lt
 from pathlib import Path
 from typing import Any
 
+from simulator.bit_rot import BitRot, short_segments
 from simulator.broker import SimBroker
 from simulator.cluster_faults import ClusterFaults
-from simulator.decay import Decay, short_segments
 from simulator.disk import Disk
 from simulator.faults import KINDS, SKEW_TIMES
-from simulator.groups import OFFSETS_TOPIC, GroupHistory, take_part
-from simulator.identities import RESTORED, TWINS, PutBack, Twins
+from simulator.groups import OFFSETS_TOPIC, GroupHistory, run_member
+from simulator.identities import RESTORED, TWINS, DirectoryRestore, Twins
 from simulator.loop import Process, SimLoop
-from simulator.many_producers import MANY, produce_and_retry
+from simulator.loss_budget import LossBudget
+from simulator.many_producers import SHARE_WITH_MANY, produce_and_retry
 from simulator.misconfigured import KEPT, misconfigure
 from simulator.network import Network, Responses
-from simulator.operators import move_partitions, pass_topics, retire
+from simulator.operators import move_partitions, recreate_topics, remove_brokers
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.splits import split
@@ -59,36 +52,36 @@ from tierlog.protocol.errors import ErrorCode
 FAULTS_S = (5.0,) * 8 + (10.0, 20.0)
 FAULTS_A_SECOND = 2.0
 HEAL_S = 30.0
-"""Virtual seconds within which all is as it should be, once nothing fails any more."""
+"""Virtual seconds within which the cluster must recover after the last fault."""
 
 LATE_S = 1.0
-"""Virtual seconds for what is still under way, when all is well and no client asks any more."""
+"""Virtual seconds for requests still under way when the cluster is healthy and all clients have stopped."""
 
 CLUSTER_ID = "simulated"
 PARTITIONS = 3
 MIN_IN_SYNC = 2
 CHECK_S = 0.05
 
-MOVED, PASSING, RETIRING, DECAYING = 0.4, 0.25, 0.15, 0.3
-"""Of the runs: the share in which partitions move, topics come and go, brokers leave for good, bits flip."""
+MOVED, RECREATED, REMOVED, BIT_ROT = 0.4, 0.25, 0.15, 0.3
+"""Shares of the runs in which partitions move, topics are recreated, brokers are removed, bits flip."""
 
 MISCONFIGURED = 0.4
-"""Of the runs: the share in which a broker is started now and then with other settings than the rest."""
+"""Share of the runs in which brokers are sometimes started with other settings than the rest."""
 
-GROUPED = 0.3
-"""Of the runs: the share with a consumer group."""
+SHARE_WITH_GROUP = 0.3
+"""Share of the runs with a consumer group."""
 
 MEMBERS = 3
 
 VOTERS, APART, NO_VOTERS = 3, 0.2, (1, 1, 2)
-"""Of the runs: the share in which there are three voters, and so many brokers that are none."""
+"""APART is the share of the runs with VOTERS voters and NO_VOTERS brokers without a vote."""
 
 TIMESTAMPS_AHEAD_MS = 5 * 86_400_000
-"""Of records, before a broker refuses them: its clock may be three days behind."""
+"""How far a record's timestamp may be ahead of the broker's clock, which may be three days behind."""
 
 LAGS_MS = (400, 2000, 2000)
 SPLIT, SPLITS_A_SECOND = 0.25, 0.5
-"""Of the runs: the share in which the nodes fall into two groups now and then."""
+"""SPLIT is the share of the runs in which the nodes sometimes split into two groups."""
 
 
 @dataclass(slots=True)
@@ -97,14 +90,12 @@ class Outcome:
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
-    """What was asked for beside records, and came about."""
+    """Completed operations beside records, by kind."""
     trace: str = ""
     virtual_s: float = 0.0
 
 
 class ClusterRun:
-    _twins: Twins | None = None
-
     def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
         self.loop = SimLoop(self._fork())
@@ -114,43 +105,44 @@ class ClusterRun:
         self.history = History()
         self.flushes = self.rng.random() < 0.5
         self._configs = (*((("flush.messages", "1"),) if self.flushes else ()), *short_segments(seed))
-        drawn = random.Random(f"settings {seed}").random()  # drawn apart, for the rest to stay
+        drawn = random.Random(f"settings {seed}").random()  # a generator of its own
         self._misconfigured = float(drawn < MISCONFIGURED)
         if self._misconfigured:
             self._configs += KEPT
         self.session_ms = self.rng.choice((1000, 3000))
         self.fetch_bytes = self.rng.choice((200, 1 << 20))
         nodes = voters = range(1, self.rng.choice((3, 3, 3, 3, 5)) + 1)
-        apart = random.Random(f"brokers {seed}")  # drawn apart, for the rest to stay
+        apart = random.Random(f"brokers {seed}")  # a generator of its own
         if apart.random() < APART:
             voters = range(1, VOTERS + 1)
             nodes = range(1, VOTERS + apart.choice(NO_VOTERS) + 1)
         self.lag_ms = apart.choice(LAGS_MS)
-        self.outcome.done["brokers that are no voters"] = len(nodes) - len(voters)
+        self.outcome.done["brokers without a vote"] = len(nodes) - len(voters)
         self._violations: list[BaseException] = []
-        self._forgot: SimBroker | None = None  # whose unsynced bytes may be gone, until it is in sync again
-        self._failed: set[SimBroker] = set()  # until then: with a disk that fails, or did; or removed
         self.quorum = QuorumWitness(
             self.loop.time, lambda _: len(voters), self._violations, lambda node: None
         )
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)
-        self.history.given = self.partitions.given
+        self.history.check_durable = self.partitions.check_durable
         self.tiering = Tiering(
             seed,
             CLUSTER_ID,
             self.loop,
             self.brokers,
             self.outcome.done,
-            self._tiered,
+            self._check_tiered,
             self._violations.append,
         )
-        self.decay = Decay(TOPIC, self.brokers, self.outcome.faults)
-        self._group_rng = random.Random(f"group {seed}")  # drawn apart, for the rest to stay
-        self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < GROUPED else None
+        self.bit_rot = BitRot(TOPIC, self.brokers, self.outcome.faults)
+        self._losses = LossBudget(
+            self.brokers, self.partitions, self.bit_rot, self.rng, synced_is_safe=self.flushes
+        )
+        self._group_rng = random.Random(f"group {seed}")  # a generator of its own
+        self.group = GroupHistory(PARTITIONS) if self._group_rng.random() < SHARE_WITH_GROUP else None
         self._operators: list[asyncio.Task[None]] = []
-        self._put_back: PutBack | None = None
-        self._passing: list[asyncio.Task[None]] = []  # of topics that pass: their last one is checked
+        self._directory_restore: DirectoryRestore | None = None
+        self._recreating: list[asyncio.Task[None]] = []  # tasks that must end before the run does
         for number in nodes:
             path = directory / str(number)
             path.mkdir()
@@ -164,15 +156,15 @@ class ClusterRun:
             self.loop,
             self.network,
             self.brokers,
-            self._powerless,
+            self._losses.power_victims,
             self.outcome.faults,
             (*KINDS, "directory", "wipe", "read", "reset"),
-            self._may_fail,
+            self._losses.may_fail,
         )
-        self.faults.may_wipe = self._may_wipe
-        clocks = random.Random(f"clocks {seed}")  # drawn apart, for the rest to stay
+        self.faults.may_wipe = self._losses.may_wipe
+        clocks = random.Random(f"clocks {seed}")  # a generator of its own
         self.faults.skew_times = clocks.choice(SKEW_TIMES)
-        self._has_many_producers = clocks.random() < MANY
+        self._has_many_producers = clocks.random() < SHARE_WITH_MANY
         self._trace = hashlib.sha256()
 
     def play(self) -> Outcome:
@@ -186,7 +178,7 @@ class ClusterRun:
         self.outcome.acknowledged = self.history.count
         self.outcome.done.update(self.history.done)
         self.outcome.faults.update(self.tiering.faults)
-        self.outcome.done["bits flipped"] = self.decay.count
+        self.outcome.done["bits flipped"] = self.bit_rot.count
         self.outcome.done["group commits"] = 0 if self.group is None else self.group.count
         self.outcome.trace = self._trace.hexdigest()
         return self.outcome
@@ -227,7 +219,7 @@ class ClusterRun:
         await self._create_topic()
         for n in range(4):
             client = Client(f"producer-{n}", self.network, self.brokers, self.history, self._fork())
-            stamps = random.Random(f"stamps {self.outcome.seed} {n}")  # drawn apart, for the rest to stay
+            stamps = random.Random(f"stamps {self.outcome.seed} {n}")  # a generator of its own
             work = produce(client, n, n % PARTITIONS, self.rng.uniform(0.03, 0.3), stamps)
             clients.watch(work, self._violations)
         for n in range(3):
@@ -239,26 +231,26 @@ class ClusterRun:
             client = Client(f"producers-{n}", self.network, self.brokers, self.history, draws)
             work = produce_and_retry(client, 1000 * (n + 1), n, self.outcome.done)
             clients.watch(work, self._violations)
-        self._operate(clients)
+        self._start_operators(clients)
         for n in range(MEMBERS) if self.group is not None else ():
             self.network.listen(f"member-{n}", clients)
             draws = random.Random(self._group_rng.random())
             client = Client(f"member-{n}", self.network, self.brokers, self.history, draws)
-            clients.watch(take_part(client, self.group), self._violations)
-        checking = asyncio.ensure_future(self._check_again())
-        self.faults.weather()
+            clients.watch(run_member(client, self.group), self._violations)
+        checking = asyncio.ensure_future(self._check_periodically())
+        self.faults.draw_message_faults()
         await self._faults()
         self.faults.end()
         for operator in self._operators:
             operator.cancel()
-        await self._settle()
-        if self._put_back is not None:
-            for strike in (self._put_back.put_back, self._put_back.shorten_one):
+        await self._await_recovery()
+        if self._directory_restore is not None:
+            for damage in (self._directory_restore.restore, self._directory_restore.shorten_one):
                 async with asyncio.timeout(HEAL_S):
-                    await strike(self.partitions)
-                await self._settle()
-        if self.history.bits_flip and self.decay.flip_one(random.Random(f"flip {self.outcome.seed}")):
-            await self._settle()
+                    await damage(self.partitions)
+                await self._await_recovery()
+        if self.history.bits_flip and self.bit_rot.flip_one(random.Random(f"flip {self.outcome.seed}")):
+            await self._await_recovery()
         clients.kill()
         await asyncio.sleep(LATE_S)
         await self._end_tiering()
@@ -266,10 +258,10 @@ class ClusterRun:
         self._check_end()
 
     async def _end_tiering(self) -> None:
-        """What is remote is read back by a consumer, from the start on."""
+        """Wait for uploads and deletions, then read all partitions from the log start."""
         if not self.tiering.is_on:
             return
-        await self.tiering.settle(self._raise_violation)
+        await self.tiering.await_completion(self._raise_violation)
         reader = Process(self.loop, "reader")
         self.network.listen("reader", reader)
         client = Client("reader", self.network, self.brokers, self.history, self._fork())
@@ -277,14 +269,14 @@ class ClusterRun:
             end = max(self.history.acknowledged.get(partition, {-1: b""})) + 1
             await reader.spawn(read_back(client, partition, end))
 
-    def _operate(self, clients: Process) -> None:
-        """In some runs more happens beside the writes; what that is, is drawn apart, for the rest to stay."""
+    def _start_operators(self, clients: Process) -> None:
+        """Start the operators and special faults of this run. Each draws from its own generator."""
         rng = random.Random(f"operators {self.outcome.seed}")
         for name, (share, work) in {
             "mover": (MOVED, lambda client: move_partitions(client, PARTITIONS)),
-            "passing": (PASSING, self._pass_topics),
-            "retiring": (RETIRING, self._retire),
-            "decay": (DECAYING, self._decay),
+            "passing": (RECREATED, self._recreate_topics),
+            "retiring": (REMOVED, self._remove_brokers),
+            "decay": (BIT_ROT, self._rot_bits),
             "splits": (SPLIT, self._split),
             "misconfigured": (self._misconfigured, self._misconfigure),
             "twins": (TWINS, self._start_twins),
@@ -294,29 +286,32 @@ class ClusterRun:
             if draws.random() < share:
                 self.network.listen(name, clients)
                 client = Client(name, self.network, self.brokers, self.history, draws, name)
-                at_work = self._passing if name == "passing" else self._operators
+                at_work = self._recreating if name == "passing" else self._operators
                 at_work.append(clients.watch(work(client), self._violations))
         if self.tiering.is_on:
-            self._operators.append(clients.watch(self.tiering.storms(), self._violations))
+            self._operators.append(clients.watch(self.tiering.store_outages(), self._violations))
 
-    def _goes_on(self) -> bool:
+    def _faults_last(self) -> bool:
         return not self.faults.over
 
-    def _pass_topics(self, client: Client) -> Coroutine[Any, Any, None]:
+    def _recreate_topics(self, client: Client) -> Coroutine[Any, Any, None]:
         tiered = self.tiering.configs
-        rolled = (("segment.bytes", "100"),) if tiered else ()  # with each batch, for something to be remote
+        rolled = (("segment.bytes", "100"),) if tiered else ()  # each batch rolls a segment, to be uploaded
         configs = (*self._configs, *tiered, *rolled)
         stop = None if self.group is None else self._stop("coordinator away")
-        return pass_topics(client, configs, self._goes_on, stop)
+        return recreate_topics(client, configs, self._faults_last, stop)
 
-    def _retire(self, client: Client) -> Coroutine[Any, Any, None]:
-        return retire(
-            client, PARTITIONS, self._stop("retired"), lambda leaving: self._may_fail(self.brokers[leaving])
+    def _remove_brokers(self, client: Client) -> Coroutine[Any, Any, None]:
+        return remove_brokers(
+            client,
+            PARTITIONS,
+            self._stop("retired"),
+            lambda leaving: self._losses.may_fail(self.brokers[leaving]),
         )
 
-    def _decay(self, client: Client) -> Coroutine[Any, Any, None]:
-        self.history.bits_flip, self.tiering.witness.is_damaged = True, self.decay.is_pending
-        return self.decay.flip_bits(client.rng, self._may_wipe, self._stop("flipped bit"))
+    def _rot_bits(self, client: Client) -> Coroutine[Any, Any, None]:
+        self.history.bits_flip, self.tiering.witness.is_damaged = True, self.bit_rot.is_pending
+        return self.bit_rot.flip_bits(client.rng, self._losses.may_wipe, self._stop("flipped bit"))
 
     def _misconfigure(self, client: Client) -> Coroutine[Any, Any, None]:
         return misconfigure(self.brokers, client.rng, self._stop("other settings"))
@@ -326,14 +321,14 @@ class ClusterRun:
         return split(names, self.network, client.rng, SPLITS_A_SECOND, self.outcome.faults)
 
     def _start_twins(self, client: Client) -> Coroutine[Any, Any, None]:
-        """Of brokers that live on, are killed just then, or cut off from all others."""
-        self._twins = Twins(self.brokers, client.rng, self.partitions, self.outcome.faults)
+        """Twins of brokers that keep running, are killed, or are isolated when the twin starts."""
+        self._losses.twins = Twins(self.brokers, client.rng, self.partitions, self.outcome.faults)
         isolate = lambda real: self.network.isolate(real.name)  # noqa: E731
-        return self._twins.play(self._may_wipe, (lambda real: None, self.faults.kill, isolate))
+        return self._losses.twins.play(self._losses.may_wipe, (lambda real: None, self.faults.kill, isolate))
 
     def _copy_disk(self, client: Client) -> Coroutine[Any, Any, None]:
-        self._put_back = PutBack(self.brokers, client.rng, self.outcome.faults)
-        return self._put_back.copy(self._may_wipe)
+        self._directory_restore = DirectoryRestore(self.brokers, client.rng, self.outcome.faults)
+        return self._directory_restore.copy(self._losses.may_wipe)
 
     def _stop(self, why: str) -> Callable[[int], None]:
         def stop(node_id: int) -> None:
@@ -342,26 +337,28 @@ class ClusterRun:
 
         return stop
 
-    # --- what brokers tell
+    # --- reports of the brokers
 
     def found_damage(self, broker: SimBroker, segment: Segment, cause: str) -> None:
-        if not self.decay.is_pending(broker):
-            self._violations.append(Violation(f"{cause}: {segment.path()} is called damaged, and is whole"))
+        if not self.bit_rot.is_pending(broker):
+            self._violations.append(
+                Violation(f"{cause}: {segment.path()} is reported damaged, but is intact")
+            )
 
     def failed(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
 
     def published(self, image: ClusterImage) -> None:
-        """It is a broker that calls, and would take what is raised for a failure of its own."""
+        """Collects violations: the calling broker would treat an exception as its own failure."""
         try:
             self.partitions.published(image)
             self.tiering.published(image)
         except Violation as failure:
             self._violations.append(failure)
 
-    def _tiered(self, topic: str, partition: int, offset: int, kind: str) -> None:
+    def _check_tiered(self, topic: str, partition: int, offset: int, kind: str) -> None:
         if topic == TOPIC:
-            self.partitions.given(partition, offset, kind)
+            self.partitions.check_durable(partition, offset, kind)
 
     def serves(self, broker: SimBroker) -> None:
         try:
@@ -369,9 +366,9 @@ class ClusterRun:
         except Violation as failure:
             self._violations.append(failure)
 
-    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
+    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
         try:
-            self.tiering.wants_log_start(broker, replica, start)
+            self.tiering.log_start_requested(broker, replica, start)
         except Violation as failure:
             self._violations.append(failure)
 
@@ -403,98 +400,48 @@ class ClusterRun:
         while self.loop.time() < until:
             await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
             self._raise_violation()
-            self.faults.strike()
+            self.faults.inject()
 
-    def _powerless(self, struck: SimBroker) -> Sequence[SimBroker]:
-        """What is synced may lose power everywhere at once, unless a disk was wiped or damaged, and that is
-        not told yet: then nobody may be left to elect. Of what is not synced, one disk may forget; the next
-        one only after the first is in sync again."""
-        forgot = self._forgot
-        told = forgot is None or (self.partitions.has_told(forgot) and not self._may_lack_more(forgot))
-        if self.flushes and told and not self.decay.is_pending_elsewhere(struck):
-            return list(self.brokers.values()) if self.rng.random() < 0.2 else [struck]
-        return [struck] if self._may_forget(struck) else []
+    # --- recovery
 
-    def _may_wipe(self, struck: SimBroker) -> bool:
-        """Not what may be all that is left to elect: who lost power is not eligible, whatever it has. Nor
-        will be who is down by it and still counted as in sync, since no controller has noticed."""
-        everywhere = map(self.partitions.is_in_sync, self.brokers.values())
-        return self.partitions.all_in_sync() and all(everywhere) and self._may_forget(struck)
-
-    def _may_forget(self, struck: SimBroker) -> bool:
-        """Whether one disk may lose what it has, now that all others that did, or failed, have caught up."""
-        whole = all(map(self._is_whole, {self._forgot, *self._failed} - {None, struck}))
-        if whole and not self.decay.is_pending_elsewhere(struck):
-            self._forgot = struck
-            return True
-        return False
-
-    def _may_fail(self, struck: SimBroker) -> bool:
-        """Whether a disk may fail and come back as it was, or its broker leave for good, after which nothing
-        there counts either: no other one has lost what it had."""
-        whole = self._forgot in (None, struck) or self._is_whole(self._forgot)
-        if whole and not self.decay.is_pending_elsewhere(struck):
-            self._failed.add(struck)
-            return True
-        return False
-
-    def _is_whole(self, broker: SimBroker) -> bool:
-        return (
-            not broker.disk.fails_at
-            and not broker.lacks_directories
-            and self.partitions.is_in_sync(broker)
-            and not self._may_lack_more(broker)
-        )
-
-    def _may_lack_more(self, broker: SimBroker) -> bool:
-        """Than the controller knows of."""
-        return self.decay.is_pending(broker) or (self._twins is not None and self._twins.of is broker)
-
-    def _note_whole(self) -> None:
-        """Whoever is in sync again holds what it should: it may fall behind as any other may."""
-        self._failed = {broker for broker in self._failed if not self._is_whole(broker)}
-        if self._forgot is not None and self._is_whole(self._forgot):
-            self._forgot = None
-
-    # --- healed
-
-    async def _settle(self) -> None:
-        """All serve, no node takes another for dead, all is in sync, every partition takes records and shows
-        them, and the last topic to pass has passed, within HEAL_S."""
+    async def _await_recovery(self) -> None:
+        """Within HEAL_S all brokers serve, none is suspected, all replicas are in sync, every partition
+        accepts and returns records, and the last recreated topic is checked."""
         before, deadline = self._counts(), self.loop.time() + HEAL_S
-        while not self._is_settled(before):
-            await self._look_after(before, deadline)
-            if topics := self.partitions.left_to_an_operator():
-                await self._elect_another(topics, before, deadline)
+        while not self._is_recovered(before):
+            await self._restart_ended(before, deadline)
+            if topics := self.partitions.needs_unclean_election():
+                await self._allow_unclean_election(topics, before, deadline)
 
-    def _is_settled(self, before: list[int]) -> bool:
+    def _is_recovered(self, before: list[int]) -> bool:
         return (
             self.partitions.all_serve()
             and self.partitions.all_in_sync()
-            and all(task.done() for task in self._passing)
+            and all(task.done() for task in self._recreating)
             and all(map(lt, before, self._counts()))
-            and not self.decay.look()
+            and not self.bit_rot.start_scrubs()
             and not any(
                 one.metadata.dead_brokers for one in self.brokers.values() if one.metadata is not None
             )
         )
 
-    async def _look_after(self, before: list[int], deadline: float) -> None:
-        """For a moment. Nodes that end are started again, as are those that lost a directory, be it in a
-        start that met the last of the faults."""
+    async def _restart_ended(self, before: list[int], deadline: float) -> None:
+        """Wait a moment. Starts nodes that ended, and restarts those that lack a log directory."""
         self._raise_violation()
         if self.loop.time() > deadline:
             what = f"no progress {HEAL_S} s after everything was healed, {before} -> {self._counts()}"
-            raise Violation(f"{what}: {self._standing()}")
+            raise Violation(f"{what}: {self._status()}")
         for broker in self.brokers.values():
             if broker.lacks_directories:
                 broker.kill()
             broker.start()
         await asyncio.sleep(CHECK_S)
 
-    async def _elect_another(self, topics: list[str], before: list[int], deadline: float) -> None:
-        """As an operator does: unclean election is allowed for a moment, and then surely not any more.
-        Nothing was committed there, so no record may be lost by it."""
+    async def _allow_unclean_election(self, topics: list[str], before: list[int], deadline: float) -> None:
+        """Allow unclean election for a moment, as an operator does, and confirm that it is disabled again.
+
+        Nothing was committed in these partitions, so no record may be lost.
+        """
         self.outcome.done["left to an operator"] += 1
         for operation, value in ((ConfigOperation.SET, "true"), (ConfigOperation.DELETE, None)):
             change = ConfigChange(key="unclean.leader.election.enable", operation=operation, value=value)
@@ -502,10 +449,10 @@ class ClusterRun:
                 ConfigResource(scope=ConfigScope.TOPIC, name=name, changes=(change,)) for name in topics
             )
             while not await self._is_accepted(AlterConfigs(resources=resources)):
-                await self._look_after(before, deadline)
+                await self._restart_ended(before, deadline)
 
     async def _is_accepted(self, command: AlterConfigs) -> bool:
-        """By whichever node; a topic that is gone meanwhile needs nothing."""
+        """Send the command to any node. A topic that no longer exists counts as accepted."""
         for broker in self.brokers.values():
             if broker.metadata is not None:
                 with suppress(MetadataUnavailable):
@@ -517,14 +464,14 @@ class ClusterRun:
         return False
 
     def _counts(self) -> list[int]:
-        """What grows as long as all is well: records of each partition, written and seen, and commits."""
+        """Counts that grow in a healthy cluster: records written and read per partition, and commits."""
         kinds = (self.history.acknowledged, self.history.seen)
         counts = [len(kind.get(partition, ())) for kind in kinds for partition in range(PARTITIONS)]
         return counts if self.group is None else [*counts, self.group.count]
 
     # --- what must hold
 
-    async def _check_again(self) -> None:
+    async def _check_periodically(self) -> None:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
@@ -534,7 +481,7 @@ class ClusterRun:
                 return
 
     def _check(self) -> None:
-        self._note_whole()
+        self._losses.forget_recovered()
         for line in (*self.partitions.check(), *self.tiering.check()):
             self._trace.update(f"{self.loop.time():.6f} {line}\n".encode())
         for broker in self.brokers.values():
@@ -542,9 +489,9 @@ class ClusterRun:
                 self.quorum.check(broker.metadata.core, paused=broker.process.paused)
 
     def _check_end(self) -> None:
-        """The logs of all replicas agree, and hold what was acknowledged and seen, once, in order."""
+        """All replicas have the same log, with every acknowledged or consumed record once and in order."""
         self._raise_violation()
-        self.partitions.check_places()
+        self.partitions.check_placement()
         for partition in range(PARTITIONS):
             logs = self._logs(partition)
             committed = min(map(len, logs))
@@ -552,8 +499,8 @@ class ClusterRun:
                 raise Violation(f"the replicas of partition {partition} differ")
             start = self.tiering.log_start(partition)
             by_offset = dict(values_of(logs[0]))
-            for kind, told in (("acknowledged", self.history.acknowledged), ("seen", self.history.seen)):
-                for offset, value in sorted(told.get(partition, {}).items()):
+            for kind, known in (("acknowledged", self.history.acknowledged), ("seen", self.history.seen)):
+                for offset, value in sorted(known.get(partition, {}).items()):
                     if offset >= start and by_offset.get(offset) != value:
                         raise Violation(
                             f"{kind} record {value!r} at {offset} of partition {partition} is lost: "
@@ -562,16 +509,16 @@ class ClusterRun:
             acknowledged = self.history.acknowledged.get(partition, {})
             deleted = {offset: value for offset, value in acknowledged.items() if offset < start}
             values = sorted({**deleted, **by_offset}.items())
-            again = self.history.written_again
+            again = self.history.written_twice
             self._check_order(partition, [value for at, value in values if (partition, at) not in again])
 
     def _logs(self, partition: int) -> list[bytes]:
-        """The batches of each replica, the remote ones too, which are the same in all, to the byte."""
+        """The batches of each replica, local and remote."""
         replicas = [
             None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
             for broker in self.brokers.values()
         ]
-        return [log for one in replicas if one is not None for log in self.tiering.whole_logs(one)]
+        return [log for one in replicas if one is not None for log in self.tiering.complete_logs(one)]
 
     def _check_order(self, partition: int, values: list[bytes]) -> None:
         last: dict[bytes, int] = {}
@@ -587,8 +534,8 @@ class ClusterRun:
         for what in self.loop.unhandled:
             raise InvariantViolation(str(what)) from what.get("exception")
 
-    def _standing(self) -> str:
-        told = []
+    def _status(self) -> str:
+        lines = []
         for number, broker in sorted(self.brokers.items()):
             replicas = broker.replicas
             rows = [] if replicas is None else [
@@ -596,5 +543,5 @@ class ClusterRun:
                 for r in (replicas.get(TOPIC, n) for n in range(PARTITIONS)) if r is not None
             ]  # fmt: skip
             fenced = None if broker.lifecycle is None else broker.lifecycle.fenced
-            told.append(f"node {number}: up {broker.is_up}, fenced {fenced}, {rows}")
-        return "; ".join(told)
+            lines.append(f"node {number}: up {broker.is_up}, fenced {fenced}, {rows}")
+        return "; ".join(lines)

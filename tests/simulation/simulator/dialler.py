@@ -1,4 +1,4 @@
-"""Connections of clients and brokers over the simulated network, to what answers the frames of requests."""
+"""Network port of clients and brokers: connections over the simulated network."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ class Server(Protocol):
     name: str
 
     async def serve(self, frame: bytes) -> bytes:
-        """The answer to a request frame; raises Broken where it would close the connection."""
+        """The response to a request frame. Raises Broken where a broker would close the connection."""
         ...
 
 
@@ -45,7 +45,7 @@ class SimDialler:
 class SimCaller:
     def __init__(self, network: Network, name: str, broker: Server, connection: int) -> None:
         self._network, self._name, self._broker, self._connection = network, name, broker, connection
-        self._asking: asyncio.Future[bytes] | None = None
+        self._pending: asyncio.Future[bytes] | None = None
         self.is_open = True
 
     async def call(
@@ -66,17 +66,17 @@ class SimCaller:
         if not self.is_open:
             raise Unreachable("closed")
         api = APIS[api_key]
-        by_hand = (api_key, version) == (FETCH_KEY, replica_fetch.VERSION)  # as broker connections do
-        if by_hand:
+        is_replica_fetch = (api_key, version) == (FETCH_KEY, replica_fetch.VERSION)  # has its own codec
+        if is_replica_fetch:
             frame = replica_fetch.encode_fetch_request(7, "simulated", request)
         else:
             frame = encode_request(api, version, 7, "simulated", request)
-        self._asking = asking = self._network.call(
+        self._pending = self._network.call(
             self._name, self._broker.name, self._connection, lambda: self._broker.serve(frame)
         )
         deadline = asyncio.get_running_loop().call_later(timeout_s, self.close)
         try:
-            answer = await asking
+            answer = await self._pending
         except (Broken, Refused) as failure:
             self.is_open = False
             raise Unreachable(str(failure)) from None
@@ -85,15 +85,15 @@ class SimCaller:
             raise
         finally:
             deadline.cancel()
-        if by_hand:
+        if is_replica_fetch:
             response = replica_fetch.decode_fetch_response(memoryview(bytearray(answer)), 4, len(answer))[1]
         else:
             response = decode_response(api, version, bytearray(answer), 4, len(answer))[1]
         if isinstance(request, FetchRequest) and request.replica_state.replica_id >= 0:
-            self._network.garble(part.records for topic in response.responses for part in topic.partitions)
+            self._network.corrupt(part.records for topic in response.responses for part in topic.partitions)
         return response
 
     def close(self) -> None:
         self.is_open = False
-        if self._asking is not None and not self._asking.done():
-            self._asking.set_exception(Unreachable("closed, or no answer in time"))
+        if self._pending is not None and not self._pending.done():
+            self._pending.set_exception(Unreachable("closed, or no response in time"))

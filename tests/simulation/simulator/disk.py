@@ -1,9 +1,8 @@
-"""The disk of one node: real files below a directory, which remember what was not synced.
+"""Simulated disk of one node: real files that remember which writes were not synced.
 
-`lose_power` takes back what no fsync confirmed: nothing, all, or some of it, with the write at the edge
-torn. Names (creations, renames, removals) are as volatile as bytes, until their directory is synced. Faults
-are armed by the test: an error at the next sync or write, no room. The descriptors of a
-process that was killed answer nothing any more.
+`lose_power` reverts none, all, or some of the unsynced changes, with the write at the edge torn. Names
+(creations, renames, removals) are as volatile as bytes until their directory is synced. The run arms
+faults: an error at the next sync or write, or a full disk. Descriptors of a killed process fail.
 """
 
 import errno
@@ -18,79 +17,77 @@ from tierlog.base.files import Buffer, OsFiles, Space
 from tierlog.base.open_files import OpenFiles
 
 OPEN_FILES = 64
-"""Small on purpose: descriptors of logs are closed and opened again all the time."""
+"""Small, so that descriptors of logs are often closed and opened again."""
 
-PLENTY = 1 << 40
+UNLIMITED_BYTES = 1 << 40
 SECTOR = 512
-"""Bytes that a disk writes whole."""
+"""Bytes that a disk writes atomically."""
 
 
 @dataclass(slots=True)
 class _Unsynced:
-    """What undoes the writes since the last fsync of a file, oldest first."""
+    """Undo log of a file's writes since its last fsync, oldest first."""
 
     undo: list[tuple[int, bytes, int]] = field(default_factory=list)
-    """(position, the bytes that were there, the size before)."""
+    """(position, previous bytes, previous file size)."""
 
 
 class Disk:
-    """What outlives a process: the files, and what of them a loss of power would take back."""
+    """The files of a node, which outlive its processes, and their unsynced changes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.unsynced: dict[int, _Unsynced] = {}  # by inode
-        self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, what takes the change back)
-        self.room = PLENTY
+        self.names: list[tuple[Path, Callable[[], None]]] = []  # (directory, undo function)
+        self.free_bytes = UNLIMITED_BYTES
         self.fails_at: dict[str, int] = {}
         """Operation -> errno of its next call."""
-        self._kept = root / ".unlinked"
-        self._kept.mkdir(parents=True)
-        self._removed = 0
+        self._removed_files = root / ".unlinked"
+        self._removed_files.mkdir(parents=True)
+        self._removed_count = 0
 
     def attach(self) -> "DiskFiles":
         """The file port of a new process."""
         return DiskFiles(self)
 
-    def put_aside(self, path: Path) -> Path:
-        """A file that is removed, but whose removal is not durable."""
-        self._removed += 1
-        aside = self._kept / str(self._removed)
+    def keep_removed(self, path: Path) -> Path:
+        """Keep a removed file until its removal is durable."""
+        self._removed_count += 1
+        aside = self._removed_files / str(self._removed_count)
         os.rename(path, aside)
         return aside
 
-    def make_room(self) -> None:
-        self.room = PLENTY
+    def clear_full(self) -> None:
+        self.free_bytes = UNLIMITED_BYTES
 
     def lose_power(self, rng: random.Random, *, keep: float | None = None) -> None:
-        """`keep`: the share of unsynced changes that are there all the same; drawn if not given. All
-        processes over it must be dead."""
+        """Lose unsynced changes, except the share `keep` (by default random). All processes must be dead."""
         share = rng.choice((0.0, rng.random(), rng.random(), 1.0)) if keep is None else keep
-        stays = int(len(self.names) * share)
-        for _, take_back in reversed(self.names[stays:]):
-            take_back()
+        kept = int(len(self.names) * share)
+        for _, undo in reversed(self.names[kept:]):
+            undo()
         self.names.clear()
         for path in sorted(self.root.rglob("*")):
             if path.is_file() and (unsynced := self.unsynced.get(path.stat().st_ino)):
-                _take_back(path, unsynced.undo, share, rng)
+                _undo_writes(path, unsynced.undo, share, rng)
         self.unsynced.clear()
 
     def wipe_directory(self, path: Path) -> None:
-        """It is on a disk of its own, and there is a new one in its place. Its processes must be dead."""
+        """Replace the directory, which has a disk of its own, by an empty one. All processes must be dead."""
         for below in path.rglob("*"):
             self.unsynced.pop(below.stat().st_ino, None)
         shutil.rmtree(path, ignore_errors=True)
         self.names = [name for name in self.names if not name[0].is_relative_to(path)]
 
     def copy(self) -> Path:
-        """Of all that its processes have written, synced or not."""
-        self._removed += 1
-        aside = self._kept / str(self._removed)
-        shutil.copytree(self.root, aside, ignore=shutil.ignore_patterns(self._kept.name))
+        """Copy all files, with synced and unsynced bytes."""
+        self._removed_count += 1
+        aside = self._removed_files / str(self._removed_count)
+        shutil.copytree(self.root, aside, ignore=shutil.ignore_patterns(self._removed_files.name))
         return aside
 
-    def put_back(self, copy: Path, directory: str, keeps: str) -> None:
-        """A directory is as it was when the copy was made, but for files named `keeps`, which stay.
-        Its processes must be dead."""
+    def restore(self, copy: Path, directory: str, keeps: str) -> None:
+        """Restore a directory from a copy, except files named `keeps`. All processes must be dead."""
         path = self.root / directory
         for found in _content(path):
             if found.name != keeps:
@@ -110,21 +107,21 @@ class Disk:
 
 
 def _content(directory: Path) -> list[Path]:
-    """In order. A disk that was new had no directory yet."""
+    """Sorted entries. An empty disk may have no directory yet."""
     return sorted(directory.iterdir()) if directory.exists() else []
 
 
-def _take_back(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng: random.Random) -> None:
-    stays = int(len(undo) * share)
+def _undo_writes(path: Path, undo: list[tuple[int, bytes, int]], share: float, rng: random.Random) -> None:
+    kept = int(len(undo) * share)
     fd = os.open(path, os.O_RDWR)
     try:
-        for number, (position, before, size) in reversed(list(enumerate(undo))[stays:]):
+        for number, (position, before, size) in reversed(list(enumerate(undo))[kept:]):
             end = os.fstat(fd).st_size
-            torn = number == stays and share > 0 and end > max(size, position)
+            torn = number == kept and share > 0 and end > max(size, position)
             cut = rng.randrange(position, end) // SECTOR * SECTOR if torn else 0
             os.ftruncate(fd, max(size, cut))
             if torn and rng.random() < 0.5:
-                os.ftruncate(fd, end)  # its length was written before its bytes
+                os.ftruncate(fd, end)  # the length was written before the bytes
             if before and not torn:
                 os.pwrite(fd, before, position)
     finally:
@@ -141,7 +138,7 @@ class DiskFiles(OsFiles):
         self.dead = False
 
     def die(self) -> None:
-        """The kernel closes what the process had open."""
+        """Close all descriptors, as the kernel does for a dead process."""
         self.dead = True
         for fd in self._fds:
             os.close(fd)
@@ -173,9 +170,9 @@ class DiskFiles(OsFiles):
         known = os.fstat(fd)
         size = known.st_size
         grows = max(position + total - size, 0)
-        if grows > self._disk.room:
+        if grows > self._disk.free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._disk.room -= grows
+        self._disk.free_bytes -= grows
         before = os.pread(fd, total, position) if position < size else b""
         self._remember(known.st_ino, position, before, size)
         return super().writev_at(fd, buffers, position)
@@ -186,7 +183,7 @@ class DiskFiles(OsFiles):
         before = known.st_size
         if size != before:
             self._remember(known.st_ino, size, os.pread(fd, max(before - size, 0), size), before)
-        self._disk.room += max(before - size, 0)
+        self._disk.free_bytes += max(before - size, 0)
         os.ftruncate(fd, size)
 
     def reserve(self, fd: int, position: int, count: int) -> None:
@@ -209,21 +206,21 @@ class DiskFiles(OsFiles):
 
     # --- names
 
-    def _name_changed(self, path: Path, take_back: Callable[[], None]) -> None:
-        self._disk.names.append((path.parent, take_back))
+    def _name_changed(self, path: Path, undo: Callable[[], None]) -> None:
+        self._disk.names.append((path.parent, undo))
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
         self._begin("rename")
-        replaced = self._disk.put_aside(target) if target.is_file() else None
+        replaced = self._disk.keep_removed(target) if target.is_file() else None
         os.replace(source, target)
 
-        def take_back() -> None:
+        def undo() -> None:
             if target.exists():
                 os.replace(target, source)
             if replaced is not None:
                 os.replace(replaced, target)
 
-        self._name_changed(target, take_back)
+        self._name_changed(target, undo)
         if source.parent != target.parent:
             self._name_changed(source, lambda: None)
 
@@ -233,14 +230,14 @@ class DiskFiles(OsFiles):
             if missing_ok:
                 return
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        self._disk.room += path.stat().st_size
-        aside = self._disk.put_aside(path)
+        self._disk.free_bytes += path.stat().st_size
+        aside = self._disk.keep_removed(path)
 
-        def take_back() -> None:
-            if path.parent.exists():  # that the directory is gone may be durable, and then all in it is
+        def undo() -> None:
+            if path.parent.exists():  # else its removal is durable, with all in it
                 os.replace(aside, path)
 
-        self._name_changed(path, take_back)
+        self._name_changed(path, undo)
 
     def make_directory(self, path: Path) -> None:
         self._begin("mkdir")
@@ -255,4 +252,4 @@ class DiskFiles(OsFiles):
         self._disk.names = [(where, undo) for where, undo in self._disk.names if where != path]
 
     def space(self, path: Path) -> Space:
-        return Space(PLENTY, max(self._disk.room, 0))
+        return Space(UNLIMITED_BYTES, max(self._disk.free_bytes, 0))

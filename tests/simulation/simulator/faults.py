@@ -1,7 +1,7 @@
-"""What goes wrong in a run: drawn one after the other from the seed, and all taken back at its end.
+"""Fault injection: draws faults from the seed, one after the other, and clears all of them at the end.
 
-One list for the cluster and for the quorum alone. Whose power may go at once is the run's to say, since it
-depends on the promise under test.
+The cluster run and the quorum run share the list. The run decides which nodes may lose power at once, because
+that depends on the guarantee under test.
 """
 
 import errno
@@ -25,11 +25,11 @@ KINDS = (
     "isolate",
     "part",
     "part leader",
-    "part leader",  # most is at stake there
+    "part leader",  # twice, as it reveals most
     "one way",
     "clog",
     "heal",
-    "heal",  # so that the next one strikes nodes that work
+    "heal",  # twice, so that the next fault meets a working cluster
     "sync",
     "write",
     "full",
@@ -38,24 +38,25 @@ KINDS = (
 )
 
 DOWN_S = 4.0
-"""A process that ended is started again within that time."""
+"""A process that ended is started again within this time."""
 
 AT_ONCE_S = 0.005
-PAUSED_S = 6.0
-FULL_S = 4.0
-HANGS_S = 8.0
+PAUSED_FOR_S = 6.0
+FULL_FOR_S = 4.0
+HANGS_FOR_S = 8.0
 SKEW_MS = 600_000
 SKEW_TIMES = (1, 30, 430)
-"""Times `SKEW_MS`, drawn for a run: ten minutes, five hours, three days. That is beyond the grace of objects
-and the expiration of producers by default, and within the retention of records, which may go by such a clock.
+"""Factors of `SKEW_MS`, one per run: ten minutes, five hours, three days. The last exceeds the default
+deletion grace period and producer expiration. It is within the retention time, because retention may use
+such a clock.
 """
 
 _NO_PROCESS = Context()
-"""Faults strike and pass whoever runs at the moment."""
+"""Faults start and end in no process's context."""
 
 
 class Victim(Protocol):
-    """A node through its lives."""
+    """A node across restarts of its process."""
 
     disk: Disk
     clock: SimClock
@@ -70,8 +71,8 @@ class Victim(Protocol):
     def lose_power(self) -> None: ...
 
 
-Powerless = Callable[[Victim], Sequence[Victim]]
-"""Who loses power when that node is struck: it, none, or others with it."""
+PowerVictims = Callable[[Victim], Sequence[Victim]]
+"""The nodes that lose power when one is chosen: that one, none, or others with it."""
 
 
 class Faults:
@@ -81,73 +82,80 @@ class Faults:
         loop: SimLoop,
         network: Network,
         nodes: Mapping[int, Victim],
-        powerless: Powerless,
-        told: Counter[str],
+        power_victims: PowerVictims,
+        counts: Counter[str],
         kinds: Sequence[str] = KINDS,
         may_fail: Callable[[Any], bool] = lambda node: True,
     ) -> None:
         """`may_fail`: whether a disk of the node may fail now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
-        self._powerless, self._told, self._kinds, self._may_fail = powerless, told, kinds, may_fail
+        self._power_victims, self._counts, self._kinds, self._may_fail = (
+            power_victims,
+            counts,
+            kinds,
+            may_fail,
+        )
         self.skew_times = 1
 
-    def weather(self) -> None:
-        """What messages suffer for the whole of the run."""
-        weather, rng = self._network.weather, self._rng
-        weather.loss = rng.choice((0.0, 0.0, 0.05, 0.3))
-        weather.repetition = rng.choice((0.0, 0.1, 0.5))
-        weather.overtaking = rng.choice((0.0, 0.1, 0.5))
-        weather.echo = rng.choice((0.0, 0.5))
-        weather.garbling = rng.choice((0.0, 0.0, 0.02))
+    def draw_message_faults(self) -> None:
+        """Draw the faults of messages for the whole run."""
+        message_faults, rng = self._network.message_faults, self._rng
+        message_faults.loss = rng.choice((0.0, 0.0, 0.05, 0.3))
+        message_faults.duplication = rng.choice((0.0, 0.1, 0.5))
+        message_faults.reordering = rng.choice((0.0, 0.1, 0.5))
+        message_faults.echo = rng.choice((0.0, 0.5))
+        message_faults.corruption = rng.choice((0.0, 0.0, 0.02))
 
-    def strike(self) -> None:
-        """Draws one; it is counted unless it may not happen now, or finds nobody."""
+    def inject(self) -> None:
+        """Draw a fault. It is counted unless it is not allowed now or finds no node."""
         rng, kind = self._rng, self._rng.choice(self._kinds)
         node = self._nodes[rng.choice(sorted(self._nodes))]
         other = self._nodes[rng.choice(sorted(self._nodes))]
-        self._told[kind] += self._strike(kind, node, other)
+        self._counts[kind] += self._inject(kind, node, other)
 
-    def _strike(self, kind: str, node: Victim, other: Victim) -> bool:
-        rng, struck = self._rng, list[Victim]()
+    def _inject(self, kind: str, node: Victim, other: Victim) -> bool:
+        rng, victims = self._rng, list[Victim]()
         match kind:
             case "kill":
                 self.kill(node)
             case "kill leader" | "part leader":
-                struck += self._leading()
-                strike = self.kill if kind == "kill leader" else self._part
-                for leader in struck:
-                    strike(leader)
-                return bool(struck)
+                victims += self._leading()
+                inject = self.kill if kind == "kill leader" else self._isolate_from_nodes
+                for leader in victims:
+                    inject(leader)
+                return bool(victims)
             case "power":
-                struck += self._powerless(node)
-                for one in struck:
+                victims += self._power_victims(node)
+                for one in victims:
                     self._lose_power(one)
-                return bool(struck)
+                return bool(victims)
             case "part":  # from the other nodes; clients still reach it
-                self._part(node)
+                self._isolate_from_nodes(node)
             case "pause" if node.process is not None:
                 node.process.pause()
-                self._loop.call_later(rng.uniform(0, PAUSED_S), node.process.go_on)
+                self._loop.call_later(rng.uniform(0, PAUSED_FOR_S), node.process.resume)
             case "hang" if node.process is not None:
-                node.process.disk_back_s = self._loop.time() + rng.uniform(0, HANGS_S)
+                node.process.disk_hangs_until_s = self._loop.time() + rng.uniform(0, HANGS_FOR_S)
             case "skew":
                 node.clock.skew_ms = self.skew_times * rng.randrange(-SKEW_MS, SKEW_MS)
             case "sync" | "write" if self._may_fail(node):
                 node.disk.fails_at[kind] = errno.EIO
                 self._start_later(node)
             case "full":
-                node.disk.room = rng.randrange(4000)
-                self._loop.call_later(rng.uniform(0, FULL_S), node.disk.make_room)
+                node.disk.free_bytes = rng.randrange(4000)
+                self._loop.call_later(rng.uniform(0, FULL_FOR_S), node.disk.clear_full)
                 self._start_later(node)
             case _:
-                return self.strike_further(kind, node) or self._strike_network(kind, node.name, other.name)
+                return self.inject_cluster_fault(kind, node) or self._inject_network_fault(
+                    kind, node.name, other.name
+                )
         return True
 
-    def strike_further(self, kind: str, node: Any) -> bool:
-        """Kinds that not all runs know. False if it did nothing."""
+    def inject_cluster_fault(self, kind: str, node: Any) -> bool:
+        """Hook for kinds that only cluster runs have. Returns False if it did nothing."""
         return False
 
-    def _strike_network(self, kind: str, one: str, other: str) -> bool:
+    def _inject_network_fault(self, kind: str, one: str, other: str) -> bool:
         match kind:
             case "isolate":
                 self._network.isolate(one)
@@ -156,34 +164,34 @@ class Faults:
             case "clog":
                 self._network.clog(one, other)
             case "heal":
-                weather = self._network.weather
+                message_faults = self._network.message_faults
                 self._network.heal()
-                self._network.weather = weather
+                self._network.message_faults = message_faults
             case _:
                 return False
         return True
 
     def power(self, node: Victim) -> None:
-        """Goes any moment now."""
+        """Cut the node's power within AT_ONCE_S."""
         self._loop.call_later(self._rng.uniform(0, AT_ONCE_S), self._lose_power, node, context=_NO_PROCESS)
 
     def end(self) -> None:
-        """All is well again, and all nodes run."""
+        """Clear all faults and start all nodes."""
         self._network.heal()
         for node in self._nodes.values():
             node.disk.fails_at.clear()
-            node.disk.make_room()
+            node.disk.clear_full()
             if node.process is not None and node.process.paused:
-                node.process.go_on()
+                node.process.resume()
             if node.process is not None:
-                node.process.disk_back_s = 0.0
+                node.process.disk_hangs_until_s = 0.0
             node.start()
 
     def _leading(self) -> list[Victim]:
         nodes = self._nodes.values()
         return [node for node in nodes if node.metadata is not None and node.metadata.is_leader]
 
-    def _part(self, one: Victim) -> None:
+    def _isolate_from_nodes(self, one: Victim) -> None:
         for node in self._nodes.values():
             if node is not one:
                 self._network.cut(one.name, node.name)

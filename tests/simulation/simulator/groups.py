@@ -1,9 +1,8 @@
-"""A consumer group of a simulated cluster: members join, commit and fall out while their coordinator moves.
+"""Consumer group of a simulated cluster: members join, commit and leave while their coordinator moves.
 
-What they commit are numbers that grow: whoever gets a partition goes on behind what it fetched. So an offset
-that goes back shows, be it that an acknowledged commit was lost, or that one of an older generation came in
-between. A member that does not know whether its commit was taken joins as another one: in the same generation
-the commit could still arrive behind the next one.
+Committed offsets only grow, because a member continues above the offset that it fetched. An offset that
+goes back therefore shows a lost commit or one of an older generation. A member with an unknown commit
+outcome joins as a new member: in the same generation the commit could still arrive after the next one.
 """
 
 import asyncio
@@ -36,18 +35,18 @@ from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequ
 
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP = "group"
-PASSING_GROUP = "passing"
+RECREATED_GROUP = "passing"
 SESSION_MS = 1000
 STEPS_A_SECOND = 5.0
-TIRED = 0.05
-"""Of the steps: after so many a member gives its place up without a word."""
+LEAVES = 0.05
+"""Share of the steps after which a member leaves without a LeaveGroup request."""
 
 ABSENT = 0.1
 ABSENT_S = (0.5, 3.0)
-"""Of the steps: before so many a member is away, maybe for longer than its session, and then commits."""
+"""Share of the steps before which a member pauses, maybe longer than its session, and then commits."""
 
 STAYS = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
-"""Answers after which a member joins again as the one that it was."""
+"""Errors after which a member rejoins with the same id."""
 
 FIND, JOIN, SYNC, BEAT, COMMIT, FETCHED, COMMIT_BY_ID, FETCHED_BY_ID = (
     (BY_NAME[name].key, version)
@@ -66,7 +65,7 @@ FIND, JOIN, SYNC, BEAT, COMMIT, FETCHED, COMMIT_BY_ID, FETCHED_BY_ID = (
 
 @dataclass(slots=True)
 class GroupHistory:
-    """What was acknowledged: the greatest offset of each partition, and the newest generation of a commit."""
+    """Acknowledged commits: the highest offset of each partition, and the newest generation."""
 
     partitions: int
     offsets: dict[int, int] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class GroupHistory:
     answers: Counter[str] = field(default_factory=Counter)
 
     def acknowledged(self, partition: int, offset: int, generation: int, newest: int) -> None:
-        """`newest`: generation of which a commit was acknowledged before this one was sent."""
+        """`newest`: newest generation with an acknowledged commit when this commit was sent."""
         if generation < newest:
             raise Violation(f"generation {generation} commits after one of generation {newest}")
         self.offsets[partition] = max(self.offsets.get(partition, -1), offset)
@@ -95,21 +94,21 @@ class _Joined(NamedTuple):
     partitions: bytes
 
 
-async def take_part(client: Client, history: GroupHistory) -> None:
-    """One member, for ever."""
+async def run_member(client: Client, history: GroupHistory) -> None:
+    """One member. Runs until cancelled."""
     member_id = ""
     while True:
         joined = await _join(client, history, member_id)
-        member_id = "" if joined is None else await _work(client, history, joined)
+        member_id = "" if joined is None else await _consume(client, history, joined)
         await asyncio.sleep(client.rng.uniform(*RETRY_S))
 
 
 async def _join(client: Client, history: GroupHistory, member_id: str) -> _Joined | None:
-    found = await _ask(client, client.rng.choice(client.nodes), FIND, FindCoordinatorRequest(key=GROUP))
+    found = await _call(client, client.rng.choice(client.nodes), FIND, FindCoordinatorRequest(key=GROUP))
     if found is None or found.error_code:
         return None
     newest, joined = history.generation, None
-    for _ in range(2):  # a new member is told its id first (KIP-394)
+    for _ in range(2):  # a new member first gets its id (KIP-394)
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -118,7 +117,7 @@ async def _join(client: Client, history: GroupHistory, member_id: str) -> _Joine
             protocol_type="consumer",
             protocols=[JoinGroupRequestProtocol(name="simulated")],
         )
-        joined = await _ask(client, found.node_id, JOIN, request)
+        joined = await _call(client, found.node_id, JOIN, request)
         if joined is None or joined.error_code != ErrorCode.MEMBER_ID_REQUIRED:
             break
         member_id = joined.member_id
@@ -132,14 +131,14 @@ async def _join(client: Client, history: GroupHistory, member_id: str) -> _Joine
         member_id=joined.member_id,
         assignments=_assigned(joined, history.partitions),
     )
-    synced = await _ask(client, found.node_id, SYNC, request)
+    synced = await _call(client, found.node_id, SYNC, request)
     if synced is None or synced.error_code:
         return None
     return _Joined(found.node_id, joined.member_id, joined.generation_id, bytes(synced.assignment))
 
 
 def _assigned(joined: Any, partitions: int) -> list[SyncGroupRequestAssignment]:
-    """By the leader of the group: a byte for each partition."""
+    """The group leader's assignment: one byte for each partition."""
     members = sorted(member.member_id for member in joined.members)
     return [
         SyncGroupRequestAssignment(member_id=member, assignment=bytes(range(partitions)[at :: len(members)]))
@@ -147,26 +146,26 @@ def _assigned(joined: Any, partitions: int) -> list[SyncGroupRequestAssignment]:
     ]
 
 
-async def _work(client: Client, history: GroupHistory, joined: _Joined) -> str:
-    """Until something is odd. Returns the member's id, or "" if it is to join as a new one."""
+async def _consume(client: Client, history: GroupHistory, joined: _Joined) -> str:
+    """Commit until an error. Returns the member's id, or "" if it must join as a new member."""
     before = dict(history.offsets)
     topic = OffsetFetchRequestTopic(name=TOPIC, partition_indexes=list(joined.partitions))
-    answer = await _ask(
+    answer = await _call(
         client, joined.coordinator, FETCHED, OffsetFetchRequest(group_id=GROUP, topics=[topic])
     )
     if answer is None or answer.error_code:
         return joined.member_id
     positions = {}
-    for told in answer.topics[0].partitions if answer.topics else ():
-        if told.error_code:
+    for part in answer.topics[0].partitions if answer.topics else ():
+        if part.error_code:
             return joined.member_id
-        history.fetched(told.partition_index, told.committed_offset, before)
-        positions[told.partition_index] = told.committed_offset
-    while client.rng.random() >= TIRED:
+        history.fetched(part.partition_index, part.committed_offset, before)
+        positions[part.partition_index] = part.committed_offset
+    while client.rng.random() >= LEAVES:
         await asyncio.sleep(client.rng.expovariate(STEPS_A_SECOND))
         if client.rng.random() < ABSENT:
             await asyncio.sleep(client.rng.uniform(*ABSENT_S))
-        elif error := await _beat(client, joined):
+        elif error := await _heartbeat(client, joined):
             return joined.member_id if error in STAYS else ""
         for partition in positions:
             positions[partition] += 1
@@ -176,26 +175,26 @@ async def _work(client: Client, history: GroupHistory, joined: _Joined) -> str:
     return ""
 
 
-async def _beat(client: Client, joined: _Joined) -> int:
-    """Its error."""
+async def _heartbeat(client: Client, joined: _Joined) -> int:
+    """Send a heartbeat. Returns its error code."""
     request = HeartbeatRequest(group_id=GROUP, generation_id=joined.generation, member_id=joined.member_id)
-    answer = await _ask(client, joined.coordinator, BEAT, request)
+    answer = await _call(client, joined.coordinator, BEAT, request)
     return int(ErrorCode.REQUEST_TIMED_OUT if answer is None else answer.error_code)
 
 
 async def _commit(
     client: Client, history: GroupHistory, joined: _Joined, partition: int, offset: int
 ) -> int | None:
-    """Its error; None if nobody knows what became of it."""
+    """Commit an offset. Returns its error code, or None if the outcome is unknown."""
     newest = history.generation
-    told = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+    commit = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
     request = OffsetCommitRequest(
         group_id=GROUP,
         generation_id_or_member_epoch=joined.generation,
         member_id=joined.member_id,
-        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[told])],
+        topics=[OffsetCommitRequestTopic(name=TOPIC, partitions=[commit])],
     )
-    answer = await _ask(client, joined.coordinator, COMMIT, request)
+    answer = await _call(client, joined.coordinator, COMMIT, request)
     if answer is None:
         return None
     error = answer.topics[0].partitions[0].error_code
@@ -205,28 +204,28 @@ async def _commit(
     return int(error)
 
 
-async def commit_to_passing_topic(client: Client, topic_id: UUID, offset: int) -> None:
-    """Commits to a topic that was just made, once. An earlier topic of its name had other offsets."""
-    if (found := await _fetched(client, topic_id)) != -1:
+async def commit_to_new_topic(client: Client, topic_id: UUID, offset: int) -> None:
+    """Commit once to a new topic, which must not have an offset of an earlier topic of its name."""
+    if (found := await _committed_offset(client, topic_id)) != -1:
         raise Violation(f"topic {client.topic} {topic_id} is new, but its committed offset is {found}")
-    told = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-    topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=[told])]
-    request = OffsetCommitRequest(group_id=PASSING_GROUP, topics=topics)
+    commit = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=[commit])]
+    request = OffsetCommitRequest(group_id=RECREATED_GROUP, topics=topics)
     while True:
-        answer = await _ask_coordinator(client, COMMIT_BY_ID, request)
+        answer = await _call_coordinator(client, COMMIT_BY_ID, request)
         if answer is not None and not answer.topics[0].partitions[0].error_code:
             break
         await asyncio.sleep(client.rng.uniform(*RETRY_S))
-    if (found := await _fetched(client, topic_id)) != offset:
+    if (found := await _committed_offset(client, topic_id)) != offset:
         raise Violation(f"topic {client.topic} {topic_id}: offset {offset} was committed, {found} is fetched")
-    client.history.done["offsets of passing topics"] += 1
+    client.history.done["offsets of recreated topics"] += 1
 
 
-async def _fetched(client: Client, topic_id: UUID) -> int:
+async def _committed_offset(client: Client, topic_id: UUID) -> int:
     topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
-    group = OffsetFetchRequestGroup(group_id=PASSING_GROUP, topics=[topic])
+    group = OffsetFetchRequestGroup(group_id=RECREATED_GROUP, topics=[topic])
     while True:
-        answer = await _ask_coordinator(client, FETCHED_BY_ID, OffsetFetchRequest(groups=[group]))
+        answer = await _call_coordinator(client, FETCHED_BY_ID, OffsetFetchRequest(groups=[group]))
         if answer is not None and not answer.groups[0].error_code:
             [partition] = answer.groups[0].topics[0].partitions
             if not partition.error_code:  # else it does not know the topic yet
@@ -234,20 +233,20 @@ async def _fetched(client: Client, topic_id: UUID) -> int:
         await asyncio.sleep(client.rng.uniform(*RETRY_S))
 
 
-async def _ask_coordinator(client: Client, api: tuple[int, int], request: object) -> Any:
-    """None if there is no answer, or no coordinator."""
-    node = await coordinator_of_passing_topics(client)
-    return None if node is None else await _ask(client, node, api, request)
+async def _call_coordinator(client: Client, api: tuple[int, int], request: object) -> Any:
+    """Returns None if there is no response or no coordinator."""
+    node = await coordinator_of_recreated_topics(client)
+    return None if node is None else await _call(client, node, api, request)
 
 
-async def coordinator_of_passing_topics(client: Client) -> int | None:
+async def coordinator_of_recreated_topics(client: Client) -> int | None:
     node = client.rng.choice(client.nodes)
-    found = await _ask(client, node, FIND, FindCoordinatorRequest(key=PASSING_GROUP))
+    found = await _call(client, node, FIND, FindCoordinatorRequest(key=RECREATED_GROUP))
     return None if found is None or found.error_code else int(found.node_id)
 
 
-async def _ask(client: Client, node: int, api: tuple[int, int], request: object) -> Any:
-    """None if there is no answer."""
+async def _call(client: Client, node: int, api: tuple[int, int], request: object) -> Any:
+    """Returns None if there is no response."""
     try:
         return await client.ask(node, *api, request)
     except (Unreachable, Broken):

@@ -1,9 +1,9 @@
-"""An event loop on virtual time, on which several processes live that can be killed or paused.
+"""Event loop on virtual time that runs several processes, which can be killed or paused.
 
-Nothing waits: when no callback is due, the clock jumps to the next one. Work for threads is done inline,
-after a delay that is drawn as a disk's would be, so that one seed gives one run. Every callback belongs to
-the process in whose context it was scheduled (a context variable that tasks inherit); those of a killed
-process never run again, those of a paused one when it goes on. That is a SIGKILL or SIGSTOP at any await.
+When no callback is due, the clock jumps to the next one. Work for threads runs inline after a random delay,
+so a seed always gives the same run. Every callback belongs to the process in whose context it was scheduled
+(a context variable that tasks inherit). Callbacks of a killed process never run again; those of a paused
+process run when it resumes. This simulates SIGKILL and SIGSTOP at any await.
 """
 
 import asyncio
@@ -19,19 +19,19 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-WORK_S = (0.00002, 0.004)
-"""What a piece of work in a thread takes: a write to the page cache, or an fsync."""
+THREAD_WORK_S = (0.00002, 0.004)
+"""Duration of work in a thread: a write to the page cache, or an fsync."""
 
-STALLED = 1_000_000
-"""Callbacks in one instant of virtual time: more than that is a loop that does not end."""
+MAX_CALLBACKS_AT_ONE_TIME = 1_000_000
+"""More callbacks without progress of virtual time mean an endless loop."""
 
 
 class Stalled(Exception):
-    """Virtual time does not go on: something is due again and again, or nothing is due at all."""
+    """Virtual time makes no progress: callbacks schedule each other endlessly, or none is due."""
 
 
 class Process:
-    """One life of a node: what runs in its context stands and falls with it."""
+    """One process of a node. All that runs in its context ends with it."""
 
     def __init__(self, loop: "SimLoop", name: str) -> None:
         self.loop = loop
@@ -39,11 +39,11 @@ class Process:
         self.alive = True
         self.paused = False
         self.runs = True
-        self.disk_back_s = 0.0
-        """Until then nothing that a thread does comes to an end."""
+        self.disk_hangs_until_s = 0.0
+        """No work of a thread completes before this time."""
         self.deferred: list[Handle] = []
-        """What was due while it was paused, or after it died: of that nothing may be collected, or what it
-        holds would tidy up, and complain."""
+        """Callbacks that were due while the process was paused or dead. Those of a dead process are kept,
+        because garbage collection would run their finalizers."""
         self._tasks: list[asyncio.Task[Any]] = []
         loop.processes.append(self)
         self.context = contextvars.copy_context()
@@ -53,7 +53,7 @@ class Process:
         return self.loop.create_task(work, name=self.name, context=self.context.copy())
 
     def watch(self, work: Coroutine[Any, Any, None], failures: "list[BaseException]") -> "asyncio.Task[None]":
-        """As `spawn`; what it raises is among the failures."""
+        """Like `spawn`. Adds an exception of the task to `failures`."""
 
         def ended(task: "asyncio.Task[None]") -> None:
             if not task.cancelled() and (failure := task.exception()) is not None:
@@ -64,7 +64,7 @@ class Process:
         return task
 
     def call(self, callback: Callable[[], object]) -> None:
-        """Runs at once, or when it goes on, as a callback of this process would."""
+        """Run the callback now, or when the process resumes."""
         if self.runs:
             self.context.run(callback)
         else:
@@ -76,13 +76,13 @@ class Process:
     def pause(self) -> None:
         self.paused, self.runs = True, False
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.paused, self.runs = False, self.alive
         if self.alive:
             deferred, self.deferred = self.deferred, []
-            self.loop.go_on_with(deferred)
+            self.loop.resume_handles(deferred)
 
-    def owns(self, task: "asyncio.Task[Any]") -> None:
+    def own(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.append(task)
 
 
@@ -94,7 +94,7 @@ def current_process() -> Process | None:
 
 
 class Handle:
-    """A callback that is due some time, with the process that it belongs to; as asyncio's, and lighter."""
+    """A scheduled callback and its process. A lighter version of asyncio's TimerHandle."""
 
     __slots__ = ("args", "callback", "context", "process", "when_s")
 
@@ -118,14 +118,14 @@ class Handle:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Of asyncio's own loop it has the tasks and futures; what is due when is its own."""
+    """Uses asyncio's tasks and futures with its own scheduling."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
         self._now = 0.0
         self._due: deque[Handle] = deque()
-        self._later: list[tuple[float, int, Handle]] = []  # a heap; of one moment, first come, first served
+        self._later: list[tuple[float, int, Handle]] = []  # a heap, FIFO for equal times
         self._number = 0
         self._over = False
         self.processes: list[Process] = []
@@ -133,14 +133,14 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(self._unhandled)
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
-        if not isinstance(what.get("exception"), OSError):  # of a disk whose process ended by it
+        if not isinstance(what.get("exception"), OSError):  # disk errors end the process
             self.unhandled.append(what)
 
     def time(self) -> float:
         return self._now
 
     def _run_once(self) -> None:
-        """Many turns, until the loop is stopped."""
+        """Run callbacks until the loop is stopped."""
         due = self._due
         at_this_time = 0
         while not self._stopping:  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._jump()
                 at_this_time = 0
             at_this_time += 1
-            if at_this_time > STALLED:
+            if at_this_time > MAX_CALLBACKS_AT_ONE_TIME:
                 raise Stalled(f"time stands still at {self._now:.6f} s")
             handle = due.popleft()
             callback, process = handle.callback, handle.process
@@ -163,7 +163,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 process.deferred.append(handle)
 
     def _jump(self) -> None:
-        """To the next moment at which something is due."""
+        """Advance the clock to the next due callback."""
         later, due = self._later, self._due
         while later and later[0][2].callback is None:
             heappop(later)
@@ -173,14 +173,14 @@ class SimLoop(asyncio.BaseEventLoop):
         while later and later[0][0] <= now:
             due.append(heappop(later)[2])
 
-    def go_on_with(self, handles: Iterable[Handle]) -> None:
+    def resume_handles(self, handles: Iterable[Handle]) -> None:
         self._due.extend(handles)
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Handle:
         handle = Handle(self._now, callback, args, contextvars.copy_context() if context is None else context)
-        if not self._over:  # what is collected after it tidies up, and nobody looks
+        if not self._over:  # ignore finalizers that run after the end
             self._due.append(handle)
         return handle
 
@@ -210,13 +210,13 @@ class SimLoop(asyncio.BaseEventLoop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # those of killed processes never end
         process = _process.get() if context is None else context.get(_process)
         if process is not None:
-            process.owns(task)
+            process.own(task)
         return task
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, work: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
-        """Done by the loop itself, a little later; a pool is not asked, so pieces of work do not overlap."""
+        """Run the work in the loop after a short delay. No pool is used, so pieces of work do not overlap."""
         future: asyncio.Future[T] = self.create_future()
 
         def do() -> None:
@@ -230,12 +230,12 @@ class SimLoop(asyncio.BaseEventLoop):
                 future.set_result(result)
 
         process = _process.get()
-        hangs_s = 0.0 if process is None else max(process.disk_back_s - self._now, 0.0)
-        self.call_later(hangs_s + self._rng.uniform(*WORK_S), do)
+        hangs_s = 0.0 if process is None else max(process.disk_hangs_until_s - self._now, 0.0)
+        self.call_later(hangs_s + self._rng.uniform(*THREAD_WORK_S), do)
         return future
 
     def run_for(self, main: Coroutine[Any, Any, T]) -> T:
-        """Runs until `main` ends; the loop is this thread's meanwhile."""
+        """Run until `main` ends."""
         try:
             return self.run_until_complete(main)
         finally:

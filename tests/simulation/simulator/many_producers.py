@@ -1,26 +1,26 @@
-"""Many producers in a run, which send any of their last five batches again, at any time (guarantee 10).
+"""Many producers that resend any of their last five batches at any time (guarantee 10).
 
-One client writes for many of them, one request after the other: what counts is how many a partition knows.
+One client writes for many producers, one request after the other: only their number per partition matters.
 """
 
 from collections import Counter, deque
 from typing import NamedTuple
 
 from simulator.witness import Violation
-from simulator.workload import Client, fresh_producer_id, send
+from simulator.workload import Client, new_producer_id, send
 from tierlog.records.writer import NewRecord, encode_batch
 
-MANY = 0.2
-"""Of the runs of a cluster: the share that has them."""
+SHARE_WITH_MANY = 0.2
+"""Share of the cluster runs with many producers."""
 
 PRODUCERS = (30, 100)
-"""Of each partition."""
+"""Producers per partition."""
 
 NEW = 0.4
-"""The share of requests that are no retries."""
+"""Share of requests that are not retries."""
 
 RETRIED = 5
-"""Batches of a producer that may be in flight, so any of them may come again."""
+"""Batches of a producer that may be in flight. Any of them may be resent."""
 
 
 class Sent(NamedTuple):
@@ -47,32 +47,35 @@ class Sender:
         self.last.append(Sent(batch, offset))
 
     async def retry(self, client: Client, partition: int) -> None:
-        """Of a batch that the log still has. A replica that begins at the log start does not know batches
-        below it, and takes a retry for a new batch, or for one out of order (guarantee 10)."""
-        known = [one for one in self.last if one.offset >= client.history.first_kept(partition)]
+        """Resend a batch that the log still has.
+
+        A replica does not know batches below its log start offset, and treats their retry as a new batch or
+        as out of order (guarantee 10).
+        """
+        known = [one for one in self.last if one.offset >= client.history.start_offset(partition)]
         if not known:
             return
         sent = client.rng.choice(known)
         try:
             offset = await send(client, partition, sent.batch)
         except Violation:
-            if sent.offset >= client.history.first_kept(partition):
+            if sent.offset >= client.history.start_offset(partition):
                 raise
             return
         if offset == sent.offset:
             return
-        client.history.written_again.add((partition, offset))
-        if sent.offset >= client.history.first_kept(partition):
+        client.history.written_twice.add((partition, offset))
+        if sent.offset >= client.history.start_offset(partition):
             raise Violation(f"partition {partition}: a retry of {sent.offset} was written again at {offset}")
 
 
 async def produce_and_retry(client: Client, first: int, partition: int, done: Counter[str]) -> None:
-    """For ever; the producers' numbers begin at `first`."""
+    """Runs until cancelled. The producers' numbers begin at `first`."""
     most = client.rng.choice(PRODUCERS)
     senders: list[Sender] = []
     while True:
         if len(senders) < most and (not senders or client.rng.random() < NEW):
-            senders.append(Sender(first + len(senders), await fresh_producer_id(client)))
+            senders.append(Sender(first + len(senders), await new_producer_id(client)))
             await senders[-1].send_new(client, partition)
             continue
         sender = client.rng.choice(senders)

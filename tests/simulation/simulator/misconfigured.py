@@ -1,7 +1,7 @@
-"""Brokers that an operator starts with other settings than the rest, for one life or until the run ends.
+"""Misconfigured brokers: an operator starts one with other settings, for one process or until the run ends.
 
-What topics set for themselves, and what the quorum keeps, must hold whatever a broker's own file says
-(guarantee 24). All have the same `broker.session.timeout.ms`: docs/explanation/limits.md says why.
+Settings of topics and of the cluster must apply whatever a broker's own file says (guarantee 24). All brokers
+have the same `broker.session.timeout.ms`: docs/explanation/limits.md says why.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from tierlog.config.node import NodeSettings
 EVERY_S = 1.5
 LASTS_S = (0.5, 5.0)
 STAYS = 0.3
-"""The share of the brokers that keep such settings until the run ends, or another one is struck."""
+"""Share of these brokers that keep their settings until the run ends or they are chosen again."""
 
 KEPT = (("retention.ms", "-1"),)
-"""Of the topics in such a run: without their own retention, that of a leader counts, as in Kafka."""
+"""Settings of the topics in such a run. Without a retention of its own, a topic has its leader's, as in
+Kafka."""
 
 OTHERS: Mapping[str, tuple[object, ...]] = {
     "min.insync.replicas": (1, 1, 3),
@@ -29,19 +30,19 @@ OTHERS: Mapping[str, tuple[object, ...]] = {
     "replica.lag.time.max.ms": (400, 5000),
 }
 DIFFERS = 0.6
-"""The share of these settings that such a broker has otherwise."""
+"""Share of these settings that differ on such a broker."""
 
 
 async def misconfigure(
     brokers: Mapping[int, SimBroker], rng: random.Random, stop: Callable[[int], None]
 ) -> None:
-    """For ever. `stop`: kills a broker, which is started again a moment later."""
+    """Runs until cancelled. `stop` kills a broker, which is started again a moment later."""
     while True:
         await asyncio.sleep(rng.expovariate(1 / EVERY_S))
         number = rng.choice(sorted(brokers))
         broker = brokers[number]
         right = broker.settings
-        broker.settings = _otherwise(right, rng)
+        broker.settings = _misconfigured_settings(right, rng)
         stop(number)
         await asyncio.sleep(rng.uniform(*LASTS_S))
         if rng.random() > STAYS:
@@ -49,7 +50,7 @@ async def misconfigure(
             stop(number)
 
 
-def _otherwise(settings: NodeSettings, rng: random.Random) -> NodeSettings:
+def _misconfigured_settings(settings: NodeSettings, rng: random.Random) -> NodeSettings:
     chosen = {name: rng.choice(values) for name, values in OTHERS.items() if rng.random() < DIFFERS}
     fields = {name.replace(".", "_"): value for name, value in chosen.items()}
     return replace(settings, explicit=settings.explicit.union(chosen), **fields)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""The network between nodes and clients: delay, loss, repetition, cut and clogged links, each per direction.
+"""Simulated network between nodes and clients: delay, loss, duplication, cut and clogged links per direction.
 
-Two services over it. `post` is a message that may be lost, doubled or overtaken, as Raft's may. `call` is a
-request on a connection: it is never doubled and never overtaken on its connection; it breaks when a link is
-cut for long, or an end dies, and then nobody knows whether it was carried out.
+`post` sends a message that may be lost, duplicated or reordered, as in Raft. `call` sends a request on a
+connection, in order and once. It fails when a link is cut for long or an end dies. Whether it was executed is
+then unknown.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from tierlog.records.batch import HEADER_SIZE, read_header
 T = TypeVar("T")
 
 DELAY_S = (0.0001, 0.003)
-ECHO_S = (0.01, 6.0)
-HELD_UP_S = (0.05, 0.05, 0.05, 3.0)
-"""A message that others overtake; a few of them by an election."""
+LATE_RETRY_S = (0.01, 6.0)
+REORDER_DELAY_S = (0.05, 0.05, 0.05, 3.0)
+"""Delay of a reordered message. The longest outlasts an election."""
 
 CLOGGED_S = (0.05, 1.5)
-APART_S = 1e-6
-"""Between two requests of a connection: what is due at one and the same time comes in any order."""
+REQUEST_GAP_S = 1e-6
+"""Gap between two requests of a connection, since callbacks that are due at the same time have no order."""
 
-PATIENCE_S = 5.0
-"""After that long without a way through, a connection is given up by its kernel."""
+CONNECTION_TIMEOUT_S = 5.0
+"""The kernel closes a connection whose link is cut for this long."""
 
 
 class Broken(ConnectionError):
@@ -36,74 +36,73 @@ class Broken(ConnectionError):
 
 
 class Refused(ConnectionError):
-    """The host answers, and nobody listens there: the process is dead."""
+    """The host responds, but no process listens: it is dead."""
 
 
 @dataclass(slots=True)
-class Weather:
-    """What messages of this run suffer; drawn from its seed."""
+class MessageFaults:
+    """Probabilities of message faults in this run, drawn from its seed."""
 
     loss: float = 0.0
-    repetition: float = 0.0
-    overtaking: float = 0.0
+    duplication: float = 0.0
+    reordering: float = 0.0
     echo: float = 0.0
-    """Of requests between nodes: a copy that arrives long after it, or after the caller gave it up."""
-    garbling: float = 0.0
-    """Of fetched records: the checksums of TCP are weak."""
+    """For requests between nodes: a copy arrives long after the original, or after the caller gave up."""
+    corruption: float = 0.0
+    """For fetched records, because the checksums of TCP are weak."""
 
 
 class Responses:
-    """Which messages are answered at once with what waits for their sender. Drawn apart, and in some runs
-    only, for the others to stay."""
+    """Draws which messages get a response with the messages that wait for their sender. Only in some runs."""
 
     def __init__(self, seed: int, done: Counter[str]) -> None:
         self._rng, self._done = random.Random(f"responses {seed}"), done
         self._share = self._rng.choice((0.0, 0.0, 0.0, 0.2))
 
-    def drawn(self) -> bool:
+    def draw(self) -> bool:
         return self._rng.random() < self._share
 
-    def brought(self, messages: int) -> None:
+    def count_messages(self, messages: int) -> None:
         self._done["messages in responses"] += messages
 
 
 class Network:
-    """Ends are known by name. Each has the process that listens there, or None while the host is up alone."""
+    """Hosts by name, each with the process that listens there, or None if the host is up without one."""
 
     def __init__(self, loop: SimLoop, rng: random.Random) -> None:
-        self.weather = Weather()
+        self.message_faults = MessageFaults()
         self.responses: Responses | None = None
         self._loop = loop
         self._rng = rng
         self._listening: dict[str, Process | None] = {}
-        self._gone: set[str] = set()  # hosts without power
+        self._without_power: set[str] = set()  # hosts without power
         self._cut: set[tuple[str, str]] = set()
         self._clogged: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str, int], float] = {}
-        self._waiting: list[tuple[Callable[[], None], Context]] = []  # for a way
+        self._waiting: list[tuple[Callable[[], None], Context]] = []  # for a link
         self._in_service: dict[_Exchange, None] = {}
-        self.carried = self.garbled = 0
+        self.carried = self.corrupted = 0
 
-    # --- who is there, and what the links are like
+    # --- hosts and links
 
     def listen(self, name: str, process: Process | None) -> None:
         self._listening[name] = process
-        self._gone.discard(name)
-        self._tell()
+        self._without_power.discard(name)
+        self._on_change()
 
-    def vanish(self, name: str) -> None:
-        """Its host answers nothing, not even that nobody listens, until somebody listens again."""
+    def lose_power_of(self, name: str) -> None:
+        """The host does not even refuse connections until a process listens again."""
         self._listening[name] = None
-        self._gone.add(name)
-        self._tell()
+        self._without_power.add(name)
+        self._on_change()
 
     def cut(self, sender: str, receiver: str) -> None:
         self._cut.add((sender, receiver))
-        self._tell()
+        self._on_change()
 
     def mend(self, sender: str, receiver: str) -> None:
         self._cut.discard((sender, receiver))
-        self._tell()
+        self._on_change()
 
     def clog(self, sender: str, receiver: str) -> None:
         self._clogged.add((sender, receiver))
@@ -117,15 +116,15 @@ class Network:
     def heal(self) -> None:
         self._cut.clear()
         self._clogged.clear()
-        self.weather = Weather()
-        self._tell()
+        self.message_faults = MessageFaults()
+        self._on_change()
 
     def connects(self, one: str, other: str) -> bool:
-        """Whether a connection can be made, and refused."""
+        """Whether a connection attempt gets a response."""
         return (one, other) not in self._cut and (other, one) not in self._cut
 
-    def _tell(self) -> None:
-        """Something has changed: who waits for a way looks again, and whom the dead served learns it."""
+    def _on_change(self) -> None:
+        """Hosts or links changed: retry waiting requests, and fail those that a dead process was serving."""
         waiting, self._waiting = self._waiting, []
         for again, context in waiting:
             self._loop.call_soon(again, context=context)
@@ -137,15 +136,15 @@ class Network:
     # --- messages
 
     def post(self, sender: str, receiver: str, deliver: Callable[[], object]) -> None:
-        """Calls `deliver` in the receiver's process: once, later, twice, or not at all."""
-        rng, weather = self._rng, self.weather
-        copies = 2 if rng.random() < weather.repetition else 1
+        """Calls `deliver` in the receiver's process once, twice, or never."""
+        rng, message_faults = self._rng, self.message_faults
+        copies = 2 if rng.random() < message_faults.duplication else 1
         for _ in range(copies):
-            if (sender, receiver) in self._cut or rng.random() < weather.loss:
+            if (sender, receiver) in self._cut or rng.random() < message_faults.loss:
                 continue
             delay = self._delay(sender, receiver)
-            if rng.random() < weather.overtaking:
-                delay += rng.random() * rng.choice(HELD_UP_S)
+            if rng.random() < message_faults.reordering:
+                delay += rng.random() * rng.choice(REORDER_DELAY_S)
             self._loop.call_later(delay, self._deliver, sender, receiver, deliver)
 
     def _deliver(self, sender: str, receiver: str, deliver: Callable[[], object]) -> None:
@@ -154,41 +153,43 @@ class Network:
             self.carried += 1
             process.call(deliver)
 
-    def echoes(self) -> bool:
-        return self._rng.random() < self.weather.echo
+    def is_retried_late(self) -> bool:
+        return self._rng.random() < self.message_faults.echo
 
-    def echo_delay(self) -> float:
-        return self._rng.uniform(*ECHO_S)
+    def late_retry_delay_s(self) -> float:
+        return self._rng.uniform(*LATE_RETRY_S)
 
     def connection(self) -> int:
-        """A new one."""
+        """A new connection id."""
         return self._rng.getrandbits(48)
 
-    def garble(self, records: Iterable[object]) -> None:
-        """A bit of the first batch flips, now and then; not of what no CRC covers."""
+    def corrupt(self, records: Iterable[object]) -> None:
+        """Sometimes flip a bit of the first batch, within the bytes that its CRC covers."""
         for content in records:
-            if isinstance(content, memoryview) and self._rng.random() < self.weather.garbling:
+            if isinstance(content, memoryview) and self._rng.random() < self.message_faults.corruption:
                 end = read_header(content).size
                 content[self._rng.randrange(HEADER_SIZE, end)] ^= 1 << self._rng.randrange(8)
-                self.garbled += 1
+                self.corrupted += 1
 
     # --- requests
 
     def call(
         self, sender: str, receiver: str, connection: int, serve: Callable[[], Awaitable[T]]
     ) -> "asyncio.Future[T]":
-        """Has `serve` run in the receiver's process and brings back what it returned or raised. Whoever gives
-        the future up hears no more of it; what is under way to the receiver then does not arrive."""
+        """Run `serve` in the receiver's process, and return its result or exception.
+
+        If the caller cancels the future, a request that is still under way does not arrive.
+        """
         exchange = _Exchange(self, sender, receiver, connection, serve)
-        exchange.set_out()
+        exchange.send()
         return exchange.answer
 
     def _travel(
         self, sender: str, receiver: str, connection: int, arrive: Callable[[], None], context: Context
     ) -> None:
-        """In order within a connection."""
+        """Schedule an arrival. Arrivals within a connection keep their order."""
         key = (sender, receiver, connection)
-        at = max(self._loop.time() + self._delay(sender, receiver), self._last.get(key, 0.0) + APART_S)
+        at = max(self._loop.time() + self._delay(sender, receiver), self._last.get(key, 0.0) + REQUEST_GAP_S)
         self._last[key] = at
         self._loop.call_at(at, arrive, context=context)
 
@@ -198,7 +199,7 @@ class Network:
 
 
 class _Exchange:
-    """A request and its answer. Each step is a callback of the caller's process, and ends with it."""
+    """A request and its response. Each step is a callback of the caller's process, and ends with it."""
 
     __slots__ = (
         "_connection", "_deadline", "_loop", "_network", "_receiver", "_sender", "_serve", "_served",
@@ -217,13 +218,13 @@ class _Exchange:
         self._sender, self._receiver, self._connection = sender, receiver, connection
         self._serve = serve
         self.context = copy_context()
-        self._deadline: Handle | None = None  # while there is no way
+        self._deadline: Handle | None = None  # while the link is cut
         self._served: asyncio.Task[Any] | None = None
         self.process: Process | None = None  # that serves it
         self.answer: asyncio.Future[Any] = self._loop.create_future()
 
-    def set_out(self) -> None:
-        process = self._find_way(self._sender, self._receiver, self.set_out)
+    def send(self) -> None:
+        process = self._find_listener(self._sender, self._receiver, self.send)
         if process is not None:
             self.process = process
             self._travel(self._sender, self._receiver, self._arrive)
@@ -245,15 +246,15 @@ class _Exchange:
     def _return(self, served: "asyncio.Task[Any]") -> None:
         self._network._in_service.pop(self, None)
         if not served.cancelled():
-            served.exception()  # the caller may have gone
+            served.exception()  # marks it as retrieved: the caller may be dead
             self._served = served
-            self._set_out_back()
+            self._send_answer()
 
-    def _set_out_back(self) -> None:
-        if self._find_way(self._receiver, self._sender, self._set_out_back) is not None:
-            self._travel(self._receiver, self._sender, self._bring)
+    def _send_answer(self) -> None:
+        if self._find_listener(self._receiver, self._sender, self._send_answer) is not None:
+            self._travel(self._receiver, self._sender, self._deliver_answer)
 
-    def _bring(self) -> None:
+    def _deliver_answer(self) -> None:
         if self._served is None or self.answer.done():
             return
         failure = self._served.exception()
@@ -265,17 +266,20 @@ class _Exchange:
     def _travel(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
         self._network._travel(sender, receiver, self._connection, arrive, self.context)
 
-    def _find_way(self, sender: str, receiver: str, again: Callable[[], None]) -> Process | None:
-        """Who listens there. None while there is no way: it is looked for again when something changed, and
-        given up after a while, as TCP does."""
+    def _find_listener(self, sender: str, receiver: str, again: Callable[[], None]) -> Process | None:
+        """The process that listens at the receiver.
+
+        Returns None while the link is cut: `again` runs when the network changes, and the request fails after
+        CONNECTION_TIMEOUT_S, as with TCP.
+        """
         network = self._network
         if self.answer.done():
             return None
-        if (sender, receiver) in network._cut or receiver in network._gone:
+        if (sender, receiver) in network._cut or receiver in network._without_power:
             if self._deadline is None:
-                self._deadline = self._loop.call_later(PATIENCE_S, again, context=self.context)
+                self._deadline = self._loop.call_later(CONNECTION_TIMEOUT_S, again, context=self.context)
             if self._loop.time() >= self._deadline.when_s:
-                self._fail(Broken(f"no way from {sender} to {receiver}"))
+                self._fail(Broken(f"no link from {sender} to {receiver}"))
             else:
                 network._waiting.append((again, self.context))
             return None
@@ -289,7 +293,7 @@ class _Exchange:
         return process
 
     def died(self) -> None:
-        """Who serves it."""
+        """The serving process died."""
         self._fail(Broken(f"{self._receiver} died"))
 
     def _fail(self, failure: ConnectionError) -> None:

@@ -1,4 +1,4 @@
-"""What must hold of partitions at every moment, over all nodes at once; looked at where something changed."""
+"""Invariants of partitions across all nodes, checked whenever the state of a replica or the image changes."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -22,13 +22,17 @@ class PartitionWitness:
     def __init__(self, topic: str, partitions: int, least: int, brokers: Mapping[int, SimBroker]) -> None:
         self._topic, self._partitions, self._least, self._brokers = topic, partitions, least, brokers
         self._image: ClusterImage | None = None  # the newest that any node has had
-        self._let_in: set[tuple[int, int]] = set()  # (broker, epoch): it was not fenced once
+        self._unfenced_epochs: set[tuple[int, int]] = (
+            set()
+        )  # (broker, epoch) pairs that were unfenced at some time
         self._committed: defaultdict[Key, int] = defaultdict(int)  # the highest of all high watermarks
         self._leaders: dict[tuple[int, int], int] = {}  # (partition, epoch) -> broker
-        self._in_epoch: dict[tuple[int, int], int] = {}  # (partition, epoch) -> high watermark
-        self._closed: dict[tuple[int, int, int], int] = {}  # with too few in sync -> log end
-        self._looked_at: dict[tuple[int, int], State] = {}
-        self._fenced: dict[tuple[int, int], int] = {}  # (broker, epoch) -> least index that says so
+        self._high_watermarks: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> high watermark
+        self._ends_below_min_isr: dict[tuple[int, int, int], int] = {}  # -> log end offset
+        self._last_states: dict[tuple[int, int], State] = {}
+        self._fenced: dict[
+            tuple[int, int], int
+        ] = {}  # (broker, epoch) -> lowest image index that has it fenced
 
     @property
     def image(self) -> ClusterImage | None:
@@ -36,39 +40,39 @@ class PartitionWitness:
         return self._image
 
     def published(self, image: ClusterImage) -> None:
-        """To some node. Raises Violation."""
+        """A node published this image. Raises Violation."""
         if self._image is None or image.index > self._image.index:
             before, self._image = self._image, image
-            self._let_in.update((one.broker_id, one.broker_epoch) for one in image.live_brokers())
+            self._unfenced_epochs.update((one.broker_id, one.broker_epoch) for one in image.live_brokers())
             if before is not None and before.brokers is not image.brokers:
-                self._note_fenced(before, image)
+                self._record_fenced(before, image)
             if before is None or before.topics is not image.topics or before.brokers is not image.brokers:
                 self._check_electable()
-            if before is not None and image.index == before.index + 1:  # else other changes may lie between
-                self._check_taken_off(before, image)
+            if before is not None and image.index == before.index + 1:  # else the images between are unknown
+                self._check_removed_replicas(before, image)
 
     def check(self) -> list[str]:
-        """What changed since the last call, a line each, for the trace. Raises Violation."""
-        told = []
+        """Returns the changes since the last call, one line each, for the trace. Raises Violation."""
+        changes = []
         for number, broker in self._brokers.items():
             for partition in range(self._partitions):
                 replica = _replica(broker, self._topic, partition)
                 if replica is None:
                     continue
                 state = _state(replica)
-                if self._looked_at.get((number, partition)) == state:
+                if self._last_states.get((number, partition)) == state:
                     continue
-                self._looked_at[number, partition] = state
+                self._last_states[number, partition] = state
                 replica.check()
-                told.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
+                changes.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
                 if replica.is_leader:
                     self._check_leader(number, partition, replica)
-        if told:
+        if changes:
             self._check_electable()
-        return told
+        return changes
 
-    def has_told(self, broker: SimBroker) -> bool:
-        """What it lacks: it is let in, and all of its logs are open."""
+    def has_reported(self, broker: SimBroker) -> bool:
+        """Whether the broker has reported its lost records: it is unfenced, and all of its logs are open."""
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         return (
             known is not None
@@ -79,7 +83,7 @@ class PartitionWitness:
         )
 
     def is_in_sync(self, victim: Victim) -> bool:
-        """Whether it has caught up everywhere with all that is committed."""
+        """Whether the broker is in the ISR of all of its partitions."""
         image = self._image
         broker = next(broker for broker in self._brokers.values() if broker is victim)
         known = None if image is None else image.brokers.get(broker.node_id)
@@ -87,7 +91,7 @@ class PartitionWitness:
             image is not None
             and known is not None
             and broker.broker_epoch == known.broker_epoch
-            and not known.fenced  # else it may not have told yet what it lacks
+            and not known.fenced  # else it may not have reported lost records yet
             and all(
                 broker.node_id in one.in_sync
                 for topic in image.topics.values()
@@ -97,7 +101,7 @@ class PartitionWitness:
         )
 
     def is_one_of_two(self, broker: SimBroker) -> bool:
-        """It is in sync everywhere, as is another node that runs, and somewhere no third one is."""
+        """The broker and another running one are in every ISR, and some ISR has no third member."""
         image = self._image
         if image is None or not self.is_in_sync(broker):
             return False
@@ -111,37 +115,39 @@ class PartitionWitness:
         return known is not None and known.fenced
 
     def all_serve(self) -> bool:
-        """All brokers are registered and let in."""
+        """All brokers are registered and unfenced."""
         return self._image is not None and len(self._image.live_brokers()) == len(self._brokers)
 
-    def left_to_an_operator(self) -> list[str]:
-        """Topics. All brokers serve, but of some partition an empty replica is alone in sync, and no other is
-        elected: power failed just after it was made, when some had not made it yet, and others may have lost
-        it. Never one of which anything was committed: that is there, so somebody must be found who has it.
+    def needs_unclean_election(self) -> list[str]:
+        """Topics with a partition that only an unclean election can bring back, while all brokers serve.
+
+        Its ISR is a single empty replica, and no other is eligible: power failed just after it was created,
+        when some brokers had not created it yet, and others may have lost it. If anything was ever
+        committed in the partition, a replica with the records must be found, so it does not count.
         """
         image = self._image
         if image is None or not self.all_serve():
             return []
-        self._note_committed()
+        self._update_committed()
         return sorted(
             topic.name
             for topic in image.topics.values()
             if any(
-                _is_alone_and_empty(one) and not self._committed[topic.topic_id, number]
+                _is_empty_last_replica(one) and not self._committed[topic.topic_id, number]
                 for number, one in enumerate(topic.partitions)
             )
         )
 
     def all_in_sync(self) -> bool:
-        """Of all topics all replicas, none on its way, under one leader that knows it."""
+        """All replicas of all topics are in the ISR, with one leader each and no reassignment in progress."""
         topics = [] if self._image is None else list(self._image.topics.values())
         return bool(topics) and all(
-            self._is_whole(topic.name, number, partition)
+            self._is_fully_replicated(topic.name, number, partition)
             for topic in topics
             for number, partition in enumerate(topic.partitions)
         )
 
-    def _is_whole(self, topic: str, number: int, partition: PartitionImage) -> bool:
+    def _is_fully_replicated(self, topic: str, number: int, partition: PartitionImage) -> bool:
         serving = [broker.replicas for broker in self._brokers.values() if broker.replicas is not None]
         found = [replicas.get(topic, number) for replicas in serving]
         leaders = [one for one in found if one is not None and one.is_leader]
@@ -153,8 +159,8 @@ class PartitionWitness:
             and len(leaders[0].in_sync) == wanted
         )
 
-    def check_places(self) -> None:
-        """At the end: each broker serves, and has the replicas that are placed there, and no others."""
+    def check_placement(self) -> None:
+        """At the end, each broker serves and has exactly the replicas assigned to it."""
         image = self._image
         for number, broker in self._brokers.items():
             if broker.replicas is None:
@@ -169,15 +175,17 @@ class PartitionWitness:
             if found != placed:
                 raise Violation(f"{broker.name} has {sorted(found)}, and should have {sorted(placed)}")
 
-    def given(self, partition: int, offset: int, kind: str) -> None:
-        """Records up to this one were acknowledged to a producer or shown to a consumer: enough replicas have
+    def check_durable(self, partition: int, offset: int, kind: str) -> None:
+        """Records up to `offset` were acknowledged or consumed: min.insync.replicas replicas must have
         them."""
-        holders = [n for n, broker in self._brokers.items() if broker.held(self._topic, partition) > offset]
+        holders = [
+            n for n, broker in self._brokers.items() if broker.durable_end(self._topic, partition) > offset
+        ]
         if len(holders) < self._least:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
 
     def serves(self, broker: SimBroker) -> None:
-        """It takes itself to hold a lease: then nobody may have fenced it, and given its partitions away."""
+        """The broker believes that it holds a lease: it must not be fenced or replaced."""
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
             raise Violation(f"{broker.name} serves although it is fenced")
@@ -188,7 +196,7 @@ class PartitionWitness:
             index = broker.metadata.image.index
             raise Violation(f"{broker.name} serves as of {index}, and was fenced at {fenced} or later")
 
-    def _note_fenced(self, before: ClusterImage, image: ClusterImage) -> None:
+    def _record_fenced(self, before: ClusterImage, image: ClusterImage) -> None:
         for one in before.live_brokers():
             after = image.brokers.get(one.broker_id)
             if after is not None and after.fenced and after.broker_epoch == one.broker_epoch:
@@ -198,18 +206,20 @@ class PartitionWitness:
         epoch = (partition, replica.leader_epoch)
         if self._leaders.setdefault(epoch, number) != number:
             raise Violation(f"partition {partition} has two leaders in epoch {replica.leader_epoch}")
-        before = self._in_epoch.get(epoch, 0)
+        before = self._high_watermarks.get(epoch, 0)
         if replica.high_watermark < before:
             raise Violation(f"the high watermark of partition {partition} went from {before} back")
-        self._in_epoch[epoch] = replica.high_watermark
+        self._high_watermarks[epoch] = replica.high_watermark
         if len(replica.in_sync) < self._least:
-            end = self._closed.setdefault((*epoch, replica.partition_epoch), replica.log_end_offset)
+            end = self._ends_below_min_isr.setdefault(
+                (*epoch, replica.partition_epoch), replica.log_end_offset
+            )
             if replica.log_end_offset > end:
                 raise Violation(
                     f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
                 )
 
-    def _note_committed(self) -> None:
+    def _update_committed(self) -> None:
         for broker in self._brokers.values():
             for replica in broker.replicas or ():
                 if replica.is_leader and replica.failed is None:
@@ -217,10 +227,12 @@ class PartitionWitness:
                     self._committed[key] = max(self._committed[key], replica.high_watermark)
 
     def _check_electable(self) -> None:
-        """Whoever may be elected has all that any leader ever called committed; also those that were let in
-        and do not answer any more: others commit meanwhile, and count on what they hold (KIP-966).
+        """Every electable replica has all records that any leader committed.
+
+        This includes replicas of unfenced brokers that no longer respond: leaders commit and count on the
+        records that they hold (KIP-966).
         """
-        self._note_committed()
+        self._update_committed()
         image = self._image
         for topic in () if image is None else image.topics.values():
             for number, partition in enumerate(topic.partitions):
@@ -228,9 +240,12 @@ class PartitionWitness:
                     for member in (*partition.in_sync, *partition.eligible):
                         self._check_holds(member, topic, number, committed)
 
-    def _check_taken_off(self, before: ClusterImage, image: ClusterImage) -> None:
-        """Who is taken off a partition leaves min.insync.replicas others that hold all that is committed, or
-        as many as there were: with fewer the loss of one disk is enough to lose it."""
+    def _check_removed_replicas(self, before: ClusterImage, image: ClusterImage) -> None:
+        """A reassignment that removes replicas leaves min.insync.replicas complete ones, or as many as
+        before.
+
+        With fewer, the loss of one disk could lose committed records.
+        """
         for topic_id, topic in image.topics.items():
             old = before.topics.get(topic_id, topic)
             for was, now in zip(old.partitions, topic.partitions, strict=False):
@@ -241,13 +256,13 @@ class PartitionWitness:
 
     def _check_holds(self, member: int, topic: TopicImage, number: int, committed: int) -> None:
         partition, broker = topic.partitions[number], self._brokers[member]
-        if partition.in_sync == (member,) and _is_alone_and_empty(partition):
-            return  # nobody else is left, and it is known to be empty: it is not elected
+        if partition.in_sync == (member,) and _is_empty_last_replica(partition):
+            return  # the last replica, known to be empty: it is not elected
         known = None if self._image is None else self._image.brokers.get(member)
         if known is None or broker.broker_epoch != known.broker_epoch:
             return
-        if (member, known.broker_epoch) not in self._let_in:
-            return  # it is not elected before, and until then it tells what it lacks
+        if (member, known.broker_epoch) not in self._unfenced_epochs:
+            return  # a fenced broker is not elected, and reports lost records before it is unfenced
         replica = _replica(broker, topic.name, number)
         if replica is None or replica.topic_id != topic.topic_id or replica.log_end_offset >= committed:
             return
@@ -257,7 +272,7 @@ class PartitionWitness:
         )
 
 
-def _is_alone_and_empty(partition: PartitionImage) -> bool:
+def _is_empty_last_replica(partition: PartitionImage) -> bool:
     return len(partition.in_sync) == 1 and partition.leader < 0 and partition.in_sync[0] in partition.emptied
 
 

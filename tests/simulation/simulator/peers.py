@@ -79,7 +79,7 @@ class SimPeers:
     def watch(self, urls: Mapping[int, str]) -> None:
         return
 
-    def saw_death(self, peer: int) -> None:
+    def report_death(self, peer: int) -> None:
         """The host, or a firewall before it, refuses connections. Report it if the network connects."""
         if self._network.connects(self._name, address(peer)):
             self._on_death(peer)
@@ -87,7 +87,7 @@ class SimPeers:
     def send(self, message: AnyMessage) -> None:
         """Encodes the message, so that both ends share no objects."""
         body = encode_messages((message,))
-        self._witness.leaves(message)
+        self._witness.on_send(message)
         if message.to in self._held:
             self._held[message.to].append(message)
             return
@@ -98,14 +98,14 @@ class SimPeers:
             node = self._nodes[message.to].metadata
             if node is None:
                 return
-            if network.responses is not None and network.responses.drawn():
+            if network.responses is not None and network.responses.draw():
                 task = asyncio.get_running_loop().create_task(respond(node))
-                task.add_done_callback(lambda task: task.cancelled() or task.result())  # raises a failure
+                task.add_done_callback(lambda task: task.cancelled() or task.result())  # report a failure
             else:
                 receive(node)
 
         def receive(node: MetadataNode) -> None:
-            self._witness.arrives(message)
+            self._witness.on_receive(message)
             node.receive(decode_messages(body))
 
         async def respond(node: MetadataNode) -> None:
@@ -122,9 +122,9 @@ class SimPeers:
             return
         messages = decode_messages(body)
         for message in messages:
-            self._witness.arrives(message)
+            self._witness.on_receive(message)
         if self._network.responses is not None:
-            self._network.responses.brought(len(messages))
+            self._network.responses.count_messages(len(messages))
         self._on_messages(messages)
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
@@ -142,8 +142,8 @@ class SimPeers:
             return encode_reply(reply), node.image.index
 
         if isinstance(command, AlterPartitions):
-            self._echo(leader, serve)
-        answer, index = await self._ask(leader, serve)
+            self._maybe_retry_late(leader, serve)
+        answer, index = await self._call(leader, serve)
         return decode_reply(answer), index
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
@@ -154,21 +154,21 @@ class SimPeers:
             asked = msgspec.msgpack.decode(body, type=Heartbeat)
             return msgspec.msgpack.encode(await node.heartbeat(asked, HEARTBEAT_SERVED_S, forward=False))
 
-        self._echo(leader, serve)
+        self._maybe_retry_late(leader, serve)
         try:
             async with asyncio.timeout(timeout_s):
-                return msgspec.msgpack.decode(await self._ask(leader, serve), type=HeartbeatReply)
+                return msgspec.msgpack.decode(await self._call(leader, serve), type=HeartbeatReply)
         except TimeoutError:
             raise MetadataUnavailable("no answer in time", applied_unknown=False) from None
 
     async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        return await self._ask(voter, lambda: self._node(voter).log_page(after, wait_ms))
+        return await self._call(voter, lambda: self._node(voter).log_page(after, wait_ms))
 
     async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
         async def serve() -> bytes | None:
             return self._node(voter).snapshot_chunk(index, offset)
 
-        chunk = await self._ask(voter, serve)
+        chunk = await self._call(voter, serve)
         if chunk is None:
             raise MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
         return chunk
@@ -182,7 +182,7 @@ class SimPeers:
             raise MetadataUnavailable(f"node {node_id} has not started", applied_unknown=False)
         return node
 
-    async def _ask(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> T:
         network = self._network
         try:
             return await network.call(self._name, address(node_id), network.connection(), serve)
@@ -191,13 +191,13 @@ class SimPeers:
         except Broken as failure:
             raise MetadataUnavailable(str(failure), applied_unknown=True) from None
 
-    def _echo(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
-        """Now and then a copy of a request that epochs fence arrives much later, as after a proxy's retry."""
-        if self._network.echoes():
-            asyncio.get_running_loop().create_task(self._ask_again(node_id, serve))
+    def _maybe_retry_late(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
+        """Sometimes a copy of a request that epochs fence arrives much later, as from a proxy's retry."""
+        if self._network.is_retried_late():
+            asyncio.get_running_loop().create_task(self._retry_late(node_id, serve))
 
-    async def _ask_again(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
-        await asyncio.sleep(self._network.echo_delay())
+    async def _retry_late(self, node_id: int, serve: Callable[[], Awaitable[T]]) -> None:
+        await asyncio.sleep(self._network.late_retry_delay_s())
         with suppress(MetadataUnavailable, LeadershipLost, Refused, Broken, TimeoutError):
             network = self._network
             await network.call(self._name, address(node_id), network.connection(), serve)

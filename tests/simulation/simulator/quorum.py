@@ -1,7 +1,8 @@
-"""A metadata quorum under faults: real nodes, cores and storage; topics are made and deleted meanwhile.
+"""One run of a metadata quorum under faults, with real nodes, cores and storage, while topics are created
+and deleted.
 
-After each change of an image: one leader per term, the same entry at an index everywhere, indexes that only
-grow. At the end, healed: all images are equal, and what was acknowledged stands.
+After each change of an image: one leader in a term, the same entry at an index on all nodes, growing
+indexes. At the end, after recovery: all images are equal and contain every acknowledged change.
 """
 
 import asyncio
@@ -36,18 +37,18 @@ FAULTS_S = 20.0
 FAULTS_A_SECOND = 1.5
 POWER_AFTER_VOTE = 0.1
 HEAL_S = 30.0
-"""Virtual seconds within which everything is as it should be, once nothing fails any more."""
+"""Virtual seconds within which the quorum must recover after the last fault."""
 
 CLIENTS = 3
 
 CHANGED = 0.4
-"""Of the runs: the share in which voters come and go."""
+"""Share of the runs in which voters are added and removed."""
 
 HASTY = 0.5
-"""Of those: by an operator who does not wait for answers."""
+"""Share of these runs in which the operator does not wait for responses."""
 
 SPLIT, SPLITS_A_SECOND = 0.5, 0.7
-"""Of the runs: the share in which the nodes fall into two groups now and then."""
+"""SPLIT is the share of the runs in which the nodes sometimes split into two groups."""
 
 POOL = range(1, 6)
 
@@ -66,7 +67,7 @@ class Outcome:
 
 
 class Node:
-    """A node through its lives."""
+    """A node across restarts of its process."""
 
     def __init__(self, run: "QuorumRun", node_id: int, directory: Path) -> None:
         self.run, self.node_id, self.name = run, node_id, address(node_id)
@@ -109,7 +110,7 @@ class Node:
         except OSError as failure:
             self._failed(failure)
         else:
-            run.witness.wakes(node.core)
+            run.witness.on_start(node.core)
             self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
@@ -129,7 +130,7 @@ class Node:
     def lose_power(self) -> None:
         """The host is silent until it starts again."""
         self.kill()
-        self.run.network.vanish(self.name)
+        self.run.network.lose_power_of(self.name)
         self.disk.lose_power(self.run.rng)
 
 
@@ -141,7 +142,7 @@ class QuorumRun:
         self.voters = range(1, (size or self.rng.choice((3, 3, 5))) + 1)
         self.snapshot_entries = self.rng.choice((5, 50, 10_000))
         self.keep_entries = self.rng.choice((0, 2, 1000))
-        self._operators = random.Random(f"operators {seed}")  # drawn apart, for the rest to stay
+        self._operators = random.Random(f"operators {seed}")  # a generator of its own
         self._splits = random.Random(f"splits {seed}")
         self._changes = size is None and self._operators.random() < CHANGED
         nodes = POOL if self._changes else self.voters
@@ -149,17 +150,17 @@ class QuorumRun:
         self.outcome = Outcome(seed)
         self.network.responses = Responses(seed, self.outcome.done)
         self.faults = Faults(
-            self.rng, self.loop, self.network, self.members, self._powerless, self.outcome.faults
+            self.rng, self.loop, self.network, self.members, self._power_victims, self.outcome.faults
         )
         self.violations: list[BaseException] = []
-        self.witness = QuorumWitness(self.loop.time, self._voters_of, self.violations, self._voted)
+        self.witness = QuorumWitness(self.loop.time, self._voters_of, self.violations, self._on_vote)
         self._entries: dict[int, tuple[int, bytes]] = {}
-        self._known: dict[str, bool] = {}  # topic -> acknowledged to stand, or to be gone
+        self._known: dict[str, bool] = {}  # topic -> creation (True) or deletion acknowledged
         self._trace = hashlib.sha256()
 
     @property
     def nodes(self) -> dict[int, MetadataNode]:
-        """Of the live processes."""
+        """The metadata nodes of running processes."""
         found = {number: member.metadata for number, member in self.members.items()}
         return {number: node for number, node in found.items() if node is not None}
 
@@ -175,7 +176,7 @@ class QuorumRun:
     async def _main(self) -> None:
         for member in self.members.values():
             member.start()
-        self.faults.weather()
+        self.faults.draw_message_faults()
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
         clients = [process.watch(self._client(number), self.violations) for number in range(CLIENTS)]
@@ -194,12 +195,12 @@ class QuorumRun:
         self.faults.end()
         for client in clients:
             client.cancel()
-        await self._settle()
+        await self._await_agreement()
 
     async def _faults(self) -> None:
         while self.loop.time() < FAULTS_S:
             await asyncio.sleep(self.rng.expovariate(FAULTS_A_SECOND))
-            self.faults.strike()
+            self.faults.inject()
             for member in self.members.values():
                 if member.metadata is not None and member.process is not None:
                     self.witness.check(member.metadata.core, paused=member.process.paused)
@@ -212,43 +213,47 @@ class QuorumRun:
             raise InvariantViolation(str(what)) from what.get("exception")
 
     async def _client(self, number: int) -> None:
-        """Makes and deletes topics of its own, through whichever node."""
-        made = 0
-        while not await self._ask(_BROKER):
+        """Creates and deletes topics of its own through any node."""
+        created = 0
+        while not await self._is_acknowledged(_BROKER):
             continue
         while True:
-            name = f"t-{number}-{made}"
-            made += 1
-            if await self._ask(c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))):
+            name = f"t-{number}-{created}"
+            created += 1
+            if await self._is_acknowledged(
+                c.CreateTopics(topics=(c.NewTopic(name=name, assignments=((0, (1,)),)),))
+            ):
                 self._known[name] = True
                 await self._check_known(name)
                 if self.rng.random() < 0.5:
                     self._known.pop(name)
-                    if await self._ask(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
+                    if await self._is_acknowledged(c.DeleteTopics(topics=(c.TopicRef(name=name),))):
                         self._known[name] = False
                         await self._check_known(name)
             await asyncio.sleep(self.rng.expovariate(10.0))
 
     async def _check_known(self, name: str) -> None:
-        """What changes nothing is answered without an entry, but never from an old state."""
-        stands = self._known[name]
+        """A request without changes writes no entry, but must not be answered from an old state."""
+        exists = self._known[name]
         topic = c.NewTopic(name=name, assignments=((0, (1,)),))
-        expected = ErrorCode.TOPIC_ALREADY_EXISTS if stands else ErrorCode.NONE
-        reply = await self._reply(c.CreateTopics(topics=(topic,), validate_only=True))
+        expected = ErrorCode.TOPIC_ALREADY_EXISTS if exists else ErrorCode.NONE
+        reply = await self._submit(c.CreateTopics(topics=(topic,), validate_only=True))
         if isinstance(reply, c.TopicsChanged) and reply.topics[0].error is not expected:
-            told = f"{reply.topics[0].error.name} is answered"
-            self.violations.append(Violation(f"{told}, but topic {name} was acknowledged to {_be(stands)}"))
+            error = reply.topics[0].error.name
+            self.violations.append(
+                Violation(f"the response is {error}, but topic {name} was acknowledged as {_state(exists)}")
+            )
 
-    async def _ask(self, command: c.AnyCommand) -> bool:
-        """Whether it was acknowledged; otherwise nobody knows."""
-        reply = await self._reply(command)
+    async def _is_acknowledged(self, command: c.AnyCommand) -> bool:
+        """Returns whether the command was acknowledged. Otherwise its outcome is unknown."""
+        reply = await self._submit(command)
         if reply is None or (isinstance(reply, c.TopicsChanged) and reply.topics[0].error):
             return False
         self.outcome.acknowledged += 1
         return True
 
-    async def _reply(self, command: c.AnyCommand) -> c.AnyReply | None:
-        """Of whichever node."""
+    async def _submit(self, command: c.AnyCommand) -> c.AnyReply | None:
+        """Submit the command to any voter."""
         node_id = self.rng.choice(present_voters(self.members, self.voters))
 
         async def serve() -> c.AnyReply:
@@ -264,15 +269,15 @@ class QuorumRun:
     def _voters_of(self, node_id: int) -> int:
         return len(self.nodes[node_id].core.voters) if node_id in self.nodes else len(self.voters)
 
-    def _voted(self, node_id: int) -> None:
-        """The worst moment to lose power: somebody else counts on it now."""
+    def _on_vote(self, node_id: int) -> None:
+        """Sometimes cut the power just after a vote: another node relies on the vote now."""
         if self.loop.time() < FAULTS_S and self.rng.random() < POWER_AFTER_VOTE:
             self.outcome.faults["power after a vote"] += 1
             self.faults.power(self.members[node_id])
 
-    def _powerless(self, struck: Victim) -> Sequence[Victim]:
-        """All that was answered is synced."""
-        return list(self.members.values()) if self.rng.random() < 0.2 else [struck]
+    def _power_victims(self, victim: Victim) -> Sequence[Victim]:
+        """Every acknowledged entry is synced, so any nodes may lose power."""
+        return list(self.members.values()) if self.rng.random() < 0.2 else [victim]
 
     # --- what must hold
 
@@ -294,8 +299,8 @@ class QuorumRun:
         core.check()
         self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
 
-    async def _settle(self) -> None:
-        """Progress after healing, and what was acknowledged."""
+    async def _await_agreement(self) -> None:
+        """Wait for agreement after the faults, then check the acknowledged changes."""
         deadline = self.loop.time() + HEAL_S
         while not self._agree():
             if self.loop.time() > deadline:
@@ -304,12 +309,12 @@ class QuorumRun:
             await asyncio.sleep(0.1)
         self._raise_violation()
         image = next(node.image for node in self.nodes.values() if node.is_leader)
-        for name, stands in sorted(self._known.items()):
-            if (image.topic(name) is not None) != stands:
-                raise Violation(f"topic {name} was acknowledged to {_be(stands)}")
+        for name, exists in sorted(self._known.items()):
+            if (image.topic(name) is not None) != exists:
+                raise Violation(f"topic {name} was acknowledged as {_state(exists)}")
 
     def _agree(self) -> bool:
-        """All nodes: who is no voter, or was let go without a word, follows as an observer."""
+        """Whether all nodes have the same image. Nodes that are not voters follow as observers."""
         leaders = [node for node in self.nodes.values() if node.is_leader]
         voters = present_voters(self.members, self.voters)
         images = [node.image for node in self.nodes.values()]
@@ -324,5 +329,5 @@ class QuorumRun:
         )
 
 
-def _be(stands: bool) -> str:
-    return "stand" if stands else "be gone"
+def _state(exists: bool) -> str:
+    return "created" if exists else "deleted"

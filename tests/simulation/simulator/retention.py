@@ -1,8 +1,9 @@
-"""Retention that deletes tiered records within a run, and a witness that counts for itself what may go.
+"""Retention that deletes tiered records within a run, and a witness that computes independently what it may
+delete.
 
-Each request of a leader to move a log start is examined when it is sent, with the leader's own clock and log:
-every batch below the new start must be older than retention.ms, or have retention.bytes above it. A log start
-that the quorum commits must have been allowed so. Called by TierWitness for each image that moves one.
+Each request of a leader to move the log start is checked when it is sent, with the leader's clock and log:
+every batch below the new start must be older than retention.ms, or have retention.bytes above it. The
+quorum must commit no other log start. Called by TierWitness for each image that moves one.
 """
 
 import random
@@ -19,7 +20,7 @@ SHARE = 0.4
 """Share of the tiered runs in which retention deletes."""
 
 RETENTION_BYTES = (1000, 2000, 4000)
-"""A few segments; a partition gets more within a run. `local.retention.bytes` is never larger."""
+"""A few segments, less than a partition gets in a run. Never smaller than `local.retention.bytes`."""
 
 RETENTION_MS = (1000, 3000)
 """Shorter than any run."""
@@ -29,7 +30,7 @@ MAX_RECORDS_BYTES = 1 << 20
 
 
 class Limits(NamedTuple):
-    """retention.bytes and retention.ms of the topic; -1 if it has none that a run reaches."""
+    """retention.bytes and retention.ms of the topic; -1 for none that takes effect in a run."""
 
     size: int = NO_LIMIT
     age_ms: int = NO_LIMIT
@@ -41,7 +42,7 @@ class Limits(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """`newest_ms`: largest timestamp of its records, None if none has one."""
+    """`newest_ms`: largest timestamp of the records, None without timestamps."""
 
     base_offset: int
     end_offset: int
@@ -50,39 +51,39 @@ class Batch(NamedTuple):
 
 
 def draw_limits(rng: random.Random) -> Limits:
-    """By size, by time, or both."""
+    """Limits by size, by time, or both."""
     size, age_ms = rng.choice(RETENTION_BYTES), rng.choice(RETENTION_MS)
     return rng.choice((Limits(size), Limits(size), Limits(age_ms=age_ms), Limits(size, age_ms)))
 
 
 class RetentionWitness:
-    """`limits`: of the topics that have any, by name."""
+    """`limits`: by name of the topic."""
 
     def __init__(self, limits: Mapping[str, Limits], done: Counter[str]) -> None:
         self._limits, self._done = limits, done
         self._faults: defaultdict[tuple[TopicIdPartition, int], list[str | None]] = defaultdict(list)
-        """(partition, wanted log start) -> why each request for it was wrong; None for one that was right.
-        One that the controller refuses counts too: only its sender knows which one was carried out."""
+        """(partition, requested log start) -> the fault of each request, None for a correct one. Refused
+        requests count, too: only the sender knows which one was executed."""
 
     def requested(
         self, where: TopicIdPartition, topic: str, wanted: int, high_watermark: int, fault: str | None
     ) -> None:
-        """A leader asks for a log start. `fault`: why its log does not allow that, None if it does."""
+        """A leader requests a log start. `fault`: why its log does not allow that, or None."""
         if topic not in self._limits:
-            fault = f"{topic} has no retention that ends within a run"
+            fault = f"{topic} has no retention that deletes within a run"
         elif wanted > high_watermark:
             fault = f"only {high_watermark} is committed"
         self._faults[where, wanted].append(fault)
 
     def fault(self, topic: str, batches: Iterable[Batch], wanted: int, now_ms: int) -> str | None:
-        """`batches`: all that a leader knows of, from the log start on; `now_ms`: by its clock."""
+        """`batches`: all that the leader has, from the log start on; `now_ms`: the leader's clock."""
         limits, known = self._limits.get(topic, Limits()), list(batches)
         above = sum(batch.size for batch in known)
         for batch in known:
             if batch.base_offset >= wanted:
                 break
             above -= batch.size
-            # one without timestamps goes by those beside it, or by the last write, whose clock may be wrong
+            # without timestamps, its neighbours' or the last write's apply, and that clock may be wrong
             is_old = batch.newest_ms is None or now_ms - batch.newest_ms > limits.age_ms
             if not (is_old and limits.age_ms != NO_LIMIT) and not 0 <= limits.size <= above:
                 return f"{batch} is not old at {now_ms}, and {above} bytes are above it: {limits}"
@@ -102,7 +103,7 @@ def batches_of(content: bytes) -> Iterator[Batch]:
 
 
 def _newest_ms(content: bytes, at: int, header: BatchHeader) -> int | None:
-    """By its records: a client may write anything into the header."""
+    """From the records: a client may write any timestamp into the header."""
     found = [record.timestamp for record in iter_records(content, at, max_bytes=MAX_RECORDS_BYTES)]
     newest = max(found, default=0)
     return newest if newest > 0 else None

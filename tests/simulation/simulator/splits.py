@@ -1,5 +1,4 @@
-"""Nodes fall into two groups that do not reach each other, for a while: each may take itself for the rest of
-the cluster. Clients reach both."""
+"""Network splits: nodes form two groups that cannot reach each other for a while. Clients reach both."""
 
 import asyncio
 import random
@@ -12,14 +11,14 @@ LASTS_S = (0.2, 3.0)
 
 
 async def split(
-    names: Sequence[str], network: Network, rng: random.Random, a_second: float, told: Counter[str]
+    names: Sequence[str], network: Network, rng: random.Random, a_second: float, faults: Counter[str]
 ) -> None:
-    """For ever."""
+    """Runs until cancelled. `a_second` is the rate of splits."""
     while True:
         await asyncio.sleep(rng.expovariate(a_second))
         some = rng.sample(names, rng.randrange(1, len(names)))
         pairs = [(one, other) for one in some for other in names if other not in some]
-        told["split"] += 1
+        faults["split"] += 1
         for one, other in pairs:
             network.cut(one, other)
             network.cut(other, one)

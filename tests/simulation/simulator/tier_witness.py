@@ -1,7 +1,7 @@
-"""What must hold between the logs, the manifest and the bucket; looked at where one of them changes.
+"""Invariants between logs, manifest and bucket, checked when one of them changes.
 
-It sees each image that any node publishes, each object as it is stored or removed, and where local logs
-begin. What a copy holds is compared with the replicas in sync at the moment in which the manifest names it.
+The witness sees each image that any node publishes, each object that is put or deleted, and the local log
+start offsets. It compares a copy with the in-sync replicas when the manifest first lists it.
 """
 
 import uuid
@@ -28,12 +28,12 @@ from tierlog.tiering.format.manifest import ManifestError, ManifestRoot, decode_
 UUID_DIGITS = 36
 
 SLACK_S = 60.0
-"""A line may have been decided on so long before any node shows it."""
+"""A deletion may have been queued this long before any node publishes it."""
 
 
 class TierWitness:
-    """`bucket` is set by who makes both. `given`: asked, as when a consumer sees a record, whether enough
-    replicas have it: topic, partition, offset, kind. `time`: in virtual seconds."""
+    """`bucket` is set after construction. `check_durable` (topic, partition, offset, kind) raises if too few
+    replicas have a record. `time`: virtual seconds."""
 
     bucket: Bucket
 
@@ -42,33 +42,33 @@ class TierWitness:
         brokers: Mapping[int, SimBroker],
         keys: Keys,
         done: Counter[str],
-        given: Callable[[str, int, int, str], None],
+        check_durable: Callable[[str, int, int, str], None],
         time: Callable[[], float],
         grace_ms: int,
         retention: RetentionWitness,
     ) -> None:
         self._retention = retention
-        self._brokers, self._keys, self._done, self._given = brokers, keys, done, given
+        self._brokers, self._keys, self._done, self._check_durable = brokers, keys, done, check_durable
         self._time, self._grace_ms = time, grace_ms
-        self._queued_s: dict[uuid.UUID, float] = {}  # when lines of the delete queue were first seen
-        self._time_seen_s = 0.0  # when the quorum's time was last seen to move on
+        self._queued_s: dict[uuid.UUID, float] = {}  # when queued deletes were first seen
+        self._time_seen_s = 0.0  # when the quorum time last advanced
         self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
-        """Whether bits have flipped on its disk, so that its log is not to be compared with."""
+        """Whether the broker's disk has flipped bits, so that its log is not compared."""
         self._image: ClusterImage | None = None  # the newest that any node has had
         self._pages: dict[uuid.UUID, tuple[RemoteSegment, ...]] = {}
-        self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever named
+        self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever listed
         self._named: dict[TopicIdPartition, frozenset[uuid.UUID]] = {}
-        self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest of the bucket that was whole
-        self._led: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
+        self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest intact roots in the bucket
+        self._leader_starts: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
         self._removed: set[str] = set()
-        self._removed_uuids: set[uuid.UUID] = set()  # of these, an object or more
-        self._too_late: set[str] = set()
-        """Objects that arrived after their last deletion: no store can refuse them."""
+        self._removed_uuids: set[uuid.UUID] = set()  # with at least one deleted object
+        self._late_objects: set[str] = set()
+        """Objects that arrived after their last deletion, which no store can refuse."""
 
     # --- the manifest
 
     def published(self, image: ClusterImage) -> None:
-        """To some node. Raises Violation."""
+        """A node published this image. Raises Violation."""
         before = self._image
         if before is not None and image.index <= before.index:
             return
@@ -102,13 +102,13 @@ class TierWitness:
                 partition = old.partition(*where)
                 if partition is not None and entry.leader_epoch < partition.leader_epoch:
                     raise Violation(
-                        f"{where}: what was begun in epoch {entry.leader_epoch} is committed in "
+                        f"{where}: an upload of epoch {entry.leader_epoch} is committed in epoch "
                         f"{partition.leader_epoch}"
                     )
                 self._check_copy(where, entry)
                 topic = old.topics.get(where.topic_id)
                 if topic is not None:
-                    self._given(topic.name, where.partition, entry.last_offset, "tiered")
+                    self._check_durable(topic.name, where.partition, entry.last_offset, "tiered")
         named = frozenset(one.uuid for one in (*remote.pages, *entries))
         self._committed |= named
         self._named[where] = named
@@ -130,24 +130,24 @@ class TierWitness:
         return self._pages[page.uuid]
 
     def log_start(self, topic: str, partition: int) -> int:
-        """As the quorum committed it."""
+        """The committed log start offset."""
         known = None if self._image is None else self._image.topic(topic)
         if known is None or self._image is None:
             return 0
         return self._image.remote_partition(known.topic_id, partition).log_start_offset
 
-    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
-        """A leader is about to ask for it."""
+    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        """A leader is about to request a new log start."""
         where, topic = TopicIdPartition(replica.topic_id, replica.name.partition), replica.name.topic
         fault = None
-        if not self.is_damaged(broker):  # else its log does not tell
+        if not self.is_damaged(broker):  # else its log proves nothing
             batches = self._retained(where, replica, start)
             fault = self._retention.fault(topic, batches, start, broker.clock.now_ms())
         self._retention.requested(where, topic, start, replica.high_watermark, fault)
 
     def _retained(self, where: TopicIdPartition, replica: Replica, wanted: int) -> Iterator[Batch]:
-        """What a leader knows of, in both tiers, oldest first. Of objects above the wanted log start only the
-        size counts."""
+        """The leader's batches in both tiers, oldest first. Above the requested log start, an object counts
+        as one."""
         remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
         for entry in self._entries(where, remote):
             content = self._content(where, entry)
@@ -158,7 +158,7 @@ class TierWitness:
         yield from batches_of(_local(replica, max(remote.end_offset or 0, remote.log_start_offset)))
 
     def _check_copy(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
-        """The object is what the entry says, batch by batch, and what the replicas in sync have there."""
+        """The object matches its entry, batch by batch, and the in-sync replicas."""
         content = self._content(where, entry)
         following, records = entry.base_offset, 0
         for _, header in _batches(where, content):
@@ -166,7 +166,7 @@ class TierWitness:
                 raise Violation(f"{where}: in the copy from {entry.base_offset} {header} is at {following}")
             epoch = max(line for line in entry.leader_epochs if line[1] <= header.base_offset)[0]
             if epoch != header.leader_epoch:
-                raise Violation(f"{where}: {header} is told to be of epoch {epoch}")
+                raise Violation(f"{where}: {header} has epoch {epoch} in the manifest")
             following, records = header.next_offset, records + header.record_count
         if (following, records) != (entry.end_offset, entry.records):
             raise Violation(f"{where}: the copy ends at {following} with {records} records: {entry}")
@@ -202,36 +202,42 @@ class TierWitness:
 
     # --- the bucket
 
-    def stored(self, key: str, content: bytes, before: bytes | None, sender: str | None = None) -> None:
-        if self._comes_too_late(key, sender):
-            self._too_late.add(key)
+    def put_done(self, key: str, content: bytes, before: bytes | None, sender: str | None = None) -> None:
+        if self._arrives_after_delete(key, sender):
+            self._late_objects.add(key)
         if key.endswith("/root"):
-            self._check_root(self._place(key), _root(content), None if before is None else _root(before))
+            self._check_root(
+                self._partition_of(key), _root(content), None if before is None else _root(before)
+            )
         elif not key.endswith(".json") and before is not None:
             raise Violation(f"{key} is overwritten")
         elif key.endswith(".log"):
-            partition = None if self._image is None else self._image.partition(*self._place(key))
+            partition = None if self._image is None else self._image.partition(*self._partition_of(key))
             if partition is not None and parse_attempt(key).leader_epoch < partition.leader_epoch:
                 self._done["late uploads"] += 1
 
-    def _comes_too_late(self, key: str, sender: str | None) -> bool:
-        """Nobody is left to delete it."""
+    def _arrives_after_delete(self, key: str, sender: str | None) -> bool:
+        """The object arrived too late to be deleted again."""
         if key.endswith(".json"):
-            return self._describes_what_is_gone(key) and not self._keeps_house(sender)
-        return key in self._removed and not (key.endswith("/root") and self._has_lines(self._place(key)))
+            return self._describes_deleted_topic(key) and not self._is_storage_cleaner(sender)
+        return key in self._removed and not (
+            key.endswith("/root") and self._has_queued_deletes(self._partition_of(key))
+        )
 
-    def _describes_what_is_gone(self, key: str) -> bool:
+    def _describes_deleted_topic(self, key: str) -> bool:
         name = key.removeprefix(self._keys.topics()).removesuffix(".json")
         is_description = key == f"{self._keys.topics()}{name}.json"
         return is_description and self._image is not None and uuid.UUID(name) not in self._image.topics
 
-    def _keeps_house(self, sender: str | None) -> bool:
-        """It deletes the descriptions that it wrote itself; whoever comes after it, those that it finds."""
+    def _is_storage_cleaner(self, sender: str | None) -> bool:
+        """The cleaner deletes topic descriptions that it wrote, and its successor deletes those that it
+        finds."""
         live = () if self._image is None else self._image.live_brokers()
         return sender is not None and bool(live) and self._brokers[live[0].broker_id].name == sender
 
-    def _has_lines(self, where: TopicIdPartition) -> bool:
-        """Of which no object has gone yet: with these, the root of a topic that is gone goes once more."""
+    def _has_queued_deletes(self, where: TopicIdPartition) -> bool:
+        """Whether deletes of the partition are queued: with each of them the root of a deleted topic is
+        deleted again."""
         queue = () if self._image is None else self._image.delete_queue.values()
         return any(
             (line.topic_id, line.partition) == where and line.uuid not in self._removed_uuids
@@ -242,7 +248,7 @@ class TierWitness:
         self, where: TopicIdPartition, root: ManifestRoot | None, before: ManifestRoot | None
     ) -> None:
         if root is None:
-            return  # it was torn, and whoever wrote it finds that out
+            return  # a torn write, which the writer notices
         if before is not None and root.metadata_index < before.metadata_index:
             raise Violation(
                 f"{where}: the bucket's manifest went from index {before.metadata_index} to "
@@ -250,20 +256,20 @@ class TierWitness:
             )
         unknown = {one.uuid for one in (*root.pages, *root.entries)} - self._committed
         if unknown:
-            raise Violation(f"{where}: the bucket's manifest names what was never committed: {unknown}")
+            raise Violation(f"{where}: the bucket's manifest has uncommitted entries: {unknown}")
         self._roots[where] = root
 
-    def removes(self, keys: Sequence[str]) -> None:
+    def deleted(self, keys: Sequence[str]) -> None:
         for key in keys:
             stem = key.rpartition(".")[0]
             if key.endswith("/root"):
-                where = self._place(key)
+                where = self._partition_of(key)
                 if self._image is not None and where.topic_id in self._image.topics:
                     raise Violation(f"{key} is deleted, and its topic is there")
                 self._roots.pop(where, None)
             elif not key.endswith(".json"):
                 removed = uuid.UUID(stem[-UUID_DIGITS:])
-                if removed in self._named.get(self._place(key), ()):
+                if removed in self._named.get(self._partition_of(key), ()):
                     raise Violation(f"{key} is deleted, and the manifest names it")
                 age_s = self._time() - self._queued_s.get(removed, -self._grace_ms / 1000)
                 if age_s + SLACK_S < self._grace_ms / 1000:
@@ -272,12 +278,12 @@ class TierWitness:
                 self._done["objects deleted"] += self.bucket.content(key) is not None
         self._removed.update(keys)
 
-    def _place(self, key: str) -> TopicIdPartition:
+    def _partition_of(self, key: str) -> TopicIdPartition:
         *_, topic_id, partition, _ = key.split("/")
         return TopicIdPartition(uuid.UUID(topic_id), int(partition))
 
     def orphans(self) -> list[str]:
-        """Objects that nothing knows of, but for those that came after their deletion."""
+        """Objects that no manifest or queue has, except those that arrived after their deletion."""
         image = self._image
         if image is None:
             return []
@@ -291,13 +297,13 @@ class TierWitness:
                 for entry in (*self._entries(where, remote), *remote.started):
                     known.update(self._attempt(where, entry))
         for line in image.delete_queue.values():
-            known.update(self._doomed(line))
-        return [key for key in self.bucket.names() if key not in known and key not in self._too_late]
+            known.update(self._objects_of(line))
+        return [key for key in self.bucket.names() if key not in known and key not in self._late_objects]
 
     def _attempt(self, where: TopicIdPartition, one: object) -> tuple[str, str]:
         return self._keys.attempt(where, one.base_offset, one.last_offset, one.leader_epoch, one.uuid)  # type: ignore[attr-defined]
 
-    def _doomed(self, line: QueuedDelete) -> Iterable[str]:
+    def _objects_of(self, line: QueuedDelete) -> Iterable[str]:
         where = TopicIdPartition(line.topic_id, line.partition)
         yield self._keys.root(where)
         if not line.is_page:
@@ -310,8 +316,8 @@ class TierWitness:
     # --- logs
 
     def check(self) -> list[str]:
-        """Where logs begin; what changed, a line each, for the trace. Raises Violation."""
-        image, told = self._image, []
+        """Check log start offsets. Returns the changes, one line each, for the trace. Raises Violation."""
+        image, lines = self._image, []
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
                 where = TopicIdPartition(replica.topic_id, replica.name.partition)
@@ -324,14 +330,17 @@ class TierWitness:
                             f"{replica.log_start_offset}, and {committed} is committed"
                         )
                     start = replica.local_log_start_offset
-                    before = self._led.get((number, where), (-1, -1))
+                    before = self._leader_starts.get((number, where), (-1, -1))
                     if start != before[1]:
                         self._check_start(where, replica, image.remote_partition(*where))
                         if before[0] == replica.leader_epoch:
                             self._check_named_in_bucket(where, replica)
-                        told.append(f"{number} {replica.name} from {start}")
-                    self._led[number, where] = (replica.leader_epoch if replica.is_leader else -1, start)
-        return told
+                        lines.append(f"{number} {replica.name} from {start}")
+                    self._leader_starts[number, where] = (
+                        replica.leader_epoch if replica.is_leader else -1,
+                        start,
+                    )
+        return lines
 
     def _check_start(self, where: TopicIdPartition, replica: Replica, remote: RemotePartition) -> None:
         gone = max(remote.end_offset or 0, remote.log_start_offset, replica.log_start_offset)
@@ -341,7 +350,7 @@ class TierWitness:
             )
 
     def _check_named_in_bucket(self, where: TopicIdPartition, replica: Replica) -> None:
-        """A leader drops only what the bucket alone is enough to find."""
+        """A leader deletes only local segments that the bucket's own manifest lists."""
         end = max(_end_of(self._roots.get(where)), replica.log_start_offset)
         if replica.local_log_start_offset > end:
             raise Violation(
@@ -349,8 +358,9 @@ class TierWitness:
                 f"manifest ends at {end}"
             )
 
-    def whole_logs(self, replica: Replica) -> Iterator[bytes]:
-        """From the log start on: with as much of it local as can be, and with as much remote."""
+    def complete_logs(self, replica: Replica) -> Iterator[bytes]:
+        """The log from the log start on, twice: with as many local and with as many remote records as
+        possible."""
         where = TopicIdPartition(replica.topic_id, replica.name.partition)
         remote = RemotePartition() if self._image is None else self._image.remote_partition(*where)
         first, start = remote.log_start_offset, replica.local_log_start_offset
@@ -366,8 +376,8 @@ class TierWitness:
         )
         yield b"".join([*(batch for _, batch in batches), _local(replica, end)])
 
-    def unsettled(self) -> str | None:
-        """What has still to be done, while all is well."""
+    def pending_work(self) -> str | None:
+        """Describes an upload or deletion that is still to be done; None if there is none."""
         image = self._image
         for number, broker in self._brokers.items() if image is not None else ():
             for replica in broker.replicas or ():
@@ -376,8 +386,8 @@ class TierWitness:
                     continue
                 start = image.remote_partition(*where).log_start_offset
                 if replica.log_start_offset != start:
-                    told = f"{replica.name} of node {number} begins at {replica.log_start_offset}"
-                    return f"{told}, and {start} is committed"
+                    begins = f"{replica.name} of node {number} begins at {replica.log_start_offset}"
+                    return f"{begins}, and {start} is committed"
                 if not replica.is_leader:
                     continue
                 end = image.remote_partition(*where).end_offset or 0
@@ -392,7 +402,7 @@ class TierWitness:
                 if _end_of(None if content is None else _root(content)) != end:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
             if broker.tiering is None or broker.tiering.log_manager.jobs():
-                return f"node {number} is at work"
+                return f"node {number} has tiering jobs"
         if image is not None:
             now_ms = image.time_ms + 1000 * (self._time() - self._time_seen_s)
             latest_ms = now_ms - self._grace_ms
@@ -400,7 +410,7 @@ class TierWitness:
             if overdue:
                 return f"{overdue} deletions are due"
         orphans = self.orphans()
-        return f"nothing knows of {orphans}" if orphans else None
+        return f"orphaned objects: {orphans}" if orphans else None
 
 
 def _root(content: bytes) -> ManifestRoot | None:
@@ -427,7 +437,7 @@ def _batches(where: TopicIdPartition, content: bytes) -> Iterator[tuple[int, Bat
 
 
 def _local(replica: Replica, start: int, end: int | None = None) -> bytes:
-    """Whole batches of a log from `start` on, read past the port, which may be armed to fail."""
+    """Batches of a log from `start` on, read from the files, because reads of the port may fail."""
     parts = []
     for part in replica.segments:
         if not part.size_bytes or part.end_offset <= start or (end is not None and part.base_offset >= end):

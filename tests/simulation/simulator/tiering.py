@@ -1,4 +1,4 @@
-"""Tiered topics of a run: its settings, its bucket with the faults of that, and what must hold in the end."""
+"""Tiered topics of a run: settings, the bucket with its faults, and the checks at the end."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from simulator.broker import SimBroker
 from simulator.loop import SimLoop
-from simulator.object_store import Bucket, SimStore, storms
+from simulator.object_store import Bucket, SimStore, store_outages
 from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
@@ -24,28 +24,28 @@ from tierlog.tiering import planner
 from tierlog.tiering.format.keys import Keys
 
 TIERED = 0.55
-"""Of the runs of a cluster: the share in which the topics are tiered."""
+"""Share of the cluster runs in which the topics are tiered."""
 
 SETTLED_S = 45.0
-"""Virtual seconds within which all is remote that shall be; a retry comes after thirty at the most."""
+"""Virtual seconds within which all due uploads must complete. A retry comes after thirty at most."""
 
-LOOK_S = 0.2
+POLL_S = 0.2
 SEGMENT_BYTES = (500, 1000, 2000)
 LOCAL_BYTES = (0, 0, 1000)
 GRACE_MS = (1500, 3_600_000)
-"""A short one, for objects to be deleted in a run, or the default, which no run lasts for."""
+"""Grace periods: a short one, so that objects are deleted in a run, or the default, which exceeds any run."""
 
 SPILL_MS = (10, 10, 1000, 600_000)
 SHORTEST_GRACE_MS = 10
-"""How long a page may take while faults strike, and a grace that goes with the shortest of them: together
-about as long as a page takes, so that its deletion and its commit race each other."""
+"""Time limits of a page during the faults, and the grace period that goes with the shortest of them.
+Together they last about as long as a page takes, so that its deletion and its commit race."""
 
 SPILL_ABOVE, SPILL = 3, 2
-"""Entries in the quorum, and of a page: few, for pages to be written at all."""
+"""Entries in the quorum before a page is written, and entries of a page: few, so that pages are written."""
 
 
 class Tiering:
-    """Of one run. Drawn apart from the rest of it, for other runs to stay as they are."""
+    """Tiering of one run. Uses generators of its own."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Tiering:
         loop: SimLoop,
         brokers: Mapping[int, SimBroker],
         done: Counter[str],
-        given: Callable[[str, int, int, str], None],
+        check_durable: Callable[[str, int, int, str], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         rng = random.Random(f"tiering {seed}")
@@ -71,7 +71,7 @@ class Tiering:
             brokers,
             Keys(cluster_id),
             done,
-            given,
+            check_durable,
             loop.time,
             self._grace_ms,
             RetentionWitness(self._limits, done),
@@ -79,27 +79,28 @@ class Tiering:
         self._bucket = Bucket(loop, random.Random(rng.random()), self.witness, failed)
         self.witness.bucket = self._bucket
 
-    # --- what the run is made with
+    # --- settings of the run
 
     @property
     def configs(self) -> Sequence[tuple[str, str]]:
-        """Of tiered topics."""
+        """Topic configs of tiered topics."""
         if not self.is_on:
             return ()
         return (("remote.storage.enable", "true"), ("local.retention.bytes", str(self._local_bytes)))
 
     @property
     def deletes(self) -> bool:
-        """Whether retention ends within the run."""
+        """Whether retention deletes records within the run."""
         return bool(self._limits)
 
     @property
     def retention(self) -> Mapping[str, str]:
-        """Configs of the topic that is written to throughout."""
+        """Retention configs of the main topic."""
         return self._limits[TOPIC].configs if self.deletes else {}
 
     def settings(self, node: int) -> Mapping[str, str]:
-        """Of a broker; they roll at different places, so copies of one end within segments of the next."""
+        """Settings of a broker. Brokers roll at different offsets, so a copy may end within another's
+        segment."""
         if not self.is_on:
             return {}
         return {
@@ -111,9 +112,9 @@ class Tiering:
     def store(self, broker: str) -> SimStore | None:
         return SimStore(self._bucket, broker) if self.is_on else None
 
-    def storms(self) -> Coroutine[Any, Any, None]:
+    def store_outages(self) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self._brokers.values()]
-        return storms(self._bucket, names, random.Random(self._rng.random()))
+        return store_outages(self._bucket, names, random.Random(self._rng.random()))
 
     @contextmanager
     def small_pages(self) -> Iterator[None]:
@@ -126,7 +127,7 @@ class Tiering:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        return {f"store: {kind}": count for kind, count in self._bucket.told.items()}
+        return {f"store: {kind}": count for kind, count in self._bucket.faults.items()}
 
     # --- what must hold
 
@@ -135,56 +136,57 @@ class Tiering:
             self.witness.published(image)
 
     def log_start(self, partition: int) -> int:
-        """Of the topic, as the quorum committed it."""
+        """The committed log start offset of the main topic."""
         return self.witness.log_start(TOPIC, partition)
 
-    def wants_log_start(self, broker: SimBroker, replica: Replica, start: int) -> None:
-        self.witness.wants_log_start(broker, replica, start)
+    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        self.witness.log_start_requested(broker, replica, start)
 
     def check(self) -> list[str]:
         return self.witness.check() if self.is_on else []
 
-    def whole_logs(self, replica: Replica) -> Iterator[bytes]:
-        """The log of a replica, with what of it is remote."""
+    def complete_logs(self, replica: Replica) -> Iterator[bytes]:
+        """The log of a replica across both tiers."""
         if self.is_on:
-            return self.witness.whole_logs(replica)
+            return self.witness.complete_logs(replica)
         return iter([b"".join(content for _, content in replica.log.batches(0))])
 
-    async def settle(self, raise_violation: Callable[[], None]) -> None:
-        """Nobody writes any more: all that is rolled becomes remote, what is given up goes."""
+    async def await_completion(self, raise_violation: Callable[[], None]) -> None:
+        """Wait until all rolled segments are remote and all due deletions are done. No client writes any
+        more."""
         if not self.is_on:
             return
-        remote.SPILL_MS = max(SPILL_MS)  # else no page may ever be in time
+        remote.SPILL_MS = max(SPILL_MS)  # else every page may time out
         deadline = asyncio.get_running_loop().time() + SETTLED_S
-        while why := self.witness.unsettled():
+        while why := self.witness.pending_work():
             raise_violation()
             if asyncio.get_running_loop().time() > deadline:
                 raise Violation(f"tiering does not end: {why}")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 async def read_back(client: Client, partition: int, end: int) -> None:
-    """All records of a partition, as any consumer gets them, over both tiers."""
+    """Consume all records of a partition from both tiers."""
     offset = 0
     while offset < end:
         asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
         request = FetchRequest(
             max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=client.topic, partitions=[asked])]
         )
-        answer = await client.ask_leader(partition, FETCH, 12, request)
+        answer = await client.call_leader(partition, FETCH, 12, request)
         if answer is None:
             continue
-        told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
-        if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        result = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
+        if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start = await earliest(client, partition)
             if start is not None and start <= offset:
                 raise Violation(f"partition {partition}: offset {offset} is out of range, {end} is the end")
             offset = offset if start is None else start
             continue
-        if told.error_code != ErrorCode.NONE:
+        if result.error_code != ErrorCode.NONE:
             await client.lost(partition)
             continue
-        shown = [record for record in values_of(bytes(told.records or b"")) if record[0] >= offset]
+        shown = [record for record in values_of(bytes(result.records or b"")) if record[0] >= offset]
         if [number for number, _ in shown] != list(range(offset, offset + len(shown))):
             raise Violation(f"partition {partition}: records are missing behind {offset}: {shown}")
         client.history.note(partition, shown, "seen")

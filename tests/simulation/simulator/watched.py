@@ -1,4 +1,4 @@
-"""Ports of a simulated broker that report to the run before they pass a call on."""
+"""Ports of a simulated broker that report each call to the run before they forward it."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.broker import Observer, SimBroker
 
 
-class WatchedLease:
+class ReportingLease:
     def __init__(self, broker: "SimBroker", lifecycle: BrokerLifecycle, observer: "Observer") -> None:
         self._broker, self._lifecycle, self._observer = broker, lifecycle, observer
 
@@ -25,8 +25,8 @@ class WatchedLease:
         return holds
 
 
-class WatchedMetadata(MetadataClient):
-    """What tiering asks the quorum for."""
+class ReportingMetadata(MetadataClient):
+    """The metadata client of tiering. Reports requests to move a log start."""
 
     def __init__(
         self,
@@ -43,5 +43,5 @@ class WatchedMetadata(MetadataClient):
             where = TopicIdPartition(command.topic_id, command.partition)
             replica = self._replicas.get(*where)
             if replica is not None:
-                self._observer.wants_log_start(self._broker, replica, command.log_start_offset)
+                self._observer.log_start_requested(self._broker, replica, command.log_start_offset)
         return await super().submit(command, timeout_s)

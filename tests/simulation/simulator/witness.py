@@ -1,7 +1,7 @@
-"""What members of the quorum were heard to say, and what must never be said: checked with every message.
+"""Invariants of the quorum's messages, checked with every message.
 
-It knows the words alone, so it also sees what a node has forgotten: a vote or a term that a crash took back
-shows as soon as the node speaks again, long before anything is lost by it.
+The witness sees messages alone, so it also detects what a node has forgotten: if a crash undoes a vote or a
+term, the node's next message shows it, long before any entry is lost.
 """
 
 from collections import defaultdict
@@ -11,92 +11,95 @@ from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.quorum import majority
 
-UNHEARD_S = 3.0
-"""A leader that no majority has answered for so long should have stepped down (check-quorum, 1 to 2 s)."""
+UNANSWERED_S = 3.0
+"""A leader without responses from a majority for this long must have stepped down (check-quorum, 1 to 2
+s)."""
 
 
 class Violation(AssertionError):
-    """A promise was broken; the seed says how to see it again."""
+    """A guarantee or an invariant was broken. The seed replays it."""
 
 
 class QuorumWitness:
-    """`voters`: how many there are, as a node knows it. `voted`: is told of each vote."""
+    """`voters` gives the number of voters that a node knows. `on_vote` is called for each vote."""
 
     def __init__(
         self,
         now: Callable[[], float],
         voters: Callable[[int], int],
         violations: list[BaseException],
-        voted: Callable[[int], None],
+        on_vote: Callable[[int], None],
     ) -> None:
         self._now, self._voters, self._violations = now, voters, violations
-        self._voted = voted
+        self._on_vote = on_vote
         self._terms: defaultdict[int, int] = defaultdict(int)
-        self._leaders: dict[int, int] = {}  # term -> who
+        self._leaders: dict[int, int] = {}  # term -> node
         self._votes: dict[tuple[int, int], int] = {}  # (voter, term) -> candidate
-        self._encouraged: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
-        """(candidate, term) -> who said that it could win."""
-        self._heard: dict[tuple[int, int], float] = {}  # (leader, member) -> when it answered last
-        self._leads_since: dict[int, tuple[tuple[int, int], float]] = {}
-        """Node -> ((term, index of its configuration), since). Each configuration is asked anew: one that
-        lets go of who answered says nothing of the time before it. No leader lives on changes: the next is
-        refused until a majority has committed the one before."""
+        self._pre_votes: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+        """(candidate, term) -> nodes that granted a pre-vote."""
+        self._answered_at: dict[tuple[int, int], float] = {}  # (leader, member) -> time of the last response
+        self._leader_since: dict[int, tuple[tuple[int, int], float]] = {}
+        """Node -> ((term, index of its configuration), since). The time starts again with each
+        configuration, because the responding voters may have been removed. A leader cannot evade the check
+        by changes: a change is refused until a majority has committed the one before."""
 
-    def leaves(self, message: m.AnyMessage) -> None:
-        """A message is sent."""
+    def on_send(self, message: m.AnyMessage) -> None:
+        """Check a message that is sent."""
         match message:
             case m.VoteRequest(pre_vote=True) | m.VoteReply(pre_vote=True):
                 return
             case m.VoteReply(granted=True):
-                self._votes_for(message.sender, message.term, message.to)
+                self._record_vote(message.sender, message.term, message.to)
             case m.VoteRequest():
-                self._votes_for(message.sender, message.term, message.sender)
-                encouraged = self._encouraged[message.sender, message.term]
-                enough = self._voters(message.sender) // 2 + 1
-                if not message.transfer and len(encouraged) + 1 < enough:
-                    self._broken(f"node {message.sender} stands in term {message.term}, unasked for")
+                self._record_vote(message.sender, message.term, message.sender)
+                pre_votes = self._pre_votes[message.sender, message.term]
+                needed = self._voters(message.sender) // 2 + 1
+                if not message.transfer and len(pre_votes) + 1 < needed:
+                    self._violated(f"node {message.sender} stands in term {message.term} without pre-votes")
             case m.Append() | m.Heartbeat() | m.SnapshotChunk():
                 if self._leaders.setdefault(message.term, message.sender) != message.sender:
-                    self._broken(f"term {message.term} has two leaders")
+                    self._violated(f"term {message.term} has two leaders")
             case m.AppendReply(accepted=True) if self._leaders.get(message.term) != message.to:
-                self._broken(f"node {message.sender} took in what the leader of its term did not send")
+                self._violated(f"node {message.sender} accepted an append that its leader did not send")
         if message.term < self._terms[message.sender]:
-            self._broken(f"node {message.sender} went back from term {self._terms[message.sender]}")
+            self._violated(f"node {message.sender} went back from term {self._terms[message.sender]}")
         self._terms[message.sender] = message.term
 
-    def arrives(self, message: m.AnyMessage) -> None:
+    def on_receive(self, message: m.AnyMessage) -> None:
         match message:
             case m.VoteReply(pre_vote=True, granted=True):
-                self._encouraged[message.to, message.term].add(message.sender)
+                self._pre_votes[message.to, message.term].add(message.sender)
             case m.AppendReply() | m.HeartbeatReply() | m.SnapshotReply():
-                self._heard[message.to, message.sender] = self._now()
+                self._answered_at[message.to, message.sender] = self._now()
 
-    def wakes(self, core: RaftCore) -> None:
-        """A new process has read its disk: what the one before it promised is there."""
+    def on_start(self, core: RaftCore) -> None:
+        """A new process has read its disk: it must have the term and vote of the process before it."""
         node = core.node_id
         vote = self._votes.get((node, core.term))
         if core.term < self._terms[node] or (vote is not None and vote != core.voted_for):
-            self._broken(f"node {node} has forgotten what it promised in term {self._terms[node]}")
+            self._violated(f"node {node} has forgotten what it promised in term {self._terms[node]}")
 
     def check(self, core: RaftCore, *, paused: bool) -> None:
-        """Now and then, of each live node."""
+        """Called periodically for each live node."""
         core.check()
         node, now = core.node_id, self._now()
         if paused or not core.is_leader:
-            self._leads_since.pop(node, None)
+            self._leader_since.pop(node, None)
             return
         leads = (core.term, core.configuration_index)
-        if self._leads_since.setdefault(node, (leads, now))[0] != leads:
-            self._leads_since[node] = (leads, now)
-        since = self._leads_since[node][1]
-        heard = sum(v == node or now - self._heard.get((node, v), since) < UNHEARD_S for v in core.voters)
-        if now - since >= UNHEARD_S and heard < majority(core.voters):
-            self._broken(f"node {node} leads, and no majority has answered it for {UNHEARD_S} s")
+        if self._leader_since.setdefault(node, (leads, now))[0] != leads:
+            self._leader_since[node] = (leads, now)
+        since = self._leader_since[node][1]
+        answered = sum(
+            v == node or now - self._answered_at.get((node, v), since) < UNANSWERED_S for v in core.voters
+        )
+        if now - since >= UNANSWERED_S and answered < majority(core.voters):
+            self._violated(f"node {node} leads, and no majority has answered it for {UNANSWERED_S} s")
 
-    def _votes_for(self, voter: int, term: int, candidate: int) -> None:
+    def _record_vote(self, voter: int, term: int, candidate: int) -> None:
         if self._votes.setdefault((voter, term), candidate) != candidate:
-            self._broken(f"node {voter} voted twice in term {term}")
-        self._voted(voter)
+            self._violated(f"node {voter} voted twice in term {term}")
+        self._on_vote(voter)
 
-    def _broken(self, what: str) -> None:
+    def _violated(self, what: str) -> None:
         self._violations.append(Violation(what))

@@ -1,8 +1,8 @@
-"""Clients of a simulated cluster, and what they were told: the history that is checked in the end.
+"""Clients of a simulated cluster, and the history of their responses, which is checked at the end.
 
-Producers are idempotent, with acks=all, one batch after the other, each sent again until its fate is known.
-Every value is unique and says who sent it and which it was, so that a record that is lost, doubled or out of
-its order shows. Consumers read what leaders let them see, and note it by offset.
+Producers are idempotent with acks=all, and send one batch after the other, retrying until its outcome is
+known. Every value is unique and has the producer's number and a sequence, so a lost, duplicated or
+reordered record is noticed. Consumers record what they read by offset.
 """
 
 import asyncio
@@ -44,32 +44,32 @@ REQUEST_TIMEOUT_S = 2.0
 RETRY_S = (0.02, 0.2)
 MAX_RECORDS = 1 << 20
 HONEST = 0.7
-"""Of the batches: the share whose header says the timestamp of its records."""
+"""Share of the batches whose header has the true timestamp of the records."""
 
 FAR_MS = 30 * 86_400_000
-"""Beyond retention.ms, and beyond what any clock is wrong by."""
+"""Longer than retention.ms, and than the error of any clock."""
 
 
 @dataclass(slots=True)
 class History:
-    """By partition: acknowledged values by offset, what consumers saw, and what was ever sent."""
+    """Acknowledged and consumed values, by partition and offset."""
 
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[int, dict[int, bytes]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
-    """What operators asked for, and got."""
+    """Completed operations, by kind."""
     bits_flip: bool = False
-    """Whether what a consumer gets may be damaged."""
+    """Whether batches that a consumer gets may be damaged."""
     log_start: Callable[[int], int] | None = None
-    """Where the quorum has a partition begin, if retention deletes within the run."""
-    written_again: set[tuple[int, int]] = field(default_factory=set)
-    """(partition, offset) of retries that were taken for new batches, after the log start had passed them."""
-    given: Callable[[int, int, str], None] = lambda partition, offset, kind: None
-    """Told of the last of some records: partition, offset, kind."""
+    """The committed log start offset of a partition, if retention deletes within the run."""
+    written_twice: set[tuple[int, int]] = field(default_factory=set)
+    """(partition, offset) of retries that were appended again after the log start had passed the original."""
+    check_durable: Callable[[int, int, str], None] = lambda partition, offset, kind: None
+    """Called with the last of some acknowledged or consumed records: partition, offset, kind."""
 
     def note(self, partition: int, records: list[tuple[int, bytes]], kind: str) -> None:
-        """(offset, value) of each."""
+        """Add (offset, value) pairs of acknowledged or consumed records."""
         known = (self.acknowledged if kind == "acknowledged" else self.seen).setdefault(partition, {})
         for offset, value in records:
             if known.setdefault(offset, value) != value:
@@ -77,10 +77,10 @@ class History:
                     f"{kind}: offset {offset} of partition {partition} holds {known[offset]!r} and {value!r}"
                 )
         if records:
-            self.given(partition, records[-1][0], kind)
+            self.check_durable(partition, records[-1][0], kind)
 
-    def first_kept(self, partition: int) -> int:
-        """The log start."""
+    def start_offset(self, partition: int) -> int:
+        """The committed log start offset."""
         return 0 if self.log_start is None else self.log_start(partition)
 
     @property
@@ -89,7 +89,7 @@ class History:
 
 
 class Client:
-    """Finds leaders by asking nodes, keeps a connection to each, and gives it up when something is odd."""
+    """Client that looks leaders up in the image of any node and keeps a connection to each."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class Client:
         self._callers: dict[int, SimCaller] = {}
         self._leaders: dict[int, int] = {}
         self._asked: dict[int, int] = {}
-        self._epochs: dict[int, int] = {}  # the newest leader epoch that it has heard of
+        self._epochs: dict[int, int] = {}  # the newest known leader epochs
 
-    async def ask_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
-        """The answer, or None after a pause: then the leader is looked for again."""
+    async def call_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
+        """The response, or None after a pause. The leader is then looked up again."""
         self._asked[partition] = leader = self._leaders.get(partition) or self._look_up(partition)
         try:
             return await self.ask(leader, api_key, version, request)
@@ -126,9 +126,10 @@ class Client:
         return await caller.call(api_key, version, request, REQUEST_TIMEOUT_S)
 
     def whole(self, records: bytes, offset: int, epoch: int) -> bytes:
-        """What was asked for from an offset, in a leader epoch (-1: any), up to the first batch that is not
-        as it should be, where bits flip: brokers do not check what is within an answer (ADR 0008). It asks
-        again from there. Elsewhere all must be whole.
+        """The fetched batches before the first damaged one. `epoch`: leader epoch of the fetch, -1 for any.
+
+        Brokers do not check the batches of a response (ADR 0008), so in runs with bit rot the client fetches
+        again from the damage. In other runs all batches must be intact.
         """
         if not self.history.bits_flip:
             return records
@@ -150,9 +151,12 @@ class Client:
         self._leaders.pop(partition, None)
         await asyncio.sleep(self.rng.uniform(*RETRY_S))
 
-    def asked_the_leader(self, partition: int) -> bool:
-        """Whether whom it asked last leads, in no epoch before the newest that it has heard of. Real clients
-        do not go back to such a one (KIP-320): what it says of later records means nothing."""
+    def last_call_reached_leader(self, partition: int) -> bool:
+        """Whether the last request went to a leader of at least the newest known epoch.
+
+        Real clients do not go back to an older leader (KIP-320), whose errors about later records mean
+        nothing.
+        """
         replicas = self._brokers[self._asked[partition]].replicas
         replica = None if replicas is None else replicas.get(self.topic, partition)
         return (
@@ -162,14 +166,13 @@ class Client:
         )
 
     def leader_epoch(self, partition: int) -> int:
-        """What it says to whoever some node takes for the leader: the newest that it has heard of, even if
-        that node, or the leader itself, has not."""
+        """The newest known leader epoch, which a node or the leader itself may not know yet."""
         if partition not in self._leaders:
             self._look_up(partition)
         return self._epochs.get(partition, -1)
 
     def topic_id(self) -> UUID | None:
-        """As some node knows it: it may be that of an earlier topic of this name."""
+        """From the image of some node: it may be that of an earlier topic of the name."""
         topic = self._known()
         return None if topic is None else topic.topic_id
 
@@ -178,7 +181,7 @@ class Client:
         return self.rng.choice(known).topic(self.topic) if known else None
 
     def _look_up(self, partition: int) -> int:
-        """From the image of some node: it may be old."""
+        """The leader in the image of some node, which may be old."""
         topic = self._known()
         known = None if topic is None else topic.partitions[partition]
         if known is None or known.leader < 0:
@@ -189,25 +192,26 @@ class Client:
 
 
 async def produce(client: Client, number: int, partition: int, pause_s: float, stamps: random.Random) -> None:
-    """Sends for ever. `stamps` draws timestamps."""
-    producer_id = await fresh_producer_id(client)
+    """Runs until cancelled. `stamps` draws timestamps."""
+    producer_id = await new_producer_id(client)
     sequence = sent = 0
     while True:
         count = client.rng.randint(1, 4)
         values = [b"%d-%d" % (number, sent + n) for n in range(count)]
-        said, time = _times(stamps)
+        said, time = _timestamps(stamps)
         records = [NewRecord(time, None, value, ()) for value in values]
         batch = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-        _claim(batch, time if said is None else said)
+        _set_header_timestamp(batch, time if said is None else said)
         offset = await send(client, partition, bytes(batch))
         client.history.note(partition, list(enumerate(values, offset)), "acknowledged")
         sequence, sent = sequence + count, sent + count
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
-def _times(stamps: random.Random) -> tuple[int | None, int]:
-    """What a header says to be its largest timestamp, None if that is right; and the time of its records.
-    Retention must go by the latter: nothing that is written in a run is old enough to be deleted.
+def _timestamps(stamps: random.Random) -> tuple[int | None, int]:
+    """The false maximum timestamp of a header, or None if it is true, and the timestamp of the records.
+
+    Retention must use the records' timestamps, which are never old enough to be deleted within a run.
     """
     now_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
     if stamps.random() < HONEST:
@@ -217,13 +221,13 @@ def _times(stamps: random.Random) -> tuple[int | None, int]:
     return stamps.choice((0, now_ms - FAR_MS, now_ms + FAR_MS)), now_ms
 
 
-def _claim(batch: bytearray, said: int) -> None:
+def _set_header_timestamp(batch: bytearray, said: int) -> None:
     header = read_header(batch)
     if said != header.max_timestamp:
         correct_header(batch, 0, header._replace(max_timestamp=said))
 
 
-async def fresh_producer_id(client: Client) -> int:
+async def new_producer_id(client: Client) -> int:
     while True:
         broker = client.rng.choice(client.nodes)
         try:
@@ -236,27 +240,30 @@ async def fresh_producer_id(client: Client) -> int:
 
 
 async def send(client: Client, partition: int, batch: bytes) -> int:
-    """Its offset, once that is certain."""
+    """Send a batch until it is acknowledged. Returns its offset."""
     while True:
         data = PartitionProduceData(index=partition, records=bytearray(batch))
         request = ProduceRequest(
             acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
         )
-        answer = await client.ask_leader(partition, PRODUCE, 11, request)
+        answer = await client.call_leader(partition, PRODUCE, 11, request)
         if answer is None:
             continue
-        told = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
-        if told.error_code == ErrorCode.NONE:
-            return int(told.base_offset)
-        client.history.errors[ErrorCode(told.error_code).name] += 1
-        forgotten = told.error_code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
-        if forgotten and client.asked_the_leader(partition):
+        result = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
+        if result.error_code == ErrorCode.NONE:
+            return int(result.base_offset)
+        client.history.errors[ErrorCode(result.error_code).name] += 1
+        forgotten = result.error_code in (
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+        )
+        if forgotten and client.last_call_reached_leader(partition):
             raise Violation(f"partition {partition} forgot what it acknowledged to {client.name}")
         await client.lost(partition)
 
 
 async def consume(client: Client, partition: int, pause_s: float) -> None:
-    """Reads to the end again and again, from the start now and then."""
+    """Read to the end of the partition, sometimes from the start again. Runs until cancelled."""
     offset = 0
     while True:
         epoch = client.leader_epoch(partition)
@@ -269,54 +276,54 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
         request = FetchRequest(
             max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
         )
-        answer = await client.ask_leader(partition, FETCH, 12, request)
+        answer = await client.call_leader(partition, FETCH, 12, request)
         if answer is None:
             continue
-        told = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
-        if told.error_code != ErrorCode.NONE:
-            client.history.errors[ErrorCode(told.error_code).name] += 1
-            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0 <= epoch:
+        result = answer.responses[0].partitions[0]  # type: ignore[attr-defined]
+        if result.error_code != ErrorCode.NONE:
+            client.history.errors[ErrorCode(result.error_code).name] += 1
+            if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset > 0 <= epoch:
                 _check_not_lost(client, partition, offset, epoch)
-            if told.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and client.history.log_start is not None:
+            if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and client.history.log_start is not None:
                 offset = max(offset, await earliest(client, partition) or 0)
             await client.lost(partition)
             continue
-        records = client.whole(bytes(told.records or b""), offset, epoch)
+        records = client.whole(bytes(result.records or b""), offset, epoch)
         _check_epoch(partition, epoch, records)
         shown = [record for record in values_of(records) if record[0] >= offset]
         client.history.note(partition, shown, "seen")
         if shown:
             offset = shown[-1][0] + 1
-            if offset > told.high_watermark:
-                raise Violation(f"partition {partition}: {offset - 1} was shown above {told.high_watermark}")
-            if offset < told.high_watermark:
-                continue  # of what is remote, one segment comes at a time
+            if offset > result.high_watermark:
+                raise Violation(f"partition {partition}: {offset - 1} was read above {result.high_watermark}")
+            if offset < result.high_watermark:
+                continue  # a remote read returns one segment at a time
         if client.rng.random() < 0.05:
             offset = 0
         await asyncio.sleep(client.rng.expovariate(1 / pause_s))
 
 
 async def earliest(client: Client, partition: int) -> int | None:
-    """The log start that a leader tells; None if there is no answer."""
+    """The log start offset in a leader's response; None if there is none."""
     asked = ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
     topic = ListOffsetsTopic(name=client.topic, partitions=[asked])
-    answer = await client.ask_leader(partition, LIST_OFFSETS, 7, ListOffsetsRequest(topics=[topic]))
+    answer = await client.call_leader(partition, LIST_OFFSETS, 7, ListOffsetsRequest(topics=[topic]))
     if answer is None:
         return None
-    told = answer.topics[0].partitions[0]  # type: ignore[attr-defined]
-    if told.error_code != ErrorCode.NONE:
+    result = answer.topics[0].partitions[0]  # type: ignore[attr-defined]
+    if result.error_code != ErrorCode.NONE:
         await client.lost(partition)
         return None
     committed = 0 if client.history.log_start is None else client.history.log_start(partition)
-    if told.offset > committed:
-        raise Violation(f"partition {partition} is told to begin at {told.offset}, and begins at {committed}")
-    client.history.done["log starts asked for"] += 1
-    return int(told.offset)
+    if result.offset > committed:
+        raise Violation(f"partition {partition} begins at {committed}, but ListOffsets says {result.offset}")
+    client.history.done["log starts listed"] += 1
+    return int(result.offset)
 
 
 def _check_not_lost(client: Client, partition: int, offset: int, epoch: int) -> None:
-    """A new leader may not know yet what is committed, but has it; a follower that is asked may not, nor may
-    whoever leads on in an epoch before the client's."""
+    """Every leader of the client's epoch or later has the records, even if it does not know yet that they are
+    committed. Followers and leaders of earlier epochs may lack them."""
     for broker in client._brokers.values():
         replica = None if broker.replicas is None else broker.replicas.get(TOPIC, partition)
         leads = replica is not None and replica.is_leader and replica.leader_epoch >= epoch
@@ -327,7 +334,7 @@ def _check_not_lost(client: Client, partition: int, offset: int, epoch: int) -> 
 
 
 def _check_epoch(partition: int, said: int, records: bytes) -> None:
-    """Of an answer to a fetch that named the leader epoch (KIP-320); -1: it named none."""
+    """Check the batches' epochs against the leader epoch of the fetch (KIP-320); -1 if it had none."""
     for _, batch in iter_batches(records):
         if 0 <= said < batch.leader_epoch:
             raise Violation(
@@ -336,7 +343,7 @@ def _check_epoch(partition: int, said: int, records: bytes) -> None:
 
 
 def values_of(records: bytes) -> list[tuple[int, bytes]]:
-    """(offset, value) of whole batches."""
+    """(offset, value) of each record in complete batches."""
     return [
         (record.offset, record.value or b"")
         for at, _ in iter_batches(records)

@@ -1,12 +1,11 @@
-"""Bits that flip on disks at rest: anywhere in a batch, from its first byte on.
+"""Bit rot: flips bits in batches of one replica, anywhere from the first byte on.
 
-Some flip in what a start reads: in the segment that a partition appends to. The node is killed in the same
-moment, so nothing of it was read before; in part of the cases all others with it, so that it is still in sync
-as far as anybody knows when it comes back. Others flip under a running process, in what is synced and
-committed, old segments too: whoever reads there may meet them, or the scrubber, which is asked to look later.
-In part of the runs they flip on every replica, each time in another batch: all records are whole somewhere,
-and repair must not give them up. Under faults few disks may lose anything, so one more bit flips once all is
-healed. A flip is pending until the batch is not there any more as it left it.
+Some bits flip in the active segment just as the node is killed, so recovery is the first to read them. In
+half of these cases all nodes are killed, so the replica still counts as in sync. Other bits flip under a
+running process, in synced and committed batches, old segments too: reads or the scrubber find them. In half
+of the runs bits flip on every replica, each time in another batch: every record is intact on some replica,
+and repair must not lose it. One more bit flips once all faults are healed, since few disks may lose data
+under faults. A flip is pending until its batch has changed or is gone.
 """
 
 import asyncio
@@ -24,42 +23,41 @@ from tierlog.records.batch import BatchHeader, iter_batches
 from tierlog.records.errors import RecordsError
 
 FLIPS_A_SECOND = 2.0
-UNDER_A_PROCESS = 0.6
+WHILE_RUNNING = 0.6
 ALL_KILLED = 0.5
 ON_ALL_REPLICAS = 0.5
-"""Of the runs: in these no bit flips otherwise, since a disk may lose something only when all are whole."""
+"""Share of the runs. No other bits flip in them, because a disk may lose data only when all are intact."""
 
-TRIED_A_SECOND = 8.0
-"""Then: seldom are all whole, and settled."""
+TRIES_A_SECOND = 8.0
+"""Rate in these runs: the preconditions seldom hold."""
 
-LOOKED_AT_S = 3.0
-"""The scrubber of a running process is asked to begin within that time."""
+SCRUBBED_WITHIN_S = 3.0
+"""The scrubber of a running process starts within this time."""
 
 SHORT_SEGMENTS = 0.3
-"""Of the runs: a start reads the segments from the recovery point on, so it reads little in these."""
+"""Share of the runs. Recovery reads the segments from the recovery point on, so it reads little in these."""
 
 LENGTH = range(8, 12)
-"""The bytes of a batch's length: where that is wrong, batches behind it may count as damaged with it."""
+"""The bytes of a batch's length. A wrong length may make the batches after it count as damaged, too."""
 
-LEAST_OF_OFFSET = 7
-"""The byte of a batch with the least bits of its base offset. With one of them less the batch still seems to
-lie in this log, and the next one to follow a gap: only the end of the batch before it tells. A byte drawn at
-random is seldom this one.
+OFFSET_LOW_BYTE = 7
+"""The low byte of a batch's base offset. A smaller offset looks like a batch behind a gap, and only the end of
+the batch before it shows the damage. A random byte is seldom this one.
 """
 
-LEAST_OF_EPOCH = 15
-"""The byte of a batch with the least bits of its leader epoch. Above the recovery point nothing but the
-batches tells the epochs, so a start believes one that is plausible."""
+EPOCH_LOW_BYTE = 15
+"""The low byte of a batch's leader epoch. Above the recovery point only the batches have the epochs, so
+recovery accepts any plausible one."""
 
 
 def short_segments(seed: int) -> tuple[tuple[str, str], ...]:
-    """What the topic of a run sets for that; drawn apart, for other runs to stay."""
+    """Settings of the run's topic. A separate generator keeps other draws the same."""
     short = random.Random(f"segments {seed}").random() < SHORT_SEGMENTS
     return (("segment.bytes", "300"),) if short else ()
 
 
 class Flip(NamedTuple):
-    """`content`: the batch as it is since; `end_offset`: where it ends."""
+    """`content`: the batch after the flip; `end_offset`: the offset after the batch."""
 
     path: Path
     position: int
@@ -76,32 +74,32 @@ class Flip(NamedTuple):
             return False
 
 
-class Decay:
-    """Of one run."""
+class BitRot:
+    """The flips of one run."""
 
-    def __init__(self, topic: str, brokers: Mapping[int, SimBroker], told: Counter[str]) -> None:
-        self._topic, self._brokers, self._told = topic, brokers, told
+    def __init__(self, topic: str, brokers: Mapping[int, SimBroker], faults: Counter[str]) -> None:
+        self._topic, self._brokers, self._faults = topic, brokers, faults
         self.count = 0
         self._flips: dict[int, list[Flip]] = {}
 
     def is_pending(self, broker: SimBroker) -> bool:
-        """Whether something on its disk is not as it was written."""
+        """Whether the broker's disk has a damaged batch."""
         return any(flip.is_pending for flip in self._flips.get(broker.node_id, ()))
 
     def is_pending_elsewhere(self, broker: SimBroker) -> bool:
-        """Whether bits have flipped on another disk: this one may be all that has those records."""
+        """Whether another disk has a damaged batch: this one may be the only one with those records."""
         return any(self.is_pending(one) for one in self._brokers.values() if one is not broker)
 
-    def look(self) -> bool:
-        """Has those scrubbers begin a pass that would find something; False if nothing is left to repair."""
-        pending = [broker for broker in self._brokers.values() if self._has_to_repair(broker)]
+    def start_scrubs(self) -> bool:
+        """Start the scrubbers of brokers with damage to repair. Returns False if there is none."""
+        pending = [broker for broker in self._brokers.values() if self._needs_repair(broker)]
         for broker in pending:
             if broker.scrubber is not None and broker.process is not None:
                 broker.process.context.run(broker.scrubber.begin)
         return bool(pending)
 
-    def _has_to_repair(self, broker: SimBroker) -> bool:
-        """What lies below a log start stays until retention deletes it."""
+    def _needs_repair(self, broker: SimBroker) -> bool:
+        """Damage below a log start stays until retention deletes it."""
         starts = {replica.log.directory: replica.log_start_offset for replica in broker.replicas or ()}
         flips = self._flips.get(broker.node_id, ())
         return any(one.end_offset > starts.get(one.path.parent, 0) and one.is_pending for one in flips)
@@ -109,67 +107,68 @@ class Decay:
     async def flip_bits(
         self,
         rng: random.Random,
-        may_decay: Callable[[SimBroker], bool],
+        may_lose: Callable[[SimBroker], bool],
         stop: Callable[[int], None],
     ) -> None:
-        """For ever. `may_decay`: whether a disk may lose what it has."""
+        """Runs until cancelled. `may_lose`: whether a broker's disk may lose data now."""
         on_all = rng.random() < ON_ALL_REPLICAS
         while True:
-            await asyncio.sleep(rng.expovariate(TRIED_A_SECOND if on_all else FLIPS_A_SECOND))
+            await asyncio.sleep(rng.expovariate(TRIES_A_SECOND if on_all else FLIPS_A_SECOND))
             number = rng.choice(sorted(self._brokers))
-            broker, under_a_process = self._brokers[number], on_all or rng.random() < UNDER_A_PROCESS
-            found = self._settled(broker) if under_a_process else self._appended_to(broker.disk)
+            broker, under_a_process = self._brokers[number], on_all or rng.random() < WHILE_RUNNING
+            found = (
+                self._synced_batches(broker) if under_a_process else self._newest_segment_batches(broker.disk)
+            )
             batches = list(found) if broker.is_up else []
             if on_all:
-                batches = [one for one in batches if self._is_unread_by_a_start(broker, *one)]
-            if not batches or not may_decay(broker):
+                batches = [one for one in batches if self._is_unread_by_recovery(broker, *one)]
+            if not batches or not may_lose(broker):
                 continue
             path, (at, header) = rng.choice(batches)
-            where = at + rng.choice((rng.randrange(LEAST_OF_EPOCH + 1), rng.randrange(header.size)))
+            where = at + rng.choice((rng.randrange(EPOCH_LOW_BYTE + 1), rng.randrange(header.size)))
             if under_a_process:
                 self._flip(number, path, at, header, where, rng)
-                self._told["flipped under a process"] += 1
+                self._faults["flipped under a process"] += 1
                 if on_all and where - at not in LENGTH:
                     self._flip_others(number, path.parent.name, header, rng)
-                asyncio.get_running_loop().call_later(rng.uniform(0, LOOKED_AT_S), self.look)
-            elif where - at != LEAST_OF_EPOCH:
+                asyncio.get_running_loop().call_later(rng.uniform(0, SCRUBBED_WITHIN_S), self.start_scrubs)
+            elif where - at != EPOCH_LOW_BYTE:
                 self._flip(number, path, at, header, where, rng)
                 for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
                     stop(one)
 
     def flip_one(self, rng: random.Random) -> bool:
-        """When all is well: in a batch of any replica, mostly where no CRC covers it. False if nothing is
-        synced yet."""
-        found = [(n, one) for n in sorted(self._brokers) for one in self._settled(self._brokers[n])]
+        """Flip a bit on one of the intact replicas, mostly where no CRC covers it. False if nothing is synced."""
+        found = [(n, one) for n in sorted(self._brokers) for one in self._synced_batches(self._brokers[n])]
         if found:
             number, (path, (at, header)) = rng.choice(found)
-            where = rng.choice((LEAST_OF_OFFSET, LEAST_OF_OFFSET, LEAST_OF_EPOCH, rng.randrange(header.size)))
+            where = rng.choice((OFFSET_LOW_BYTE, OFFSET_LOW_BYTE, EPOCH_LOW_BYTE, rng.randrange(header.size)))
             self._flip(number, path, at, header, at + where, rng)
-            self._told["flipped when all was well"] += 1
+            self._faults["flipped when all was well"] += 1
         return bool(found)
 
     def _flip_others(self, first: int, name: str, header: BatchHeader, rng: random.Random) -> None:
-        """Of the same partition, in batches that none of the others lost."""
+        """Flip bits on the other replicas of the partition, each in a batch that the others still have."""
         flipped = {header.base_offset}
         for number in sorted(self._brokers):
             broker = self._brokers[number]
-            found = self._settled(broker) if broker.is_up and number != first else ()
+            found = self._synced_batches(broker) if broker.is_up and number != first else ()
             batches = [
                 (path, batch)
                 for path, batch in found
                 if path.parent.name == name
                 and batch[1].base_offset not in flipped
-                and self._is_unread_by_a_start(broker, path, batch)
+                and self._is_unread_by_recovery(broker, path, batch)
             ]
             if batches:
                 path, (at, lost) = rng.choice(batches)
                 flipped.add(lost.base_offset)
-                end = rng.choice((LEAST_OF_EPOCH + 1, lost.size))
+                end = rng.choice((EPOCH_LOW_BYTE + 1, lost.size))
                 self._flip(number, path, at, lost, at + rng.randrange(LENGTH.stop, end), rng)
-                self._told["flipped on another replica too"] += 1
+                self._faults["flipped on another replica too"] += 1
 
-    def _is_unread_by_a_start(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
-        """What a start reads it would cut at the damage, whatever the others have."""
+    def _is_unread_by_recovery(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
+        """Recovery truncates at damage in the segments that it reads, whatever other replicas have."""
         replica = next(one for one in broker.replicas or () if one.log.directory == path.parent)
         points = read_offsets(broker.files, path.parent.parent / RECOVERY_POINTS)
         point = points.get(replica.name, 0)
@@ -189,15 +188,15 @@ class Decay:
             flip = Flip(path, at, header.next_offset, file.read(header.size))
         self._flips.setdefault(number, []).append(flip)
 
-    def _appended_to(self, disk: Disk) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
+    def _newest_segment_batches(self, disk: Disk) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
         """The batches of the newest segment of each partition."""
         for name in DIRECTORIES:
             for partition in sorted((disk.root / name).glob(f"{self._topic}-?")):
                 path = max(partition.glob("*.log"), default=None)
                 yield from _batches(path) if path is not None else ()
 
-    def _settled(self, broker: SimBroker) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
-        """The batches that are synced and committed."""
+    def _synced_batches(self, broker: SimBroker) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
+        """Batches that are synced and committed."""
         for replica in sorted(broker.replicas or (), key=lambda one: one.name):
             if replica.name.topic == self._topic and replica.failed is None and not replica.log.damage:
                 for part in replica.segments:
@@ -207,7 +206,7 @@ class Decay:
 
 
 def _batches(path: Path) -> Iterator[tuple[Path, tuple[int, BatchHeader]]]:
-    """Up to what a loss of power has torn."""
+    """Batches up to a torn one."""
     with suppress(RecordsError):
         for batch in iter_batches(path.read_bytes()):
             yield path, batch
