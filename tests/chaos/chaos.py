@@ -1,8 +1,9 @@
-"""`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults, real clients, and their judge.
+"""`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults and clients, and a history
+checker.
 
-`ROUNDS=all` plays each fault of the shape once. The last line is JSON; docs/howto/chaos.md says what is in
-it. A run that fails leaves a directory with the logs of the nodes, the history and the verdict, and prints
-its path; the exit code is 1 then. Linux only.
+`ROUNDS=all` runs each fault of the shape once. The last line is JSON; docs/howto/chaos.md describes it. A
+failed run keeps a directory with the logs of the nodes, the history and the verdict, prints its path, and
+exits with 1. Linux only.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from havoc.workload import RECORDS_S, Workload
 
 TOPIC, TIERED_TOPIC = "chaos", "chaos-tiered"
 REPLICAS = [[1, 2, 3], [2, 1, 3], [1, 3, 2], [2, 3, 1]]
-"""Of each partition, the preferred leader first: while all is well node 3 leads nothing, a mere follower."""
+"""Replicas of each partition, preferred leader first. In a healthy cluster node 3 leads nothing."""
 
 TIERED_REPLICAS = [[1, 2, 3], [2, 3, 1]]
 TIERED_CONFIGS = {
@@ -122,7 +123,7 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 def _stage(options: argparse.Namespace, directory: Path) -> Stage:
-    """Nothing runs yet."""
+    """Constructed, not started."""
     inside, voters = ground.is_inside(), VOTERS if APART in options.shape else ()
     places = (*BROKERS, *voters, *((ground.STORE,) if TIERED in options.shape else ()))
     world: ground.Ground = ground.Namespaces(places) if inside else Loopback(places)
@@ -188,7 +189,7 @@ def _told(
     verdict: checker.Verdict,
     problems: list[str],
 ) -> dict[str, Any]:
-    """The last line. Of a fault that was played more than once, the worst."""
+    """The last line of the output. A fault that ran more than once shows its worst round."""
     problems = [*problems, *(f"{done.fault}: {problem}" for done in played for problem in done.problems)]
     return {
         "rounds": len(played),

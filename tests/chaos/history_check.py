@@ -1,9 +1,9 @@
-"""`make history MINUTES=n`: what clients were told, against what lies on every disk in the end.
+"""`make history MINUTES=n`: compares the responses that clients got with the final content of every disk.
 
-Three brokers and three voters, plain, compacted and tiered topics, real clients; processes are killed and
-stopped, disks wiped, partitions reassigned and settings changed while it runs. Then all nodes are stopped,
-and each replica's files and the object store are read directly. The last line is JSON;
-docs/howto/history.md says what is in it. Linux only.
+Three brokers and three controllers serve plain, compacted and tiered topics to real clients. Meanwhile
+processes are killed and stopped, disks wiped, partitions reassigned and settings changed. Then all nodes
+are stopped, and each replica's files and the object store are read directly. The last line is JSON;
+docs/howto/history.md describes it. Linux only.
 """
 
 import argparse
@@ -60,9 +60,9 @@ FAULTS = (
     "kill-leader", "kill-follower", "kill-controller", "kill-both", "kill-all", "kill-voters",
     "stop-leader", "stop-follower", "stop-controller", "stop-all", "wipe",
 )  # fmt: skip
-"""Those of processes and disks; the rest of chaos can be asked for."""
+"""Faults of processes and disks. The command line accepts the other faults of chaos, too."""
 NEED_ALL_REPLICAS = ("wipe", "fsync-error")
-"""Faults that take a disk with all that it holds, so every partition has to be whole before."""
+"""Faults that lose a whole disk, so every partition must be fully replicated before."""
 STOP_WITHIN_S = 60.0
 SHOWN = 20
 
@@ -198,7 +198,7 @@ class Run:
     # -- after it --
 
     def _told(self, changes: dict[str, int]) -> dict[str, Any]:
-        """Compares what lies on the disks, if all that was sent had the time to get there."""
+        """Compare the disks, if every sent record had the time to arrive."""
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
         verdict = checker.check(events, self._options.least)
@@ -243,7 +243,7 @@ class Run:
     def _compared(
         self, events: Sequence[history.AnyEvent], keyed_events: Sequence[history.AnyEvent]
     ) -> "_Compared":
-        """What the copies show, once all of them were read."""
+        """The verdict over all copies."""
         copies = {place: self._copies(*place) for topic in KINDS for place in _places(topic)}
         _say(f"{sum(map(len, copies.values()))} copies are read and compared")
         each = [copy for copies_of_one in copies.values() for copy in copies_of_one]
@@ -294,7 +294,7 @@ def _compare(copies: Copies, keyed_events: Sequence[history.AnyEvent]) -> Iterat
 
 
 def _by_replica(copies: Copies) -> Iterator[dict[int, Copy]]:
-    """The whole log of each partition as each broker alone has it."""
+    """The log of each partition as each broker has it."""
     places = _places(PLAIN, TIERED)
     for node in (f"node {broker}" for broker in BROKERS):
         logs = {}

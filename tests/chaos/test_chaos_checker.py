@@ -1,4 +1,4 @@
-"""The judge of chaos runs: each hand-written bad history is flagged for what is bad in it, and that alone."""
+"""The history checker reports exactly the violation in each hand-written bad history."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a round's figures say, from the moments of acknowledgements."""
+"""Figures of a round, computed from the times of acknowledgements."""
 
 import random
 import re

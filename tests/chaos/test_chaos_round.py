@@ -1,4 +1,4 @@
-"""One short round of each shape against real processes: clients go on, and nothing is lost."""
+"""One short round of each shape with real processes: clients continue, and nothing is lost."""
 
 import json
 import subprocess

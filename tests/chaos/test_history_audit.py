@@ -1,4 +1,4 @@
-"""The comparison of copies with each other and with the history flags each kind of damage alone."""
+"""The comparison of copies with each other and with the history reports each kind of damage."""
 
 from collections.abc import Iterable
 from pathlib import Path

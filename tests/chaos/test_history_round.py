@@ -1,4 +1,4 @@
-"""A short history with real processes: one is killed, partitions move, and every copy agrees in the end."""
+"""A short history with real processes: one is killed, partitions move, and all copies agree at the end."""
 
 import json
 import subprocess

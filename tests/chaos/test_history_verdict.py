@@ -1,4 +1,4 @@
-"""The verdict of a history of which some copies cannot be read."""
+"""The verdict when some copies cannot be read."""
 
 import argparse
 from collections.abc import Iterator

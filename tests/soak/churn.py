@@ -1,10 +1,10 @@
-"""Churn of one kind, thousands of times against one broker process: what does it keep of each?
+"""Repeats one kind of operation thousands of times against one broker, and reports the objects that it keeps.
 
     .venv/bin/python tests/soak/churn.py [--kinds groups,members] [--times 2000] [--traced]
 
-The broker reports the objects that it can reach (inspected.py), so neither what waits for a collection nor
-memory that an allocator holds on to counts. A kind is played three times as often as asked: the first third
-is warm-up, and the growth of the other two is told by operation. Linux only.
+The broker reports its reachable objects (inspected.py), so neither garbage nor memory that an allocator
+keeps counts. Each kind runs three times as often as requested: the first third is warm-up, and the growth
+of the other two is reported per operation. Linux only.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from samples import read_process
 from wire_client import Client, message
 
 from tierlog.protocol.api import BY_NAME, encode_request
+from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch
 
 INSPECTED = Path(__file__).with_name("inspected.py")
@@ -46,17 +47,17 @@ SETTINGS = {
     "max.incremental.fetch.session.cache.slots": 10,
 }
 SETTLED_S = 3.0
-"""Longer than every delay of the settings above."""
+"""Longer than each delay in the settings above."""
 
 KEPT_LEAST = 0.2
-"""Objects of a type for each operation: fewer are no pattern."""
+"""Objects of a type per operation. Fewer are noise."""
 
 
 LOG_TAIL = 3000
 
 
 class ChurnFailed(Exception):
-    """The broker did not live through it."""
+    """The broker ended during the churn."""
 
 
 class Inspected:
@@ -98,7 +99,7 @@ class Inspected:
 
 
 class Clients:
-    """What a kind of churn does: each operation is told its number."""
+    """The operations: one method per kind, called with the number of the operation."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -166,7 +167,7 @@ class Clients:
 
     def _member(self, group: str, instance: str | None = None) -> tuple[str, int]:
         joined = self._join(group, instance=instance)
-        if joined.error_code == 79:
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             joined = self._join(group, joined.member_id)
         values = {
             "group_id": group,
@@ -203,7 +204,7 @@ class Clients:
         self.ask("DeleteGroups", 2, {"groups_names": [f"short-{n}"]})
 
     def pending_members(self, n: int) -> None:
-        """Joins that never come back with the member id that they were told."""
+        """Joins that never return with the member id from the response."""
         self._join_briefly(f"pending-{n}")
 
     def _join_briefly(self, group: str) -> None:
@@ -253,7 +254,7 @@ class Clients:
         self.wire.receive("Metadata", 9)
 
     def quotas(self, n: int) -> None:
-        """A quota for a client id, its use, and its end."""
+        """Set a quota for a client id, use it, and remove it."""
         entity = [{"entity_type": "client-id", "entity_name": f"client-{n}"}]
         entry = {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]}
         self.ask("AlterClientQuotas", 1, {"entries": [entry]})
@@ -282,7 +283,7 @@ class Clients:
         client.close()
 
     def waiting_fetches(self, n: int) -> None:
-        """Their connection goes while they wait."""
+        """Fetches whose connection closes while they wait."""
         client = Client(self.bootstrap)
         end = self.wire.fetch(self.topic, 0, max_bytes=1).responses[0].partitions[0].high_watermark
         asked = {"partition": 0, "fetch_offset": end, "partition_max_bytes": 1 << 20}
@@ -295,7 +296,7 @@ class Clients:
         client.close()
 
     def fetch_sessions(self, n: int) -> None:
-        """Opened, and forgotten with their connection."""
+        """Fetch sessions whose connection closes."""
         client = Client(self.bootstrap)
         asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
         values = {
@@ -353,7 +354,7 @@ KINDS = [
 
 
 def play(broker: Inspected, clients: Clients, kinds: Sequence[str], times: int) -> dict[str, Any]:
-    """Each kind so often, three times over: what is kept of each turn of all of them."""
+    """Run each kind `times` times in three thirds. Returns the growth per operation."""
     looks = []
     for third in range(3):
         for kind in kinds:

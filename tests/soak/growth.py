@@ -1,9 +1,8 @@
-"""How fast memory grows in the second half of a run, and how well the run can know that. Pure; for judge.py.
+"""Memory growth in the second half of a run, with its confidence interval. Pure; called by judge.py.
 
-The first half is left out: caches, retention and the cleaner have to fill. Samples that follow each other are
-not independent, for what a broker holds goes up and down with segments and cleanings. So the half is cut into
-blocks of equal time, a line is laid through the medians of the blocks, and how far they lie from it says how
-well its slope is known (the 95 % confidence interval of a linear regression).
+The first half is warm-up for caches, retention and the cleaner. Consecutive samples are not independent,
+because memory rises and falls with segments and cleanings. Therefore the half is divided into blocks of
+equal time, and a linear regression through their medians gives the slope and its 95 % confidence interval.
 """
 
 import math
@@ -13,19 +12,19 @@ from dataclasses import dataclass
 
 LIMIT_MIB_AN_HOUR = 1.0
 LONG_MINUTES = 60.0
-"""A run of this length can tell a slope from steps: whatever comes round does so often in its second half."""
+"""A run of this length can tell a slope from steps: periodic work happens often in its second half."""
 
 STEP_MIB = 2.0
-"""An allocator takes memory in steps, and one or two of them look like a slope in a short run."""
+"""An allocator takes memory in steps. One or two of them look like a slope in a short run."""
 
 BLOCKS = 12
 T_95 = 2.228
-"""Of Student's distribution with BLOCKS - 2 degrees of freedom, both sides."""
+"""Two-sided 95 % quantile of Student's distribution with BLOCKS - 2 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """`uncertainty`: the slope is within so much of `per_hour`, with a confidence of 95 %."""
+    """`uncertainty`: half the width of the 95 % confidence interval around `per_hour`."""
 
     per_hour: float
     uncertainty: float
@@ -33,7 +32,7 @@ class Trend:
 
     @property
     def growth(self) -> float:
-        """Over the second half."""
+        """Growth over the second half, in MiB."""
         return self.per_hour * self.hours
 
     @property
@@ -42,7 +41,7 @@ class Trend:
 
 
 def trend(points: Sequence[tuple[float, float]]) -> Trend:
-    """`points`: minutes and MiB, of the whole run."""
+    """`points`: (minutes, MiB) of the whole run."""
     end = points[-1][0] if points else 0.0
     blocks = [block for block in _blocks(points, end) if block]
     if len(blocks) < BLOCKS:

@@ -1,8 +1,8 @@
-"""A broker that reports what it holds: `tierlog dev`, with a thread that answers on its standard streams.
+"""A broker that reports its memory: `tierlog dev` with a thread that answers on its standard streams.
 
-Each line on standard input asks for one line of JSON: how many objects of each type the interpreter tracks,
-how many blocks it has allocated, and what the C allocator uses and keeps. Garbage is collected first, so
-that what is counted is reachable. Started by churn.py; ends when its standard input is closed.
+For each line on standard input it writes one line of JSON: the number of objects of each type, the
+interpreter's allocated blocks, and the used and free bytes of the C allocator. Garbage is collected first,
+so only reachable objects count. Started by churn.py; ends when its standard input is closed.
 """
 
 import asyncio
@@ -85,8 +85,8 @@ def main() -> None:
     def answer() -> None:
         before: dict[str, tracemalloc.Snapshot] = {}
         for _ in sys.stdin:
-            # In the loop, between two callbacks: whoever lists the objects while a tuple is being built makes
-            # its building fail, since it is referred to from elsewhere then.
+            # In the loop, between two callbacks: listing the objects while a tuple is being built makes that
+            # fail, because the list refers to the tuple.
             loops[-1].call_soon_threadsafe(lambda: print(json.dumps(look(before)), flush=True))
         os._exit(0)
 

@@ -1,9 +1,9 @@
-"""Whether a soak was passed: all that must stay flat or bounded, and whether there was a load at all.
+"""Checks of a soak run: values that must stay flat or bounded, and the presence of every kind of load.
 
-Memory is judged by its trend over the second half of a run (growth.py). For the rest a run has three thirds.
-The first one is warm-up: caches, retention and the first cleanings have to fill. Descriptors are judged by
-their slope after it; latency, disk and threads by their level in the last third, held to the second third.
-Pure: it knows samples, no process. Called by soak.py; its tests show it bad histories.
+Memory is checked by its trend over the second half of the run (growth.py). For other values the run has three
+thirds, of which the first is warm-up. Descriptors and threads are checked by their slope after the warm-up,
+latency and disk by their level in the last third compared with the second. Pure: works on samples. Called by
+soak.py.
 """
 
 import statistics
@@ -19,17 +19,18 @@ WARM_UP = 1 / 3
 
 LATENCY_FACTOR = 1.5
 LATENCY_SLACK_MS = 3.0
-"""The last third's median may be so much above the second's. What rises in proportion to the time that passed
-is 5/3 as high there, so it is caught; medians of a third of all intervals differ less, whoever else uses the
-machine for a while. The slack is a turn of a busy loop, for figures so small that a factor of them is noise.
+"""How far the last third's median may be above the second's. A value that grows in proportion to time is
+5/3 as high there, so it is caught. Medians of a third of all intervals differ less, even if other processes
+use the machine for a while. The slack is one turn of a busy loop, for values so small that a factor is
+noise.
 """
 
 LATENCY_LEVEL_MS = 250.0
-"""The 99th percentile of either third: a broker that is slow from the start is flat too, and not well."""
+"""Limit of the 99th percentile in each third: a broker that is slow from the start is flat, too."""
 
 DISK_FACTOR = 1.25
 DISK_SLACK_MIB = 8.0
-"""A segment of each retained partition may come or go between two samples."""
+"""One segment of each retained partition may be added or deleted between two samples."""
 
 DISK_LEVEL_MIB = 256.0
 """Twice what load.py's settings add up to: retention and two segments of each partition, the cleaner's
@@ -45,7 +46,7 @@ LONG_MINUTES pools still fill: in its second minute that broker started 3.
 """
 
 HANGS_OF_CLOSES = 0.002
-"""Of clients, not of the broker: confluent-kafka's `Consumer.close()` (apart.py) hung in 3 of 2,034 calls
+"""Expected share of hanging clients: confluent-kafka's `Consumer.close()` (apart.py) hung in 3 of 2,034 calls
 against tierlog, and in 2 of 900 against Kafka.
 """
 
@@ -55,7 +56,7 @@ LONGEST_GAP_MINUTES = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the verdict. `bad` where `measured` is above `allowed`, or for least values below it."""
+    """One line of the verdict. `bad`: `measured` exceeds `allowed`, or falls below it for minimums."""
 
     what: str
     measured: float
@@ -66,7 +67,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Of one quantity after the warm-up. `growth`: what the slope makes of the measured part of the run."""
+    """Trend of one value after the warm-up. `growth`: slope times the measured time."""
 
     middle: float
     per_minute: float
@@ -135,7 +136,7 @@ def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def level(samples: Sequence[Sample], third: int, name: str) -> float:
-    """The median of a quantity in a third of the run (0, 1, 2), of the intervals that measured it."""
+    """The median of a value in a third of the run (0, 1, 2), over the intervals that measured it."""
     values = [getattr(sample, name) for sample in _third(samples, third)]
     return statistics.median([value for value in values if value is not None] or [0.0])
 
@@ -146,7 +147,7 @@ def peak(samples: Sequence[Sample], third: int, name: str) -> float:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> Slope:
-    """The median of the slopes between all pairs, which outliers do not move."""
+    """The median of the slopes between all pairs, which is robust against outliers."""
     pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if b[0] > a[0]]
     per_minute = statistics.median(pairs) if pairs else 0.0
     middle = statistics.median(value for _, value in points) if points else 0.0
@@ -158,7 +159,8 @@ def slope(points: Sequence[tuple[float, float]]) -> Slope:
 
 
 def _memory(what: str, found: Trend) -> list[Check]:
-    """A long run must show that memory stays; a short one is bad if it surely grew by more than a step."""
+    """A long run must show that memory is flat. A short run is bad if memory certainly grew by more than a
+    step."""
     note = f"{found.per_hour:+.2f} ± {found.uncertainty:.2f} an hour"
     allowed = LIMIT_MIB_AN_HOUR * found.hours
     if 120 * found.hours < LONG_MINUTES:
@@ -171,7 +173,7 @@ def _memory(what: str, found: Trend) -> list[Check]:
 
 
 def _growth(what: str, found: Slope, share: float, least: float) -> Check:
-    """Growth up to a share of the middle value, or up to `least`, is within what an allocator does."""
+    """Growth up to a share of the middle value, or up to `least`, is normal for an allocator."""
     note = f"{found.middle:.1f} in the middle, {found.per_minute:+.3f} a minute"
     return _at_most(f"growth of {what}", found.growth, max(share * found.middle, least), note)
 
@@ -204,7 +206,7 @@ def _threads(samples: Sequence[Sample]) -> Check:
 
 
 def _load(samples: Sequence[Sample], minutes_asked: float) -> list[Check]:
-    """A broker at rest is flat: so each kind of load has to show in each minute."""
+    """Every kind of load must appear in each minute, because an idle broker is flat, too."""
     passed = samples[-1].minutes if samples else 0.0
     times = [0.0, *(sample.minutes for sample in samples)]
     gap = max((b - a for a, b in pairwise(times)), default=passed)
@@ -235,7 +237,7 @@ def _count(samples: Sequence[Sample], kind: str) -> int:
 
 
 def _third(samples: Sequence[Sample], number: int) -> Sequence[Sample]:
-    """By time, not by number: intervals may be late."""
+    """Thirds by time, not by number of samples: intervals may be late."""
     end = samples[-1].minutes if samples else 0.0
     return [sample for sample in samples if end and min(int(3 * sample.minutes / end), 2) == number]
 

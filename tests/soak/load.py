@@ -1,8 +1,8 @@
-"""The load of a soak, in a process of its own: real clients that do what clients do. Members of groups, which
-can hang as no other client does, are another process under it (members.py).
+"""Load of a soak run: real clients in a process of its own.
 
-Every INTERVAL_S it writes one JSON line: latencies and counts since the last one. Errors that clients report
-are counted, and the first of each kind is kept. Started by soak.py; ends when its standard input is closed.
+Group members, which may hang, run in a child process (members.py). Every INTERVAL_S it writes one JSON line
+with latencies and counts since the last one. Client errors are counted, and the first of each kind is kept.
+Started by soak.py; ends when its standard input is closed.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from tally import Tally
 MIB = 1 << 20
 INTERVAL_S = 5.0
 RECORDS_S = 500
-"""Of each of three topics; with 1 KiB records a broker on one core has time left for all the rest."""
+"""Records per second for each of three topics. With 1 KiB records, one core has time left for the other
+load."""
 TOPICS = {
     "soak-plain": {"segment.bytes": 4 * MIB, "retention.bytes": 16 * MIB},
     "soak-compacted": {
@@ -45,7 +46,7 @@ PARTITIONS = 2
 KEYS = 2000
 SENT = struct.Struct(">4sq")
 STAMPED = b"sent"
-"""What the values of measured records begin with, and when they were given to the producer."""
+"""Prefix of the values of measured records: a marker and the time of the produce() call."""
 
 MEMBERS = Path(__file__).parent / "members.py"
 
@@ -85,7 +86,7 @@ class Load:
     # -- the workers --
 
     def _produce(self, topic: str) -> None:
-        """At a steady rate; latency is from produce() to the acknowledgement of all replicas."""
+        """Produce at a steady rate. Latency is the time from produce() to the acknowledgement."""
         producer = Producer({**self._settings, "acks": "all", "enable.idempotence": True, "linger.ms": 2})
         rng, number, filler = random.Random(topic), 0, bytes(1000)
         begin = time.monotonic()
@@ -109,8 +110,8 @@ class Load:
             self._latencies_s.append(message.latency())  # type: ignore[attr-defined]
 
     def _tail(self) -> None:
-        """One that stays at the end of the log, and takes each record as soon as it is there: latency is from
-        produce() to here, in one process, hence by one clock.
+        """A consumer at the end of the log. Latency is the time from produce() to the consumer, by one
+        clock in one process.
         """
         consumer = Consumer({**self._settings, "group.id": "soak-tail", "auto.offset.reset": "latest"})
         consumer.subscribe(["soak-plain"])
@@ -125,14 +126,14 @@ class Load:
                     self._end_to_end_s.append((now_ns - SENT.unpack_from(value)[1]) / 1e9)
 
     def _consume(self, topic: str) -> None:
-        """A group of one that stays."""
+        """A group with one permanent member."""
         consumer = Consumer({**self._settings, "group.id": f"soak-{topic}", "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         while True:
             self._tally.took(consumer.consume(500, 1.0))
 
     def _read_history(self) -> None:
-        """From the first offset on, hence from the object store, again and again."""
+        """Repeatedly read from the first offset, which is in the object store."""
         consumer = Consumer({**self._settings, "group.id": "soak-history"})
         while True:
             for partition in range(PARTITIONS):
@@ -150,7 +151,7 @@ class Load:
             time.sleep(3)
 
     def _python_clients(self) -> None:
-        """kafka-python comes, produces, reads a little, and goes."""
+        """kafka-python connects, produces, reads a little, and closes."""
         while True:
             producer = KafkaProducer(bootstrap_servers=self._bootstrap)
             for _ in range(20):
@@ -167,7 +168,7 @@ class Load:
             time.sleep(1)
 
     def _topics(self) -> None:
-        """Created, written to, deleted."""
+        """Create topics, write to them, and delete them."""
         admin = AdminClient(self._settings)
         number = 0
         while True:
@@ -183,7 +184,7 @@ class Load:
             time.sleep(1)
 
     def _connections(self) -> None:
-        """Opened, half used, dropped: in the middle of a frame, before an answer, after it."""
+        """Drop connections in the middle of a frame, before a response, and after it."""
         host, port = self._bootstrap.rsplit(":", 1)
         versions = struct.pack(">ihhih", 10, 18, 0, 7, -1)
         rng = random.Random(5)
@@ -228,7 +229,7 @@ class Load:
 
 
 def _percentiles(prefix: str, latencies_s: list[float]) -> dict[str, float]:
-    """None of them where nothing was measured."""
+    """Percentiles; None without measurements."""
     ordered = sorted(latencies_s)
     return {
         f"{prefix}{name}": round(ordered[min(int(share * len(ordered)), len(ordered) - 1)] * 1e3, 3)

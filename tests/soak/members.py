@@ -1,6 +1,7 @@
-"""Members of consumer groups that come and go, some without saying so; in a process of its own (apart.py).
+"""Consumer group members that join and leave, some without LeaveGroup, in a process of its own (apart.py).
 
-Every second it writes one JSON line: what it did since the last one. Ends when its standard input is closed.
+Every second it writes one JSON line with its counts since the last one. Ends when its standard input is
+closed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a soak measures of a broker in each interval: its process, its disk, its metrics."""
+"""Samples of a soak run: the broker's process, disk and metrics in each interval."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def read_process(pid: int) -> dict[str, float]:
 
 
 def disk_mib(directory: Path) -> float:
-    """What the directory takes on the disk; files may go while they are counted."""
+    """Disk usage of the directory. Files may be deleted while they are counted."""
     total = 0
     for where, _, names in os.walk(directory):
         for name in names:
@@ -59,7 +59,7 @@ def disk_mib(directory: Path) -> float:
 
 
 class Metrics:
-    """What the broker itself counts, since the last look."""
+    """The broker's own metrics since the last sample."""
 
     def __init__(self, admin_url: str) -> None:
         self._url = f"{admin_url}/metrics"

@@ -1,9 +1,10 @@
-"""`make soak`: one broker process under mixed load; do memory, descriptors, latency and disk stay flat?
+"""`make soak`: runs one broker under mixed load and checks that memory, descriptors, latency and disk stay
+flat.
 
     .venv/bin/python tests/soak/soak.py --minutes 10 --picture docs/img/soak.png --json build/soak.json
 
-Exit code 1 if a check of judge.py is not passed, or if broker or load gave up before the time: then what was
-measured is judged and drawn all the same. docs/howto/soak.md says how to read it. Linux only (/proc).
+Exit code 1 if a check of judge.py fails, or if the broker or the load ended early. The samples are then
+checked and drawn as well. docs/howto/soak.md explains the output. Linux only (/proc).
 """
 
 import argparse
@@ -30,13 +31,13 @@ from tierlog.cli.process import BrokerFailed, TierlogBroker
 
 LOAD = Path(__file__).parent / "load.py"
 PATIENCE_S = 60
-"""A load that tells nothing for so long hangs."""
+"""A load without a report for this long hangs."""
 
 DYING_S = 5
-"""A killed process refuses connections for a moment before it has ended."""
+"""A killed process refuses connections shortly before it has ended."""
 
 SETTINGS = {
-    # What takes hours by default comes round within the run, so that a steady state can be reached.
+    # Periodic work that takes hours by default happens within the run, to reach a steady state.
     "log.retention.check.interval.ms": 2_000,
     "log.segment.delete.delay.ms": 2_000,
     "log.cleaner.backoff.ms": 1_000,
@@ -91,7 +92,7 @@ def main() -> int:
 
 @dataclass(slots=True)
 class Run:
-    """A sample for each line of the load's process; the first fault of each kind."""
+    """One sample per line of the load process, and the first error of each kind."""
 
     samples: list[Sample] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class Run:
 def run(
     broker: TierlogBroker, minutes: float, load: Sequence[str] = (), patience_s: float = PATIENCE_S
 ) -> Run:
-    """`load`: a command other than load.py, for tests. Never raises for what broker or load do."""
+    """`load`: a command other than load.py, for tests. Failures of broker and load do not raise."""
     found = Run()
     command = load or (sys.executable, str(LOAD), broker.bootstrap)
     with subprocess.Popen(
@@ -118,7 +119,7 @@ def run(
             found.ended_early = "interrupted"
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it has processes under it
+                os.killpg(process.pid, signal.SIGKILL)  # also ends its child processes
     print(file=sys.stderr)
     return found
 
@@ -126,7 +127,7 @@ def run(
 def _listen(
     process: "subprocess.Popen[bytes]", broker: TierlogBroker, minutes: float, found: Run, patience_s: float
 ) -> bool:
-    """Until the minutes have passed; False if the load ends before."""
+    """Wait until the minutes have passed. Returns False if the load ends before."""
     metrics, begin = Metrics(broker.admin_url), time.monotonic()
     for line in lines(process, patience_s):
         told = json.loads(line)

@@ -1,4 +1,4 @@
-"""What clients did since somebody last asked: counts, and the first error of each kind."""
+"""Client counters since the last report, and the first error of each kind."""
 
 import threading
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 
 class Tally:
-    """Safe in threads."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Tally:
             self._faults.setdefault(kind, text)
 
     def took(self, messages: Iterable[object]) -> None:
-        """What a consumer of confluent-kafka got, errors among them."""
+        """Count the messages and errors that a confluent-kafka consumer returned."""
         read = 0
         for message in messages:
             read += 1
@@ -32,14 +32,14 @@ class Tally:
         self.count("read", read)
 
     def add(self, told: Mapping[str, Mapping[str, object]]) -> None:
-        """What another tally took."""
+        """Add the counts of another tally."""
         with self._lock:
             self._counts.update(told["counts"])
             for kind, text in told["faults"].items():
                 self._faults.setdefault(kind, str(text))
 
     def take(self) -> dict[str, object]:
-        """Counts since the last call; the first faults of all time."""
+        """Counts since the last call, and the first errors of the whole run."""
         with self._lock:
             counts, self._counts = dict(self._counts), Counter()
             return {"counts": counts, "faults": dict(self._faults)}

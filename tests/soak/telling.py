@@ -1,4 +1,4 @@
-"""What a soak shows: a table of the run, the checks one by one, a picture with the verdict in its title."""
+"""Report of a soak run: a table of the run, the checks, and a plot with the verdict in its title."""
 
 import statistics
 import textwrap
@@ -9,7 +9,7 @@ from samples import Sample
 
 
 def table(samples: list[Sample], rows: int = 20) -> str:
-    """A line for each of about `rows` stretches of the run."""
+    """A table with about `rows` lines, each for a part of the run."""
     lines = [
         f"{'minute':>6} {'RSS':>7} {'anon':>7} {'fds':>5} {'thr':>4} {'disk':>7} {'store':>7} {'lag p99':>8} "
         f"{'p50':>7} {'p99':>8} {'max':>8} {'e2e p99':>8} {'produced/s':>10} {'read/s':>8} {'cleaned':>8}"
@@ -43,8 +43,10 @@ def checks(verdict: Verdict) -> str:
 
 
 def draw(path: Path, samples: list[Sample], verdict: Verdict) -> None:
-    """A PNG: panels over the same minutes. The warm-up is shaded; over the rest, slopes of what may not grow,
-    and levels of the second and the last third of what has to stay, the allowed one dotted.
+    """Draw a PNG with panels over the same minutes.
+
+    The warm-up is shaded. After it, values that must not grow have their slope, and values that must stay
+    level have their medians in the second and last third, with the limit dotted.
     """
     import matplotlib
 

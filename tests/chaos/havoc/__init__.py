@@ -1,1 +1,1 @@
-"""Chaos with real processes: a cluster, what is done to it, its clients, and the judge of what they saw."""
+"""Chaos tests with real processes: a cluster, faults, clients, and the checker of their history."""

@@ -1,8 +1,8 @@
-"""Compares the copies of each log with each other and with the history: pure, no cluster needed.
+"""Compares the copies of each log with each other and with the history. Pure: needs no cluster.
 
-A log that nothing compacts has the same bytes in every copy, and each copy alone must agree with the
-history. Copies of a compacted log may differ in what is gone; where two have the same offset they have the
-same record, and each has the last value of each key. Called by history_check.py.
+All copies of a log without compaction have the same bytes, and each must agree with the history. Copies of a
+compacted log may lack different records. At the same offset they have the same record, and each has the last
+value of each key. Called by history_check.py.
 """
 
 from collections import defaultdict
@@ -39,7 +39,7 @@ def joined(remote: Copy, replica: Copy) -> Copy:
 
 
 def against_history(history: Sequence[AnyEvent], logs: Mapping[int, Copy], least: int) -> checker.Verdict:
-    """The verdict of the chaos checker if these logs had been read in the end; one copy of each partition."""
+    """The chaos checker's verdict with these logs as the final reading: one copy of each partition."""
     known = [event for event in history if not (isinstance(event, Read) and event.reader == FINAL)]
     read: list[AnyEvent] = [event for event in known if not isinstance(event, Ended)]
     for partition, copy in logs.items():

@@ -1,8 +1,7 @@
-"""What operators do while faults happen: partitions are reassigned, settings of topics change.
+"""Operator changes during faults: reassigns partitions and alters topic settings.
 
-One change after the other, drawn from a seed, from a thread of its own. A change that fails is counted;
-whoever wants all replicas in place holds the changes back (`held`). No change gives up a promise:
-`min.insync.replicas` stays.
+A thread makes one change after the other, drawn from a seed. Failed changes are counted. `held` suspends the
+changes and waits until all replicas are in place. No change weakens a guarantee: `min.insync.replicas` stays.
 """
 
 import random
@@ -62,13 +61,14 @@ class Changes:
         self._thread.start()
 
     def end(self) -> None:
-        """Makes no change any more."""
+        """Stop making changes."""
         self._ending.set()
         self._thread.join(ADMIN_TIMEOUT_S * 4)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing changes meanwhile, and all replicas are in place and in sync. Raises ChaosFailed."""
+        """No change happens within the block, and all replicas are in place and in sync. Raises
+        ChaosFailed."""
         with self._turn:
             until(self._is_whole, "every partition has all of its replicas again", WHOLE_WITHIN_S)
             yield

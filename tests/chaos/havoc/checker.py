@@ -1,8 +1,8 @@
-"""Judges a history: pure, no cluster needed. The rules are those of Jepsen's workload for Kafka.
+"""History checker, with the rules of Jepsen's workload for Kafka. Pure: needs no cluster.
 
-The last reading is taken for what the log holds. What was acknowledged must be in it, once, at the offset
-that was told and in its producer's order; what consumers saw must still be there; each group must have
-seen all of it.
+The final reading counts as the content of the log. Each acknowledged record must be in it once, at its
+acknowledged offset and in its producer's order. Records that consumers read must still be there, and each
+group must have read all of them.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ from havoc.history import (
 )
 
 LEAST_ACKNOWLEDGED = 1000
-"""A run with fewer has shown nothing."""
+"""A run with fewer operations proves nothing."""
 
 
 class Kind(StrEnum):
@@ -34,12 +34,12 @@ class Kind(StrEnum):
     DOUBLED = "doubled"  # at two offsets
     REORDERED = "reordered"  # not in its producer's order
     INCONSISTENT = "inconsistent"  # two records at one offset
-    UNSENT = "unsent"  # nobody sent it, or not to this partition
-    VANISHED = "vanished"  # a consumer saw it, and it is gone: it was shown above the high watermark
-    REFUSED = "refused"  # written although the producer was told that it was not
-    SKIPPED = "skipped"  # in the log, and a reader went past it, or its group never got it
-    BACKWARD = "backward"  # a reader was given an offset again without having asked
-    UNCOMMITTED = "uncommitted"  # a group went back behind what it had committed
+    UNSENT = "unsent"  # no producer sent it to this partition
+    VANISHED = "vanished"  # a consumer read it, and it is gone: it was above the high watermark
+    REFUSED = "refused"  # in the log although the producer got a definite error
+    SKIPPED = "skipped"  # in the log, but a reader skipped it, or its group never got it
+    BACKWARD = "backward"  # a reader got an offset again without a seek
+    UNCOMMITTED = "uncommitted"  # a group went back below its committed offset
     BROKEN = "broken"  # see history.Broken
     DIFFERENT = "different"  # two copies of a log do not agree (audit.py)
     DAMAGED = "damaged"  # a copy cannot be read, or has a gap (audit.py)
@@ -53,7 +53,7 @@ class Anomaly(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`invalid`: why the history proves nothing either way."""
+    """`invalid`: why the history proves nothing."""
 
     acknowledged: int
     read: int

@@ -1,7 +1,7 @@
-"""What is done to the cluster: each fault a context, whose entry does it and whose exit heals it.
+"""Faults of the cluster. Each is a context manager: entering injects the fault, leaving heals it.
 
-A fault of a minority leaves a majority that can talk with each other and with the clients: these must be
-served again while it lasts. The rest only has to lose nothing, and to be over when it is over.
+During a fault of a minority, the majority reaches each other and the clients, and must serve them. Other
+faults must only lose nothing, and service must return when they are healed.
 """
 
 import errno
@@ -25,10 +25,10 @@ HOUR_S = 3600
 CHUNK = 1 << 20
 FILL_EVERY_S = 0.1
 LEFT_ON_DISK = 64 << 10
-"""What takes records for a second or two; then there is no room at all."""
+"""Free space for a second or two of records. Then the disk is full."""
 TAKE_IN_S = 60.0
 REFUSED = b"waits for the end of another process's session"
-"""What a second process of a broker logs."""
+"""Log message of a second process of a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Stage:
         return self.cluster.nodes[self.cluster.partitions(self.topic)[0]["leader"]]
 
     def follower(self) -> Node:
-        """The broker that leads least."""
+        """The broker with the fewest leaderships."""
         leaders = [row["leader"] for row in self.partitions()]
         return min(self.cluster.brokers.values(), key=lambda node: (leaders.count(node.id), -node.id))
 
@@ -88,12 +88,12 @@ class Fault:
 
 
 APART, TIERED = "apart", "tiered"
-"""Shapes: voters that are no brokers; a topic that is tiered into an object store."""
+"""Shapes: controllers in processes of their own; a tiered topic with an object store."""
 
 FAULTS: dict[str, Fault] = {}
 DEATH_S = 10.0
 SILENCE_S = 20.0
-"""A node that hangs is noticed by its session (3 s), and by time-outs of the clients (2 s, 4 s)."""
+"""A hanging node is noticed by its session (3 s), and by timeouts of the clients (2 s, 4 s)."""
 
 
 def _fault(
@@ -108,12 +108,12 @@ def _fault(
 
 
 def of_shape(shape: Collection[str]) -> list[str]:
-    """Names of the faults that there are in it."""
+    """Names of the faults in this shape."""
     return [name for name, fault in FAULTS.items() if not fault.only or fault.only in shape]
 
 
 def left_out(cluster: Cluster, shape: Collection[str]) -> dict[str, str]:
-    """Faults of this shape that this machine does not allow, and why."""
+    """Faults of this shape that this machine does not support, with the reason."""
     reasons = {} if cluster.shim else {"shim": "there is no C compiler for the library that lies to a node"}
     reasons |= {} if cluster.disks else {"disks": "without namespaces, nothing is mounted"}
     return {name: reasons[FAULTS[name].needs] for name in of_shape(shape) if FAULTS[name].needs in reasons}
@@ -250,7 +250,7 @@ def _isolate_leader(stage: Stage) -> Iterator[str]:
 
 @_fault("part-leader", SILENCE_S)
 def _part_leader(stage: Stage) -> Iterator[str]:
-    """The dangerous one: clients go on talking to a leader that is none any more."""
+    """Clients keep a connection to a former leader."""
     node = stage.leader()
     one, others = {node.id}, set(stage.cluster.nodes) - {node.id}
     with _cut(
@@ -275,7 +275,7 @@ def _isolate_controller(stage: Stage) -> Iterator[str]:
 
 @_fault("isolate-voters", None, only=APART)
 def _isolate_voters(stage: Stage) -> Iterator[str]:
-    """Brokers reach each other and clients, and no quorum: their leases end."""
+    """Brokers reach each other and clients, but not the quorum: their leases expire."""
     with _isolated(stage, stage.controller(), stage.cluster.voters) as done:
         yield done
 
@@ -494,7 +494,7 @@ def _restored_directory(stage: Stage) -> Iterator[str]:
 
 
 def _of(stage: Stage, node: Node) -> list[dict[str, Any]]:
-    """Partitions with a replica there."""
+    """Partitions with a replica on the node."""
     return [row for row in stage.partitions() if node.id in row["replicas"]]
 
 

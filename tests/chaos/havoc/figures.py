@@ -1,4 +1,4 @@
-"""Figures of one round, from the moments of acknowledgements alone: pure. Times in seconds of one clock."""
+"""Figures of one round, computed from the times of acknowledgements. Pure. Times are seconds of one clock."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ def _longest_gap(moments: Sequence[float], begin: float, end: float) -> float:
 
 
 def served_again_s(acks: Acks, healed: float, end: float) -> float | None:
-    """From the heal until every partition has acknowledged something; None: not before the end."""
+    """Time from the heal until every partition has acknowledged a record; None if not before the end."""
     firsts = [_first_after(moments, healed, end) for moments in acks.values()]
     if not firsts or None in firsts:
         return None
@@ -40,7 +40,7 @@ def count(acks: Acks, begin: float, end: float) -> int:
 
 
 def rate(acks: Acks, begin: float, end: float) -> float:
-    """Acknowledgements a second."""
+    """Acknowledgements per second."""
     return count(acks, begin, end) / (end - begin) if end > begin else 0.0
 
 

@@ -1,7 +1,7 @@
-"""Where the nodes live: network namespaces of their own if this machine lets us, else loopback and a proxy.
+"""Network of the nodes: a namespace for each if the machine allows it, otherwise loopback with a proxy.
 
-The whole run is moved into new namespaces of network, mounts and processes first (`enter`). So nothing has
-to be tidied up: with the run, however it ends, the kernel ends its processes and takes its links and mounts.
+The run first moves into new network, mount and process namespaces (`enter`). When it ends, for any reason,
+the kernel ends its processes and removes its links and mounts, so no cleanup is necessary.
 """
 
 import os
@@ -45,10 +45,10 @@ class Ground(Protocol):
         """The process of the node, newly started."""
 
     def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
-        """Nothing that one of the sources sends reaches any of the targets."""
+        """Drop all packets from the sources to the targets."""
 
     def lose(self, share: float) -> None:
-        """This share of all packets."""
+        """Drop this share of all packets."""
 
     def heal(self) -> None: ...
 
@@ -56,7 +56,7 @@ class Ground(Protocol):
 
 
 def why_not() -> str | None:
-    """What keeps this machine from having namespaces; None: nothing does."""
+    """Why this machine cannot have namespaces; None if it can."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"

@@ -1,8 +1,8 @@
-"""What clients did and were told, one JSON object a line: the only thing that the checker sees.
+"""History of client operations and their results, one JSON object per line: the only input of the checker.
 
-`at`: seconds since the run began. A value says who sent it: `producer/partition/number`, numbers grow. A
-reader is `group/member`; what any of its members read counts for a group. The last reading, after all faults,
-is FINAL's.
+`at`: seconds since the start of the run. A value is `producer/partition/number` with growing numbers. A
+reader is `group/member`, and a group has read what any of its members read. FINAL is the reader after all
+faults.
 """
 
 import threading
@@ -19,7 +19,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Sent(Event):
-    """Written before it is given to the client library, so that nothing can be read before."""
+    """Recorded before the record goes to the client library, so that no consumer can read it earlier."""
 
     producer: str
     partition: int
@@ -60,7 +60,7 @@ class Began(Event):
 
 
 class Committed(Event):
-    """The group coordinator has acknowledged it."""
+    """The group coordinator acknowledged the commit."""
 
     group: str
     partition: int

@@ -1,7 +1,7 @@
-"""Producers of compacted topics: a few keys over and over, some of their records tombstones.
+"""Producers of compacted topics: they repeat a few keys, with some tombstones.
 
-A key belongs to one producer, so its last acknowledged record is known. Which key a record has, and whether
-it deletes that key, follows from its number; the history needs to say nothing more than for other records.
+A key belongs to one producer, so its last acknowledged record is known. The number of a record determines
+its key and whether it is a tombstone, so the history needs no further fields.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""For machines without namespaces: all nodes on 127.0.0.1, and a proxy of ours before each of their ports.
+"""Network for machines without namespaces: all nodes on 127.0.0.1, with a proxy before each port.
 
-What is cut stands still: nothing passes a connection in that direction until the heal, as TCP would have it.
-A lost packet costs a stream a pause. Who opened a connection, the kernel tells (/proc/net/tcp, /proc/PID/fd).
+A cut connection passes nothing in that direction until the heal, as with TCP. A lost packet delays its
+stream. /proc/net/tcp and /proc/PID/fd show which process opened a connection.
 """
 
 import asyncio

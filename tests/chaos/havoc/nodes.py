@@ -1,4 +1,5 @@
-"""The processes: nodes that can be killed, stopped, wiped and lied to; each is broker, voter, or both."""
+"""Node processes, which can be killed, stopped, wiped and given faulty system calls: brokers, voters, or
+both."""
 
 import json
 import mmap
@@ -135,7 +136,7 @@ class Node(Process):
         return AdminApi(f"http://{self.place.admin}", timeout_s=ASK_TIMEOUT_S)
 
     def begin(self) -> None:
-        """Starts the process, and waits for nothing: one alone does not serve."""
+        """Start the process without waiting: a single node does not serve."""
         self._ground.is_at(self.id, self._launch())
 
     def _launch(self) -> int:
@@ -212,7 +213,7 @@ class Node(Process):
         return min((int(path.stem) for path in found), default=-1)
 
     def wipe(self) -> None:
-        """An empty disk in the place of the old one."""
+        """Replace the disk by an empty one."""
         for path in self.data.iterdir():
             shutil.rmtree(path)
 
@@ -222,7 +223,7 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class ChaosFailed(Exception):
-    """The cluster did not do what it must between faults."""
+    """The cluster did not recover as required between faults."""
 
 
 class Cluster:
@@ -317,7 +318,7 @@ class Cluster:
         raise ChaosFailed(f"no node answers GET {path}")
 
     def controller(self) -> Node:
-        """Who leads the quorum, in the highest term that anybody tells of."""
+        """The leader of the quorum in the highest term that any node reports."""
         best: dict[str, Any] = {}
         for node in self.nodes.values():
             try:

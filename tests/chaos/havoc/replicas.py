@@ -1,7 +1,7 @@
-"""Copies of a partition's log, read without a broker: from a replica's directory, and from the object store.
+"""Reads copies of a partition's log without a broker: from a replica's directory and from the object store.
 
-The nodes have stopped. Nothing is repaired on the way: a batch that is damaged ends the copy, and `fault`
-says why. Called by history_check.py; what is read is compared by audit.py.
+The nodes have stopped. Nothing is repaired: a damaged batch ends the copy, and `fault` has the reason.
+Called by history_check.py; audit.py compares the copies.
 """
 
 import uuid

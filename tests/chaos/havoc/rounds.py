@@ -1,4 +1,4 @@
-"""One round after the other: all is well, a fault, its heal, and how long until all is well again."""
+"""Rounds of a chaos run: a healthy cluster, a fault, its heal, and the time to recovery."""
 
 import random
 import time
@@ -36,7 +36,7 @@ class Round:
 
 
 def chosen(names: Sequence[str], rounds: int, rng: random.Random) -> list[Fault]:
-    """Each as often as the others, in an order that is drawn."""
+    """Faults in random order, each equally often."""
     found: list[str] = []
     while len(found) < rounds:
         found += rng.sample(list(names), len(names))
@@ -87,7 +87,7 @@ def play(
 
 
 def hurt(stage: Stage, workload: Workload, fault: Fault, fault_s: float, tell: Callable[[str], None]) -> None:
-    """A fault and its heal, without a look at what it costs."""
+    """Inject a fault and heal it, without measuring its cost."""
     with fault.play(stage) as what:
         workload.mark(what)
         tell(what)
@@ -116,7 +116,7 @@ def _is_served(workload: Workload, offered: float) -> bool:
 
 
 def settle(stage: Stage) -> None:
-    """All replicas in sync, and the preferred ones lead. Raises ChaosFailed."""
+    """Wait until all replicas are in sync and preferred replicas are leaders. Raises ChaosFailed."""
     until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
     until(lambda: _elected(stage), "the preferred replicas lead", SETTLE_WITHIN_S)
 

@@ -1,4 +1,4 @@
-"""The object store that nodes tier into: a real S3 server, which can be stopped, killed, cut off and slow."""
+"""Object store of a chaos run: a real S3 server that can be stopped, killed, isolated or slowed down."""
 
 import os
 import signal

@@ -1,7 +1,8 @@
-"""The clients: idempotent producers with acks=all at a steady rate, consumers assigned and subscribed.
+"""Clients of a chaos run: idempotent producers with acks=all at a steady rate, assigned and subscribed
+consumers.
 
-librdkafka through confluent-kafka. Each client is a thread; all that happens to one goes into the history,
-and the moments of acknowledgements are kept for figures.py.
+They use librdkafka through confluent-kafka. Each client is a thread that records its operations in the
+history. The times of acknowledgements are kept for figures.py.
 """
 
 import threading
