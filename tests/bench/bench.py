@@ -147,7 +147,8 @@ def main():
 
 
 def repeat(options, topics, pids, show):
-    """A warm-up, then options.reps repetitions on a quiet machine, each shown, and their summary."""
+    """Run a warm-up, then options.reps repetitions on a quiet machine. Prints each result and their
+    summary."""
     case = CASES[options.case]
     if options.warm_s:
         case(options, topics, pids, True)

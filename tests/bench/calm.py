@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench-calm`: a cluster of three nodes on a machine whose cores are busy with something else: nobody
-may be elected, since nobody died.
+"""`make bench-calm`: checks that a cluster of three nodes elects no leader on a busy machine, since no node
+died.
 
-Burners keep each core busy for --busy of the time while a producer writes with acks=all. Counted are the
-terms of the quorum and the leader epochs of the partitions, which only rise, and whoever is out of sync at
-the end. The last line is JSON; the exit code is 1 if anything was elected.
+Burners keep each core busy for --busy of the time while a producer writes with acks=all. The script counts
+terms of the quorum, leader epochs of the partitions, and replicas that are out of sync at the end. The last
+line is JSON. The exit code is 1 after any election.
 
     calm.py [--minutes 10] [--busy 0.9] [--tight]
 """

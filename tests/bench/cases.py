@@ -1,4 +1,4 @@
-"""What is measured beside Apache Kafka: each case, the figures that are read from it, and their goals."""
+"""Cases of the comparison with Apache Kafka, with their figures and goals."""
 
 from dataclasses import dataclass, replace
 
@@ -6,8 +6,8 @@ from partitions import MADE, STANDING
 
 MORE, LESS = "more", "less"
 RETAINED = "256m"
-"""What a topic keeps that is produced to. A virtual machine pays for a page of memory at its first touch,
-several times what the write costs; a log that grows for ever would measure that, on either broker.
+"""Retention of a topic under produce load. In a virtual machine the first access to a page of memory costs
+several times the write itself. A log that only grows would measure that cost, on either broker.
 """
 
 
@@ -29,20 +29,20 @@ class Figure:
         return summary[self.key][1]
 
     def ratio(self, ours: float, theirs: float) -> float:
-        """Above 1: tierlog is ahead."""
+        """Above 1, tierlog is better."""
         ours, theirs = max(ours, 1e-9), max(theirs, 1e-9)
         return ours / theirs if self.better == MORE else theirs / ours
 
     def no_more_than(self, value: float) -> "Figure":
-        """With the goal to be at most this."""
+        """This figure with a maximum as its goal."""
         return replace(self, within=value)
 
     def at_least(self, ratio: float) -> "Figure":
-        """With the goal to be so many times Kafka's."""
+        """This figure with a multiple of Kafka's as its goal."""
         return replace(self, goal=ratio)
 
     def at_most(self, share: float) -> "Figure":
-        """With the goal to be no more than this share of Kafka's."""
+        """This figure with a share of Kafka's as its maximum."""
         return replace(self, goal=1 / share)
 
 
@@ -110,7 +110,7 @@ CASES: dict[str, Case] = {
     ),
     "memory after the load": Case(("idle",), (MEMORY.at_most(0.25),), 0.5),
 }
-"""Of brokers that serve all of them one after the other."""
+"""Cases for brokers that serve all cases in turn."""
 
 PARTITIONS = "partitions"
 CREATED = f"{MADE:,} partitions created and serving"
@@ -121,6 +121,6 @@ PROCESS_CASES: dict[str, tuple[Figure, ...]] = {
     CREATED: (Figure("made_s", "s", LESS).at_most(0.5),),
     f"{MADE:,} idle partitions": (Figure("kib_per_partition", "KiB resident a partition", LESS),),
 }
-"""Of brokers that are started for them; measured together."""
+"""Cases with brokers of their own, measured together."""
 
 FIGURES = {name: case.figures for name, case in CASES.items()} | PROCESS_CASES

@@ -1,4 +1,4 @@
-"""What clients notice of the log cleaner: the latency of small produce requests beside it."""
+"""Effect of the log cleaner on clients: latency of small produce requests while it runs."""
 
 import random
 import time
@@ -15,7 +15,7 @@ DIRTY = {"min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(32 << 20)}
 
 SLOT_S = 0.5
 AT_WORK = 0.3
-"""Share of a core above which the broker does more than to take the requests of this case."""
+"""CPU share above which the broker does more than serve the requests of this case."""
 
 BEGIN_S = 60.0  # brokers look for dirty logs every 15 s
 IDLE_SLOTS = 4  # in a row: the cleaner has finished

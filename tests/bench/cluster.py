@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """`make bench-cluster`: three tierlog nodes beside three of Apache Kafka, as a section of a page and a plot.
 
-The load cases run on both clusters in turn, which stand side by side; then each cluster alone is hurt: a node
-is killed under load, at default settings and at tight ones (`cluster_cases.py`). A case that fails is a row
-that says so, and the others go on. What is measured is kept in results/cluster.json at once: --add measures
-the named cases again, or without names those that lack a value.
+The load cases run in turn on both clusters, which run at the same time. Then a node of each cluster is
+killed under load, at default and at tight settings (`cluster_cases.py`). A failed case has a row with the
+reason, and the others continue. Results are saved in results/cluster.json at once. --add measures the named
+cases again, or without names those that lack a value.
 
     cluster.py [--rounds 3] [--kills 1] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add]
                [--alone] [case …]

@@ -1,4 +1,4 @@
-"""Clusters of three nodes on this machine, tierlog's and Apache Kafka's in the same shape.
+"""Clusters of three nodes on this machine: tierlog and Apache Kafka in the same layout.
 
 Each node is broker and voter at once, topics have three replicas, and acks=all needs two of them.
 """

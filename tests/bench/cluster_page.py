@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md about a cluster, which `make bench-cluster` writes."""
+"""The cluster section of docs/benchmarks.md, written by `make bench-cluster`."""
 
 from collections.abc import Iterator
 

@@ -1,9 +1,9 @@
-"""What the controller's cores cost at scale: no quorum, no disk. Prints JSON, milliseconds of CPU time.
+"""CPU cost of the controller's cores at scale, without quorum and disk. Prints JSON with milliseconds.
 
     python tests/bench/controller.py [--rounds 3]
 
-Ten brokers in five zones, three replicas. Each command is judged, encoded, decoded and applied, as a leader
-and a follower would do between them. The best of the rounds counts.
+Ten brokers in five zones, three replicas. Each command is decided, encoded, decoded and applied, as a
+leader and a follower do together. The best round counts.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Timed = dict[str, float]
 
 
 class Controller:
-    """Decides and applies on one image, and notes how long each part took."""
+    """Decides and applies commands on one image, and records the duration of each part."""
 
     def __init__(self, image):
         self.image = image

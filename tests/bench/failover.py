@@ -1,9 +1,9 @@
-"""What clients see when a node of a cluster is killed (SIGKILL), of tierlog or of Apache Kafka.
+"""Failover as clients see it, when a node of tierlog or Apache Kafka is killed (SIGKILL).
 
-A librdkafka producer (idempotent, acks=all, otherwise at its defaults) sends small messages at a steady rate
-to a partition that the victim leads. Beside it lies a topic of 2,000 partitions, a third of them led by the
-victim; a survivor's Metadata tells when all of them are led again. At the end the log has to hold all that
-was acknowledged.
+A librdkafka producer (idempotent, acks=all, otherwise defaults) sends small messages at a steady rate to a
+partition that the victim leads. Another topic has 2,000 partitions, a third of them led by the victim. The
+Metadata response of another node shows when all have leaders again. At the end the log must have every
+acknowledged message.
 """
 
 import itertools
@@ -43,7 +43,7 @@ Summary = dict[str, list[float]]
 
 @dataclass
 class Sent:
-    """What became of the messages, on CLOCK_MONOTONIC."""
+    """Outcomes of the messages; times of CLOCK_MONOTONIC."""
 
     count: int = 0
     times: list[tuple[float, float]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def measure(cluster: Cluster, big: str, *, controller: bool) -> Summary:
 
 
 def check(sent: Sent, log_end: int) -> None:
-    """An idempotent producer doubles nothing; what it gave up on may be in the log or not."""
+    """An idempotent producer duplicates nothing. Messages that it gave up may be in the log or not."""
     if not len(sent.times) <= log_end <= sent.count:
         raise RuntimeError(f"{sent.count} sent, {len(sent.times)} acknowledged, the log holds {log_end}")
 
@@ -190,7 +190,7 @@ def create(admin, assignment: list[list[int]]) -> str:
 
 
 def balance(admin, topic: str) -> None:
-    """Has the preferred leaders lead again; each node is one's equal before the next kill."""
+    """Elect the preferred leaders, so that all nodes have equal leaderships before the next kill."""
     from confluent_kafka import ElectionType, TopicPartition
 
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
@@ -210,7 +210,7 @@ def await_in_sync(address: str, topic: str, partitions: int) -> None:
 
 
 def await_leaders(address: str, topic: str, live: list[int], since: float) -> float:
-    """Seconds since then until every partition has a leader among the live, as one node tells it."""
+    """Seconds until every partition has a live leader in one node's Metadata response."""
     with wire.connect(wire.parse_address(address), LIMIT_S) as connection:
         while True:
             connection.sendall(wire.metadata_request(topic))
@@ -230,7 +230,7 @@ def end_offset(address: str, topic: str) -> int:
 
 
 def active_controller(address: str) -> int:
-    """Not that of Metadata, where Kafka names any broker."""
+    """The active controller. Kafka's Metadata response names any broker instead."""
     leader: int = quorum(address).leader_id
     return leader
 

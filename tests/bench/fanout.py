@@ -1,4 +1,4 @@
-"""Readers that follow a producer: one partition, written as fast as the broker takes it, read by several."""
+"""Fan-out: several readers follow a producer that writes one partition at full speed."""
 
 import multiprocessing
 import select
@@ -36,7 +36,7 @@ class Reader:
         self._got, self._size = 0, 4
 
     def readable(self):
-        """Takes what is there; a whole response is followed by the next request."""
+        """Receive available bytes. After a complete response, send the next request."""
         head_bytes = min(self._size, HEAD_BYTES)
         if self._got < head_bytes:
             count = self.connection.recv_into(self._head[self._got : head_bytes])

@@ -1,15 +1,15 @@
-"""tierlog's own measure of how late its event loop is, from /metrics: samples by their upper bound."""
+"""tierlog's event loop lag from /metrics: number of samples by upper bound."""
 
 import urllib.request
 
 NAME = 'tierlog_loop_lag_seconds_bucket{le="'
 
 Counts = dict[str, float]
-"""Upper bound, as /metrics writes it -> how many samples so far were at most so late."""
+"""Upper bound, as in /metrics -> cumulative number of samples."""
 
 
 def read(admin: str | None) -> Counts:
-    """Nothing for a broker without an admin URL."""
+    """Empty for a broker without an admin URL."""
     if admin is None:
         return {}
     with urllib.request.urlopen(f"{admin}/metrics", timeout=30) as answer:
@@ -35,5 +35,5 @@ def later_than(counts: Counts, bound: str) -> int:
 
 
 def worst_ms(counts: Counts) -> float:
-    """The bound below which all samples are."""
+    """The lowest bound that covers all samples."""
     return 1000 * min(float(bound) for bound, count in counts.items() if count >= samples(counts))

@@ -1,5 +1,8 @@
-"""Figures of a metadata quorum of three processes on loopback: commits per second, and how soon a killed
-leader is replaced, with default settings. `python metadata_quorum.py [ROUNDS]`; its last line is JSON."""
+"""Figures of a metadata quorum of three processes on loopback with default settings.
+
+Measures commits per second and the time to replace a killed leader. `python metadata_quorum.py [ROUNDS]`;
+the last line is JSON.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The page and the plot of a report. Every figure of every case has its row: one without a value says why."""
+"""The page and the plot of a report. Every figure of every case has a row; a missing value has a reason."""
 
 from collections.abc import Iterator
 from functools import reduce
@@ -40,21 +40,21 @@ its pauses are those of the machine.
 | case | samples | over 5 ms | over 10 ms | over 25 ms | all within |
 | --- | ---: | ---: | ---: | ---: | ---: |"""
 CLUSTER = "## Cluster\n"
-"""Where the part of the page begins that `make bench-cluster` writes."""
+"""Start of the part of the page that `make bench-cluster` writes."""
 BY_HAND = "## Metadata at scale\n"
-"""Where the part begins that people write, at the end."""
+"""Start of the part that people write, at the end of the page."""
 PAUSE_GOAL_S = "0.005"
 SHOWN = {KAFKA: "Kafka", TIERLOG: "compiled", PURE: "pure"}
 
 
 def ratio(report: Report, case: str, figure: Figure, label: str) -> float | None:
-    """Above 1: tierlog is ahead."""
+    """Above 1, tierlog is better."""
     ours, theirs = report.median(case, label, figure), report.median(case, KAFKA, figure)
     return None if ours is None or theirs is None else figure.ratio(ours, theirs)
 
 
 def judged(report: Report) -> str:
-    """The label whose ratios are held against the goals."""
+    """The label whose ratios are compared with the goals."""
     return TIERLOG if any(TIERLOG in by_label for by_label in report.found.values()) else PURE
 
 
@@ -92,7 +92,7 @@ def _goals(report: Report) -> tuple[int, int]:
 
 
 def _met(report: Report, case: str, figure: Figure) -> bool:
-    """By the ratio as the page shows it."""
+    """Uses the ratio as rounded on the page."""
     reached = ratio(report, case, figure, judged(report))
     return reached is not None and figure.goal is not None and round(reached, 2) >= round(figure.goal, 2)
 

@@ -1,7 +1,7 @@
-"""What partitions cost a broker of its own: starting without and with them, making them, their memory.
+"""Cost of partitions for a broker: start time without and with them, creation time, and memory.
 
-A start is timed from the process's own start to the first Metadata answer that names a leader of every
-partition, and creating until every leader serves.
+The start time ends with the first Metadata response that has a leader for every partition, the creation
+time when every leader serves.
 """
 
 import json

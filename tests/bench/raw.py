@@ -1,4 +1,4 @@
-"""Raw cases: frames built once and sent as bytes, so that the broker, not the client, is what is measured."""
+"""Raw cases: frames are built once and sent as bytes, to measure the broker and not the client."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What was measured so far, failures included; saved after every case, so that a run can go on."""
+"""Measurements and failures so far, saved after every case so that a run can be continued."""
 
 import json
 import statistics

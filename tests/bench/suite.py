@@ -27,7 +27,7 @@ RESULTS = HERE / "results"
 TIERLOG = [sys.executable, "-m", "tierlog.cli.main"]
 STARTUP_PORT = 19192
 CASE_LIMIT_S = 600.0
-"""Several times what the longest one takes with its repetitions: it hangs."""
+"""Several times the duration of the longest case with its repetitions. A slower one hangs."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def connections(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
 
 
 def compaction(broker: Broker, pace: list[str]) -> list[dict[str, object]]:
-    """Some 250 MB, which the cleaner needs longer for than is measured."""
+    """Some 250 MB, which keep the cleaner busy for longer than the measurement."""
     case = ("produce-while-compacting", "--batch", "16k", "--rate", "200", "--fill-bytes", "256m")
     return run_case(broker, *case, *pace)
 

@@ -69,7 +69,7 @@ def connections(options, topics, pids, warm):
 
 
 def fairness(options, topics, pids, warm):
-    """options.connections in a closed loop, one request each: who is answered how often."""
+    """options.connections in a closed loop, one request each: responses per connection."""
     topic = topics.create(1)
     frame = wire.metadata_request(topic)
     if options.request == "produce":

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """`make bench`: the load cases on tierlog and on Apache Kafka in turn, as a table and a plot.
 
-All brokers run all the time at their default settings, save those of SAME; each round measures every case on
-one after the other. `partitions` starts and stops brokers of its own. The figure is the median of the rounds.
-tierlog runs with its hot modules compiled (`make compiled`, ADR 0007) and, in a column of its own, as plain
-Python. Kafka's jars come by Maven (tests/clients/fetch-java.sh); its JVM is heated first, as it gains a third
-in its first minutes.
+All brokers run all the time with default settings, except those in SAME. Each round measures every case on
+each broker in turn. `partitions` starts and stops brokers of its own. A figure is the median of the rounds.
+tierlog runs with compiled hot modules (`make compiled`, ADR 0007) and, in its own column, as plain Python.
+Kafka's jars come from Maven (tests/clients/fetch-java.sh). Its JVM is warmed up first, since it gains a
+third in its first minutes.
 
-A case that fails is a row that says so, with the reason; the others are measured all the same, and a broker
-that is gone is started anew. What is measured is kept in results/versus.json at once: --add measures the
-named cases again, or without names those that lack a value.
+A failed case has a row with the reason, and the others continue. A broker that died is started again.
+Results are saved in results/versus.json at once. --add measures the named cases again, or without names
+those that lack a value.
 
     versus.py [--rounds 3] [--seconds 3] [--compiled build/compiled] [--docs PAGE] [--add] [case …]
 """
@@ -46,7 +46,7 @@ JAVA = ("java", "-Xms1g", "-Xmx2g", *JVM_FLAGS)
 SAME = {
     "log.retention.check.interval.ms": "100",  # with the next one: what retention gives up is reused at once
     "log.segment.delete.delay.ms": "0",
-    "log.cleaner.backoff.ms": "1000",  # nobody waits for the cleaner
+    "log.cleaner.backoff.ms": "1000",  # no case waits for the cleaner
     "log.cleaner.threads": "1",
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
 }
@@ -178,7 +178,7 @@ def measure_processes(makers: dict[str, partitions.MakeNode], report: Report) ->
             try:
                 with tempfile.TemporaryDirectory(prefix="partitions-bench-") as directory:
                     summary, lag = partitions.measure(makers[label], Path(directory))
-            except Exception as error:  # whatever it is, the other brokers and rounds are measured
+            except Exception as error:  # the other brokers and rounds continue
                 for name in PROCESS_CASES:
                     failed(report, name, label, error)
             else:

@@ -1,4 +1,4 @@
-"""The few Kafka protocol frames the raw load generators need, built once and sent as bytes.
+"""Kafka protocol frames for the raw load generators, built once and sent as bytes.
 
 Versions: ApiVersions 0, Metadata 1, ListOffsets 1, Produce 9, Fetch 12 (the last versions that
 address topics by name with flexible encoding, so no topic id has to be looked up).

@@ -1,4 +1,4 @@
-"""Frames mutated from real clients' traffic against the net layer: 200,000 cases, in the slow half.
+"""Fuzzes the net layer with frames mutated from real clients' traffic: 200,000 cases, among the slow tests.
 
 make fuzz FUZZ_CASES=2000000 FUZZ_SEED=7        more, and others
 FUZZ_SEED=1 FUZZ_FIRST=64 FUZZ_CASES=64 .venv/bin/pytest tests/fuzz     what a failure prints: its round
@@ -41,7 +41,8 @@ _BEING_MADE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class Bystander:
-    """A well-behaved client beside the others: each of its requests is answered as if it were alone."""
+    """A well-behaved client beside the others. Each of its requests must be answered as without the
+    others."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Bytes of `__consumer_offsets` records: they may never change, and Kafka's own tools read them."""
+"""Bytes of `__consumer_offsets` records, which must never change: Kafka's own tools read them."""
 
 import contextlib
 import uuid

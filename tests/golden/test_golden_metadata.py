@@ -1,8 +1,8 @@
-"""Bytes of the metadata formats, kept for ever: what an older node wrote must stay readable.
+"""Bytes of the metadata formats, which stay readable forever.
 
-`python tests/golden/test_golden_metadata.py` writes files that do not exist yet; it never changes one.
-Files that `contents` does not name are only read: parts have had more fields since, whose defaults today's
-writer puts at the end.
+`python tests/golden/test_golden_metadata.py` writes missing files and never changes one. Files that
+`contents` does not name are only read: their records have gained fields since, whose defaults today's
+writer appends.
 """
 
 import uuid

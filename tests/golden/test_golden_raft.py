@@ -1,7 +1,7 @@
-"""Transcripts of Raft cores talking: readable, and checked line by line.
+"""Readable transcripts of Raft cores that exchange messages, checked line by line.
 
-Each block of a file is commands, `----`, and what they led to. Running this file as a program
-writes the outcomes anew; do that only for a change of behaviour that is meant, and read the difference.
+Each block of a file has commands, `----`, and their outcome. Running this file as a program rewrites the
+outcomes. Do that only for an intended change of behaviour, and read the difference.
 """
 
 import random
@@ -46,7 +46,7 @@ class Scene:
             self.do_boot(str(node))
 
     def do_join(self, *nodes: str) -> None:
-        """Nodes that are no voters, as their settings say."""
+        """Nodes that are not voters by their settings."""
         for node in nodes:
             self.disks[int(node)] = (m.Snapshot(), [], m.HardState())
             self.do_boot(node)
@@ -74,7 +74,7 @@ class Scene:
         self.said.append(f"question {self.cores[int(node)].request_read()}")
 
     def do_died(self, node: str, *to: str) -> None:
-        """These learn that the node's process is dead."""
+        """Tell these nodes that the node's process is dead."""
         for other in to:
             self.cores[int(other)].on_peer_death(int(node))
 

@@ -1,6 +1,6 @@
-"""The formats of the bucket are kept for ever: the stored bytes open, and mean what they meant.
+"""Formats of the bucket: stored bytes stay readable forever, with the same meaning.
 
-To add a format, run this file as a program; it never overwrites a golden file that is there.
+To add a format, run this file as a program. It never overwrites an existing golden file.
 """
 
 import uuid

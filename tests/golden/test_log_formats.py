@@ -1,4 +1,4 @@
-"""Kafka's on-disk formats, byte for byte: these never change."""
+"""Kafka's on-disk formats, byte for byte. They never change."""
 
 import random
 import uuid

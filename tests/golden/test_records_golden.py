@@ -1,4 +1,4 @@
-"""Batches and indexes as they were written once; later versions must read the same from the same bytes.
+"""Stored batches and indexes: later versions must read the same content from the same bytes.
 
 The `.bin` files are never rewritten. Text in batches.json is the bytes as Latin-1.
 """

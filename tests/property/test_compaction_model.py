@@ -1,4 +1,5 @@
-"""Compaction of a real log against a list of all records ever written and a dictionary of the last ones."""
+"""Compares compaction of a real log with a list of all written records and a dictionary of the last
+values."""
 
 import random
 import struct
@@ -194,7 +195,7 @@ class Compaction(RuleBasedStateMachine):
                 visible[record.key or b""] = record
         for key, record in model.items():
             if record.value is None:
-                assert visible.get(key, record) == record  # it may be gone, but nothing older is seen
+                assert visible.get(key, record) == record  # no older value may be visible
             else:
                 assert visible[key] == record
         assert {at for at, kind in fate.items() if kind == OPEN} <= set(offsets)

@@ -1,7 +1,8 @@
-"""Random registrations, fences, in-sync changes, elections and moves: what always holds of every partition.
+"""Invariants of every partition under random registrations, fencing, ISR changes, elections and
+reassignments.
 
-Beside the controller runs a model of what each broker's disk holds, so that elections are judged by their
-purpose: who leads without an unclean election holds everything that was committed.
+A model tracks the content of each broker's disk. A leader without an unclean election must have every
+committed write.
 """
 
 import random
@@ -66,7 +67,7 @@ class Cluster:
         self.incarnations = iter(range(1, 10_000))
         self.writes = iter(range(10_000))
         self.proposed: list[int] = []  # by a leader, in the command under way
-        self.forgetful: set[int] = set()  # it registers, and says that its logs may have lost their ends
+        self.forgetful: set[int] = set()  # it registers with log directories that may have lost records
         self.disks = [Disks() for _ in range(PARTITIONS)]
         for broker_id in BROKERS:
             self.register(broker_id)

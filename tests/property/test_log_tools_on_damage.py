@@ -1,4 +1,4 @@
-"""`tierlog log` on files with anything in them: it tells, and neither fails nor believes a length."""
+"""`tierlog log` on damaged files: it reports the damage, without a crash and without trusting a length."""
 
 import random
 import struct

@@ -1,7 +1,7 @@
-"""Random commands: replaying their records from nothing gives the same image, and so does a snapshot between.
+"""Random commands: replaying their records, from the start or from a snapshot, gives the same image.
 
-Along the way the promises of the manifest hold: no gaps or overlaps, the log start only grows, and nothing
-that was announced to the object store is ever forgotten.
+Invariants of the manifest hold after each command: no gaps or overlaps, a log start that only grows, and
+every announced object is listed or queued for deletion.
 """
 
 import itertools

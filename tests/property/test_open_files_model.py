@@ -1,4 +1,5 @@
-"""The bound on open files, driven at random: holders come and go, owners are lost, numbers are reused."""
+"""The limit on open files under random use: holders open and close files, owners vanish, descriptors are
+reused."""
 
 import tempfile
 from pathlib import Path

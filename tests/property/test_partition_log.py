@@ -1,9 +1,8 @@
-"""A partition log against a list of records: appends, rolls, cuts, clean stops, kills and torn writes in
-any order.
+"""Compares a partition log with a list of records: appends, rolls, truncations, clean stops, kills, torn
+writes.
 
-The model knows every record and how far the log was made durable. After a crash the log must be a prefix of
-the model that holds everything below the recovery point; nothing else may differ, whatever the files
-suffered above it.
+The model has every record and the durable end of the log. After a crash the log must be a prefix of the
+model with everything below the recovery point, whatever happened to the files above it.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Plans carried out against a model of quorum, disk and bucket: no offset is lost, none is copied twice."""
+"""Executes plans on a model of quorum, disk and bucket: no offset is lost or copied twice."""
 
 import random
 import uuid

@@ -1,4 +1,4 @@
-"""What quotas promise whoever uses them, in whatever pieces and pauses."""
+"""Guarantees of quotas for any sequence of uses and pauses."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,9 +1,9 @@
-"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, crashes at any step, and
-voters and learners that come and go meanwhile. Anyone may read what another has applied, and take it in.
+"""Raft cores on a bad network, by seed: loss, duplicates, reordering, partitions, and crashes at any step.
 
-After every event: one leader per term, logs match, a leader holds all that was ever committed, what is
-applied is the same everywhere, and a leader that answers a read had committed all that anyone had when it
-was asked. After healing: progress. A failing seed is in the test's name.
+Voters and learners are added and removed, and any node may read what another has applied. After every
+event: one leader per term, logs match, a leader has every committed entry, applied entries are the same
+everywhere, and a leader that answers a read has every entry that was committed when the read arrived. After
+healing: progress. The test's name has the failing seed.
 """
 
 import random
@@ -26,7 +26,7 @@ SETTINGS = RaftSettings(election_ticks=6, quorum_ticks=40, append_bytes=40, wind
 
 
 class Page(NamedTuple):
-    """What one node has applied behind an index, as another reads it."""
+    """Entries that a node has applied after an index, as another node reads them."""
 
     reader: int
     after: int
@@ -38,7 +38,7 @@ class Page(NamedTuple):
 
 
 class Disk:
-    """What survives a crash."""
+    """State that survives a crash."""
 
     def __init__(self) -> None:
         self.hard_state = m.HardState()

@@ -1,4 +1,4 @@
-"""The columnar decoder against the record-by-record one: equal on good bytes, and alike on bad ones."""
+"""Compares the columnar decoder with the record decoder: equal on valid bytes, equivalent on invalid ones."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Our batches against three other implementations, in both directions: kafka-python, aiokafka and kio."""
+"""Compares tierlog's batches with kafka-python, aiokafka and kio, in both directions."""
 
 import datetime
 import io

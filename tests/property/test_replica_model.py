@@ -1,12 +1,12 @@
-"""A replica against a model that knows no files: everything that can happen to a partition, in any order.
+"""Compares a replica with a model without files, under any sequence of operations on a partition.
 
-Produce with retries, gaps and fenced epochs; transactions and their markers; rolls, retention, DeleteRecords,
-truncation, compaction; reads by offset, by time, by leader epoch, with read_committed; clean stops; and
-crashes, between two operations or inside one, that keep, lose or tear what was not synced. Few files may stay
-open, down to a single one, and room on the disk is reserved ahead of appends.
+Produce with retries, gaps and fenced epochs; transactions and their markers; rolls, retention,
+DeleteRecords, truncation, compaction; reads by offset, by time, by leader epoch, with read_committed; clean
+stops; and crashes, between two operations or inside one, that keep, lose or tear unsynced bytes. Few files
+may stay open, down to a single one, and disk space is reserved ahead of appends.
 
-A truncation is durable with the next flush: before it, a crash that loses everything is left out, since
-followers cut again by leader epoch when they come back.
+A truncation is durable with the next flush. Crashes before it that lose everything are left out, because
+followers truncate by leader epoch again when they return.
 """
 
 import struct
@@ -431,5 +431,5 @@ TestPartition.settings = lives(15)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_lives_of_a_partition() -> None:
-    """As many as it takes for a cut, a crash and a cleaning to meet."""
+    """Enough operations for a truncation, a crash and a cleaning to coincide."""
     run_state_machine_as_test(Partition, settings=lives(100))

@@ -1,14 +1,15 @@
-"""One partition with three replicas, over files that forget and a network that loses, doubles and reorders.
+"""One partition with three replicas, over files that lose unsynced bytes and a network that loses,
+duplicates and reorders messages.
 
-The replicas are the real ones, joined to each other and to a model of the controller by messages that lie
-about until they are delivered, perhaps late, perhaps twice. Brokers crash, with or without what they had not
-synced, hear of elections late, and go on leading meanwhile. As long as one of those who count (in sync, or
-eligible by KIP-966) keeps its disk, checked after every step:
+The replicas are real. Messages between them and a model of the controller are delivered at any time,
+perhaps twice. Brokers crash with or without loss of unsynced bytes, learn of elections late, and act as
+leaders until then. As long as one replica that is in sync or eligible (KIP-966) keeps its disk, these hold
+after every step:
 
-- what a high watermark has covered once is the same everywhere, for good: never lost, changed or reused;
-- whoever counts has all of it, so whoever is elected has it;
-- what was acknowledged to acks=all is part of it;
-- no replica's high watermark goes back within the life of its process.
+- a record that a high watermark has covered is the same everywhere and is never lost, changed or reused;
+- every in-sync or eligible replica has all of these records, so every elected leader does;
+- records acknowledged to acks=all are among them;
+- no replica's high watermark goes back within its process.
 """
 
 import random

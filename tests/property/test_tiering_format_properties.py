@@ -1,4 +1,5 @@
-"""Any manifest and any bundle survives the round trip; arbitrary bytes are refused, never half understood."""
+"""Any manifest and any bundle survives a round trip. Arbitrary bytes are refused and never decoded in
+part."""
 
 import uuid
 

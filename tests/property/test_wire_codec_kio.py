@@ -1,4 +1,5 @@
-"""Every message in every version: our bytes are kio's bytes, and kio's bytes decode to the same values."""
+"""Every message in every version: tierlog encodes the same bytes as kio, and decodes kio's bytes to the
+same values."""
 
 import dataclasses
 import datetime

@@ -1,9 +1,10 @@
-"""Makes requests.json.zst anew: real clients against a broker, through a proxy that takes down their frames.
+"""Records requests.json.zst again: real clients use a broker through a proxy that records their frames.
 
     .venv/bin/python tests/golden/traffic/record.py
 
-librdkafka, kafka-python, aiokafka, and the Java client with its tools where java and mvn are installed. The
-fuzzer of the net layer (tests/fuzz) mutates these frames; what it finds is not pinned to this recording.
+Clients: librdkafka, kafka-python, aiokafka, and the Java client with its tools if java and mvn are
+installed. The fuzzer of the net layer (tests/fuzz) mutates these frames. Its findings do not depend on this
+recording.
 """
 
 import asyncio
