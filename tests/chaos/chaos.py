@@ -1,5 +1,4 @@
-"""`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults and clients, and a history
-checker.
+"""`make chaos ROUNDS=n [FAULTS=a,b] [APART=1] [TIERED=1]`: real nodes, faults, clients, and a checker.
 
 `ROUNDS=all` runs each fault of the shape once. The last line is JSON; docs/howto/chaos.md describes it. A
 failed run keeps a directory with the logs of the nodes, the history and the verdict, prints its path, and

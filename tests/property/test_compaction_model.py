@@ -1,5 +1,4 @@
-"""Compares compaction of a real log with a list of all written records and a dictionary of the last
-values."""
+"""Compares compaction of a real log with a model: all written records and the last value of each key."""
 
 import random
 import struct

@@ -1,5 +1,4 @@
-"""Invariants of every partition under random registrations, fencing, ISR changes, elections and
-reassignments.
+"""Invariants of every partition under random registrations, fencing, ISR changes and reassignments.
 
 A model tracks the content of each broker's disk. A leader without an unclean election must have every
 committed write.

@@ -1,5 +1,4 @@
-"""The limit on open files under random use: holders open and close files, owners vanish, descriptors are
-reused."""
+"""The limit on open files under random use: opens, closes, lost owners and reused descriptors."""
 
 import tempfile
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Compares a partition log with a list of records: appends, rolls, truncations, clean stops, kills, torn
-writes.
+"""Compares a partition log with a list of records under appends, rolls, truncations, stops and crashes.
 
 The model has every record and the durable end of the log. After a crash the log must be a prefix of the
 model with everything below the recovery point, whatever happened to the files above it.

@@ -1,5 +1,4 @@
-"""One partition with three replicas, over files that lose unsynced bytes and a network that loses,
-duplicates and reorders messages.
+"""One partition with three replicas, on disks that lose unsynced bytes and an unreliable network.
 
 The replicas are real. Messages between them and a model of the controller are delivered at any time,
 perhaps twice. Brokers crash with or without loss of unsynced bytes, learn of elections late, and act as

@@ -1,5 +1,4 @@
-"""Any manifest and any bundle survives a round trip. Arbitrary bytes are refused and never decoded in
-part."""
+"""Any manifest and bundle survives a round trip; arbitrary bytes are refused and never decoded in part."""
 
 import uuid
 

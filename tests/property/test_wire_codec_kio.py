@@ -1,5 +1,4 @@
-"""Every message in every version: tierlog encodes the same bytes as kio, and decodes kio's bytes to the
-same values."""
+"""Every message in every version has the same bytes as kio's, and kio's bytes decode to the same values."""
 
 import dataclasses
 import datetime

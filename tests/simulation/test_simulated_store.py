@@ -1,5 +1,4 @@
-"""The simulator's object store and its witness: requests outlive their senders and may be executed in
-part."""
+"""The simulator's object store and its witness: requests outlive senders and may be executed in part."""
 
 import asyncio
 import random

@@ -1,5 +1,4 @@
-"""The simulator's parts: virtual time, processes that die at any await, a disk that loses writes, a
-network."""
+"""The simulator's parts: virtual time, processes that die at any await, unsynced disks, a network."""
 
 import asyncio
 import errno

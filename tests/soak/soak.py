@@ -1,5 +1,4 @@
-"""`make soak`: runs one broker under mixed load and checks that memory, descriptors, latency and disk stay
-flat.
+"""`make soak`: runs a broker under mixed load; memory, descriptors, latency and disk must stay flat.
 
     .venv/bin/python tests/soak/soak.py --minutes 10 --picture docs/img/soak.png --json build/soak.json
 

@@ -1,5 +1,4 @@
-"""Node processes, which can be killed, stopped, wiped and given faulty system calls: brokers, voters, or
-both."""
+"""Node processes, which can be killed, stopped, wiped and given faulty system calls."""
 
 import json
 import mmap

@@ -1,5 +1,4 @@
-"""Clients of a chaos run: idempotent producers with acks=all at a steady rate, assigned and subscribed
-consumers.
+"""Clients of a chaos run: idempotent producers with acks=all, and assigned and subscribed consumers.
 
 They use librdkafka through confluent-kafka. Each client is a thread that records its operations in the
 history. The times of acknowledgements are kept for figures.py.

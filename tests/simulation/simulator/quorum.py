@@ -1,5 +1,4 @@
-"""One run of a metadata quorum under faults, with real nodes, cores and storage, while topics are created
-and deleted.
+"""One run of a metadata quorum under faults, with real nodes, cores and storage, and clients of topics.
 
 After each change of an image: one leader in a term, the same entry at an index on all nodes, growing
 indexes. At the end, after recovery: all images are equal and contain every acknowledged change.

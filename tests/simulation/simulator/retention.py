@@ -1,5 +1,4 @@
-"""Retention that deletes tiered records within a run, and a witness that computes independently what it may
-delete.
+"""Retention that deletes tiered records within a run, and a witness that checks each deletion.
 
 Each request of a leader to move the log start is checked when it is sent, with the leader's clock and log:
 every batch below the new start must be older than retention.ms, or have retention.bytes above it. The
