@@ -53,13 +53,13 @@ async def change_voters(
         pause_s = rng.expovariate(a_second) if leading else RETRY_S
         if not leading:
             continue
-        voters, asked = present_voters(members, initial), rng.choice(leading)
+        voters, leader = present_voters(members, initial), rng.choice(leading)
         chosen = rng.choice(sorted(members))
         if chosen in voters and len(voters) <= MIN_VOTERS:
             continue
 
-        async def serve(asked: int = asked, chosen: int = chosen, leaves: bool = chosen in voters) -> None:
-            node = members[asked].metadata
+        async def serve(leader: int = leader, chosen: int = chosen, leaves: bool = chosen in voters) -> None:
+            node = members[leader].metadata
             if node is None:
                 raise Broken("it has not started")
             if leaves:
@@ -69,7 +69,7 @@ async def change_voters(
 
         with suppress(MetadataUnavailable, LeadershipLost, ChangeRefused, Broken, Refused, TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await network.call(OPERATOR, address(asked), rng.getrandbits(32), serve)
+                await network.call(OPERATOR, address(leader), rng.getrandbits(32), serve)
                 done["voters removed" if chosen in voters else "voters added"] += 1
 
 

@@ -227,8 +227,8 @@ async def _check_content(
     """`may_be_late`: a response without records may mean that the object store is slow."""
     found: dict[int, bytes] = {}
     while found != written:
-        asked = FetchPartition(fetch_offset=max(found, default=-1) + 1, partition_max_bytes=1 << 16)
-        topic = FetchTopic(topic_id=topic_id, partitions=[asked])
+        wanted = FetchPartition(fetch_offset=max(found, default=-1) + 1, partition_max_bytes=1 << 16)
+        topic = FetchTopic(topic_id=topic_id, partitions=[wanted])
         answer = await client.call_leader(
             0, FETCH, 13, FetchRequest(max_wait_ms=100, min_bytes=1, topics=[topic])
         )

@@ -151,8 +151,8 @@ class SimPeers:
 
         async def serve() -> bytes:
             node = self._node(leader)
-            asked = msgspec.msgpack.decode(body, type=Heartbeat)
-            return msgspec.msgpack.encode(await node.heartbeat(asked, HEARTBEAT_SERVED_S, forward=False))
+            request = msgspec.msgpack.decode(body, type=Heartbeat)
+            return msgspec.msgpack.encode(await node.heartbeat(request, HEARTBEAT_SERVED_S, forward=False))
 
         self._maybe_retry_late(leader, serve)
         try:

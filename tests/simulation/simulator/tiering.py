@@ -169,9 +169,9 @@ async def read_back(client: Client, partition: int, end: int) -> None:
     """Consume all records of a partition from both tiers."""
     offset = 0
     while offset < end:
-        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 16)
         request = FetchRequest(
-            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=client.topic, partitions=[asked])]
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=client.topic, partitions=[wanted])]
         )
         answer = await client.call_leader(partition, FETCH, 12, request)
         if answer is None:

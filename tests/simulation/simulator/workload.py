@@ -267,14 +267,14 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
     offset = 0
     while True:
         epoch = client.leader_epoch(partition)
-        asked = FetchPartition(
+        wanted = FetchPartition(
             partition=partition,
             current_leader_epoch=epoch,
             fetch_offset=offset,
             partition_max_bytes=1 << 16,
         )
         request = FetchRequest(
-            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[asked])]
+            max_wait_ms=100, min_bytes=1, topics=[FetchTopic(topic=TOPIC, partitions=[wanted])]
         )
         answer = await client.call_leader(partition, FETCH, 12, request)
         if answer is None:
@@ -305,8 +305,8 @@ async def consume(client: Client, partition: int, pause_s: float) -> None:
 
 async def earliest(client: Client, partition: int) -> int | None:
     """The log start offset in a leader's response; None if there is none."""
-    asked = ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
-    topic = ListOffsetsTopic(name=client.topic, partitions=[asked])
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
+    topic = ListOffsetsTopic(name=client.topic, partitions=[wanted])
     answer = await client.call_leader(partition, LIST_OFFSETS, 7, ListOffsetsRequest(topics=[topic]))
     if answer is None:
         return None
