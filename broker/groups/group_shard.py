@@ -52,9 +52,9 @@ COMMIT_TIMEOUT_MS = 5_000
 """Default of offsets.commit.timeout.ms."""
 
 MAX_WAITING = 50_000
-"""Requests parked per shard, each of which holds a future and its connection's place in line. Beyond it no
-new member is taken in. All others go on, lest somebody's joins keep the members of other groups from their
-heartbeats: a request of a member takes the place of its last one, and commits wait for a bounded time.
+"""Requests that wait in one shard; each holds a future and its connection's place in line. Beyond it no new
+member is accepted. All other requests are served, so that joins of one group cannot expire the members of
+others: a request of a member replaces its last one, and commits wait for a limited time.
 """
 
 R = TypeVar("R")

@@ -20,9 +20,7 @@ def damage_of(segments: Sequence[Segment]) -> tuple[Damage, ...]:
 
 
 def damage_in_reach(log: "PartitionLog") -> tuple[Damage, ...]:
-    """The damage that does not lie below the log start: there nobody reads, and no replica serves what would
-    repair it.
-    """
+    """The damage above the log start. Below it no client reads, and no replica serves what a repair needs."""
     return tuple(damage for damage in log.damage if damage.end_offset > log.log_start_offset)
 
 

@@ -374,7 +374,7 @@ class Coordinator:
     # ---- queries ----
 
     def takes_member_in(self, request: Request) -> bool:
-        """Whether it asks for a place that nobody has yet."""
+        """Whether a request would add a member to its group."""
         if not isinstance(request, Join):
             return False
         group = self._groups.get(request.group_id)
