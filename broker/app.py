@@ -1,7 +1,7 @@
-"""The composition root: one node, put together and taken apart in visible order.
+"""Composition root: builds, starts and stops the parts of a node in visible order.
 
-`Broker` is a whole node in this process, on its `Foundation`; a `Voter` is less of one. `run` is the process
-around it: signals, logging, garbage collector; the command line calls it.
+`Broker` is a complete node in this process; a `ControllerNode` has fewer parts. `run` is the process around
+them: signals, logging, garbage collector. Called by the command line.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from tierlog.base.malloc import keep_malloc_small
 from tierlog.base.network import Network
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
-from tierlog.broker.controller_node import Voter
+from tierlog.broker.controller_node import ControllerNode
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
@@ -42,10 +42,10 @@ from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.bounds import bounds_of
-from tierlog.broker.net.connection_log import RefusalNotes, note_end
+from tierlog.broker.net.connection_log import RefusalLog, log_close
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.net.throttling import Throttling
-from tierlog.broker.node_base import Foundation, NodeFailed, quorum_tls
+from tierlog.broker.node_base import NodeBase, NodeFailed, quorum_tls
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tiering import Tiering
@@ -76,18 +76,18 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStore
 
 OnReady = Callable[[str, str], None]
-"""Called with "host:port" of the Kafka listener, empty without one, and the URL of the admin server, once
-both serve."""
+"""Called when the node serves, with "host:port" of the Kafka listener (empty if there is none) and the URL of
+the admin server."""
 
 GC_THRESHOLD = 50_000
-"""Allocations between two collections of the youngest generation: requests leave hardly any cycles behind."""
+"""Allocations between two collections of the youngest generation; requests create hardly any cycles."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
 
-class Broker(Foundation):
-    """One node that serves Kafka's clients, whether it votes on the metadata or not."""
+class Broker(NodeBase):
+    """A node that serves Kafka clients, whether it votes in the metadata quorum or not."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class Broker(Foundation):
             self.has_logs = True
             await self._start_serving()
         except MetadataUnavailable as unavailable:
-            raise NodeFailed(f"the metadata quorum did not let it in: {unavailable}") from unavailable
+            raise NodeFailed(f"the metadata quorum cannot be reached: {unavailable}") from unavailable
 
     async def _leave(self) -> None:
-        await self.lifecycle.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
+        await self.lifecycle.controlled_shutdown(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def _start_log(self) -> None:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
-        vital = TaskGroup(self._fatal)  # without them the broker would live on and serve nothing
+        vital = TaskGroup(self._fatal)  # the broker cannot serve without them
         self._parts.push_async_callback(vital.close)
         self.sentinel = self._build_sentinel()
         self.lifecycle = BrokerLifecycle(
@@ -130,20 +130,20 @@ class Broker(Foundation):
             vital,
             interval_ms=settings.broker_heartbeat_interval_ms,
             session_ms=settings.broker_session_timeout_ms,
-            alone=self._is_alone,
-            replaced=lambda why: self._fatal("registration", NodeFailed(why)),
-            registered=self._registered,
+            standalone=self._is_standalone,
+            on_replaced=lambda why: self._fatal("registration", NodeFailed(why)),
+            on_registered=self._registered,
         )
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
         self.throttles = ReplicationThrottles(settings)
-        self.examiner = Examiner()
-        self._parts.callback(self.examiner.close)
+        self.validator = BatchValidator()
+        self._parts.callback(self.validator.close)
         self._build_replicas(vital)
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
-        self._parts.push_async_callback(self.repair.stop)  # after all who tell it of damage
+        self._parts.push_async_callback(self.repair.stop)  # after all parts that report damage
         self.groups = GroupService(
             settings,
             self.metadata,
@@ -151,7 +151,7 @@ class Broker(Foundation):
             self.clock,
             self.rng,
             self.tasks,
-            None if self._is_alone else self.lifecycle,
+            None if self._is_standalone else self.lifecycle,
         )
         self.tiering = Tiering(
             settings,
@@ -166,7 +166,7 @@ class Broker(Foundation):
             data_directory=settings.data_directory,
             cache_directory=self.directories.online[0].path,
             objects=self.objects,
-            network=None if self._is_alone else self.network,
+            network=None if self._is_standalone else self.network,
         )
         self._parts.push_async_callback(self.tiering.close)
         self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
@@ -177,14 +177,14 @@ class Broker(Foundation):
 
     def _build_replicas(self, vital: TaskGroup) -> None:
         settings = self.settings
-        fetchers = None if self._is_alone else self._build_fetchers()
+        fetchers = None if self._is_standalone else self._build_fetchers()
         self.replicas = ReplicaManager(
             settings,
             self.directories,
             self.clock,
             self.tasks,
             self.rng,
-            on_change=self.purgatory.touch,
+            on_change=self.purgatory.check_and_complete,
             fatal=self._fatal,
             flusher=self.commits.request,
             roles=PartitionRoles(settings.node_id, self.clock, fetchers),
@@ -204,14 +204,14 @@ class Broker(Foundation):
             self.replicas,
             self.clock,
             self.tasks,
-            None if self._is_alone else self.reports.report_empty,
-            None if self._is_alone else self.network,
+            None if self._is_standalone else self.reports.report_empty,
+            None if self._is_standalone else self.network,
         )
 
     async def _start_replicas(self) -> None:
         opened = self.metadata.image
-        await self.replicas.open_all(opened, None if self._is_alone else self.reports.report_empty)
-        if not (self._is_alone or self.directories.offline or self.replicas.offline_count):
+        await self.replicas.open_all(opened, None if self._is_standalone else self.reports.report_empty)
+        if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
             record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
         self._parts.callback(self.metadata.subscribe(self._follow))
         self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
@@ -244,7 +244,7 @@ class Broker(Foundation):
         ]
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
-        if not self._is_alone:
+        if not self._is_standalone:
             self._parts.push_async_callback(self.alter_partition_manager.stop)
             self.alter_partition_manager.start()
             self._parts.push_async_callback(self.reports.stop)
@@ -254,9 +254,9 @@ class Broker(Foundation):
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
-        if not self._is_alone:
+        if not self._is_standalone:
             await self.reports.report_at_start()
-        await self.lifecycle.enter()
+        await self.lifecycle.unfence()
         self.admin_node.serve(
             Serving(
                 replicas=self.replicas,
@@ -271,7 +271,7 @@ class Broker(Foundation):
                 purgatory=self.purgatory,
                 sessions=self.sessions,
                 commits=self.commits,
-                examiner=self.examiner,
+                validator=self.validator,
                 quotas=self.quotas,
                 throttles=self.throttles,
                 clock=self.clock,
@@ -293,10 +293,10 @@ class Broker(Foundation):
             remote=self.tiering.remote,
             quotas=self.quotas,
             stats=self.stats,
-            lease=None if self._is_alone else self.lifecycle,
+            lease=None if self._is_standalone else self.lifecycle,
             throttles=self.throttles,
             isr_due=self.alter_partition_manager.submit,
-            examiner=self.examiner,
+            validator=self.validator,
         )
         groups = group_handlers(self.groups)
         handlers = measured(build_handlers(dependencies, groups), self.stats)
@@ -309,8 +309,8 @@ class Broker(Foundation):
             host=host,
             port=port,
             bounds=bounds_of(self.settings),
-            note=note_end,
-            note_refusal=RefusalNotes(),
+            on_close=log_close,
+            on_refusal=RefusalLog(),
         )
         self.running.listeners.append(lambda now: listener.configure(bounds_of(now)))
         self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
@@ -319,22 +319,22 @@ class Broker(Foundation):
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
         self.listener.stop_accepting()
-        # who waits for an fsync is acknowledged, unless its disk hangs
+        # requests that wait for an fsync are acknowledged, unless the disk hangs
         await self.commits.drain(self.settings.log_dirs_stop_timeout_ms / 1000)
         self.purgatory.close()
-        await asyncio.sleep(0)  # what waited is answered before its connection closes
+        await asyncio.sleep(0)  # delayed requests are answered before their connections close
         await self.listener.close()
 
     async def _close_replicas(self) -> None:
         await self.replicas.close(clean=self._stops_clean)
 
     @property
-    def _is_alone(self) -> bool:
-        """Without a secret nobody else can join the quorum or the brokers."""
+    def _is_standalone(self) -> bool:
+        """Without a secret no other node can join the cluster."""
         return not self.settings.controller_quorum_secret
 
     def _build_sentinel(self) -> Sentinel | None:
-        """Told to go only after the lease has ended: it says that this process serves no more."""
+        """Reports the end of this process. Closed after the lease has ended, since it fences the broker."""
         peers = self.peers
         if peers is None:
             return None
@@ -374,7 +374,7 @@ class Broker(Foundation):
         return fetchers
 
     def _lower_checkpoint(self, replica: Replica) -> None:
-        """The replicas are put together after those who fetch."""
+        """Replicas are built after the fetchers."""
         self.replicas.checkpoints.lower(replica)
 
     async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
@@ -382,14 +382,17 @@ class Broker(Foundation):
         return await self.tiering.tier_state_machine.start(replica, step)
 
     async def _join(self) -> None:
-        """Registers with the controller; it is let in once it serves."""
+        """Register with the controller. The broker stays fenced until it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        why = None if self._is_alone else data_loss_reason(self.files, directories, boot_id())
+        why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id())
         self.directories.may_have_lost = why is not None
         if why is not None:
-            _log.warning("records may be gone: replicas leave the in-sync sets until they catch up", why=why)
-        self.lifecycle.present(
+            _log.warning(
+                "unflushed records may be lost: replicas leave the in-sync replicas until they catch up",
+                why=why,
+            )
+        self.lifecycle.set_registration(
             Registration(
                 broker_id=self.settings.node_id,
                 incarnation=random_uuid(self.rng),
@@ -399,7 +402,9 @@ class Broker(Foundation):
                 rack=self.settings.broker_rack or None,
                 may_have_lost=self.directories.may_have_lost,
                 directories=self.identity.directory_ids,
-                previous_epoch=None if self._is_alone else previous_broker_epoch(self.files, directories),
+                previous_epoch=None
+                if self._is_standalone
+                else previous_broker_epoch(self.files, directories),
                 min_in_sync=self.settings.min_insync_replicas,
                 unclean_election=self.settings.unclean_leader_election_enable,
             )
@@ -409,7 +414,7 @@ class Broker(Foundation):
             await self.lifecycle.register()
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
-        if not self._is_alone:
+        if not self._is_standalone:
             self.replicas.offline_listeners.append(partial(clear_boot_id, self.files, directories))
         self.lifecycle.start()
 
@@ -422,7 +427,7 @@ class Broker(Foundation):
         return reply.error, reply.first_id, reply.count
 
     def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Roles that were not taken never would be: a broker that followed half an image must not go on."""
+        """A failure stops the broker: a role that it missed here would stay missing."""
         try:
             self.replicas.follow(old, new)
         except Exception as failure:
@@ -430,13 +435,13 @@ class Broker(Foundation):
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
-    """Runs a node until SIGTERM or SIGINT, whether it serves by then or not, and stops it clean; raises what
+    """Run a node until SIGTERM or SIGINT, and stop it cleanly, even during its start. Raises what
     `Broker.start` raises.
     """
     configure_logging()
     keep_malloc_small()
     if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
-        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs {descriptors.LEAST} descriptors at least")
+        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs at least {descriptors.LEAST} descriptors")
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))
@@ -452,12 +457,12 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
-    node: Foundation = Broker(settings) if BROKER in settings.process_roles else Voter(settings)
+    node: NodeBase = Broker(settings) if BROKER in settings.process_roles else ControllerNode(settings)
     if not await done_before(stopped, node.start()):
-        _log.info("stopped before it served", node=settings.node_id)
+        _log.info("stopped during startup", node=settings.node_id)
         return
     gc.collect()
-    gc.freeze()  # what start-up made stays for good: no collection looks at it again
+    gc.freeze()  # objects from startup are permanent: no collection visits them again
     if on_ready is not None:
         on_ready(node.bootstrap, node.admin_url)
     node.failed.add_done_callback(lambda _: stop())
@@ -468,7 +473,7 @@ async def _serve(settings: NodeSettings, on_ready: OnReady | None) -> None:
 
 
 def configure_logging() -> None:
-    """One line per event on standard error; standard output belongs to the command line."""
+    """Log one line per event to standard error; standard output belongs to the command line."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,

@@ -1,7 +1,7 @@
-"""Failure log: exceptions that no code expected, each logged with its traceback, and counted.
+"""Failure log: logs unexpected exceptions with their tracebacks and counts them.
 
-The node goes on: a request gets an error, and a task that takes turns (`TaskGroup.repeat`) its next one. A
-task that the node cannot do without ends it instead (`Foundation`).
+The node continues: a request gets an error, and a repeated task (`TaskGroup.repeat`) runs again. The failure
+of a vital task stops the node instead (`node_base`).
 """
 
 import structlog
@@ -14,11 +14,11 @@ class FailureLog:
         self.count = 0
 
     def report(self, name: str, failure: BaseException) -> None:
-        """As `TaskGroup` reports it."""
+        """Called by `TaskGroup`."""
         self.count += 1
         _log.error(
             "failed",
             what=name,
-            next="the node goes on; report this bug with its traceback; a restart may help if it comes again",
+            next="the node continues; report this bug with its traceback; if it recurs, a restart may help",
             exc_info=failure,
         )

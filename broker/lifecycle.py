@@ -1,9 +1,10 @@
-"""How this broker stands with the controller: registered, let in, heard of, leased, and taking its leave.
+"""Broker lifecycle: registration, heartbeats, the lease and controlled shutdown, as in Kafka's
+BrokerLifecycleManager.
 
-A broker registers fenced, opens its logs, and asks to be let in. From then on heartbeats keep its session,
-and each answer is a lease: the broker serves only until `lease_ms` after it sent the heartbeat, which is
-before the controller gives its partitions to others. One that stops hands its leaderships over first. A
-broker that is the whole quorum itself needs none of this: nobody else could lead.
+A broker registers fenced, opens its logs and asks to be unfenced. From then on heartbeats keep its session.
+Each reply grants a lease: the broker serves for `lease_ms` from the moment it sent the heartbeat. The lease
+ends before the controller elects other leaders. A broker that stops hands its leaderships over first. A
+standalone broker needs none of this, since no other broker could lead.
 """
 
 import asyncio
@@ -27,39 +28,38 @@ from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 REGISTER_TIMEOUT_S = 60.0
-"""How long a node that starts with its whole cluster waits for a quorum to come together (Kafka:
+"""How long registration waits for a quorum, which may be starting too (Kafka:
 initial.broker.registration.timeout.ms)."""
 
 REGISTER_SESSIONS = 2
-"""A broker whose last process may be alive waits until the session of that one has ended, and a new
-controller gives it a whole one. It waits for this many sessions, or REGISTER_TIMEOUT_S if that is longer."""
+"""Registration waits until the session of the broker's previous process has ended, and a new controller
+starts that session again. It waits for this many sessions, or REGISTER_TIMEOUT_S if that is longer."""
 
-STOP_SESSIONS = 2
-"""A broker that stops hands over as long as a controller answers it. After so many sessions without an answer
-there is nothing left to hand over: either no quorum exists, or its controller has fenced this broker, and a
-new controller first gave it a whole session again."""
+SHUTDOWN_SESSIONS = 2
+"""Controlled shutdown gives up after this many sessions without an answer from a controller. By then there is
+no quorum, or its controller has fenced this broker; a new controller starts its session again first."""
 
-ANSWER_TIMEOUT_S = 2.0
-ANSWER_TIMES = 4
-FIRST_LEASE_MS = 4_000
-"""For how long an answer to a heartbeat is waited for, in two tries: so many times as long as the last one
-took, and twice as long as before where none came, but each try no longer than a lease. Who gave all answers
-of a busy machine up would be heard, hence not fenced, and hold none."""
+INITIAL_HEARTBEAT_TIMEOUT_S = 2.0
+HEARTBEAT_TIMEOUT_FACTOR = 4
+INITIAL_LEASE_MS = 4_000
+"""The heartbeat timeout adapts: HEARTBEAT_TIMEOUT_FACTOR times the last round trip, doubled after a timeout,
+and at most two leases, for two tries. A short fixed timeout would starve an overloaded broker: the controller
+receives its heartbeats and does not fence it, but the broker never sees a reply and never holds a lease."""
 
-RETRIES_AN_INTERVAL = 4
-"""A heartbeat that failed is repeated after this part of the interval."""
+RETRIES_PER_INTERVAL = 4
+"""A failed heartbeat is repeated after this fraction of the interval."""
 
-NEVER_MS = 1 << 62
+NO_LEASE_NEEDED_MS = 1 << 62
 _log = structlog.get_logger("tierlog.lifecycle")
 
 
 class RegistrationRefused(Exception):
-    """The controller will not have this broker; only another configuration helps."""
+    """The controller rejects this broker; its configuration must change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What the cluster is told of this broker. `may_have_lost`: bytes that were not synced may be gone."""
+    """What the broker registers with the controller. `may_have_lost`: unflushed records may be gone."""
 
     broker_id: int
     incarnation: UUID
@@ -83,13 +83,13 @@ class BrokerLifecycle:
         *,
         interval_ms: int,
         session_ms: int,
-        alone: bool,
-        replaced: Callable[[str], None] = lambda why: None,
-        registered: Callable[[int], None] = lambda broker_epoch: None,
+        standalone: bool,
+        on_replaced: Callable[[str], None] = lambda why: None,
+        on_registered: Callable[[int], None] = lambda broker_epoch: None,
     ) -> None:
-        """`session_ms`: broker.session.timeout.ms. `alone`: this process is the whole quorum. `replaced`:
-        another process has registered as this broker, with which this one must not contend. `registered`:
-        called with each broker epoch that this process gets, before it asks to be let in.
+        """`session_ms`: broker.session.timeout.ms. `standalone`: this process is the whole quorum.
+        `on_replaced`: another process has registered as this broker, so this one must stop.
+        `on_registered`: called with each new broker epoch, before the broker asks to be unfenced.
         """
         self.broker_epoch = -1
         self.fenced = True
@@ -99,55 +99,55 @@ class BrokerLifecycle:
         self._registration: Registration | None = None
         self._interval_s = interval_ms / 1000
         self._register_ms = max(int(REGISTER_TIMEOUT_S * 1000), REGISTER_SESSIONS * session_ms)
-        self._stop_ms = STOP_SESSIONS * session_ms
-        self._answered_ms = 0  # when it began to leave, or the controller answered last
-        self._unanswered = False  # it stops, and no controller answers
-        self._timeout_s = ANSWER_TIMEOUT_S
-        self._lease_ms = FIRST_LEASE_MS  # of the last one
-        self._alone = alone
-        self._replaced, self._registered = replaced, registered
-        self._lease_until_ms = NEVER_MS if alone else 0
-        self._wants_in = False
-        self._wants_out = False
-        self._beat_now = asyncio.Event()
+        self._shutdown_ms = SHUTDOWN_SESSIONS * session_ms
+        self._last_reply_ms = 0  # or the start of controlled shutdown
+        self._no_controller = False  # controlled shutdown got no answers
+        self._timeout_s = INITIAL_HEARTBEAT_TIMEOUT_S
+        self._lease_ms = INITIAL_LEASE_MS  # the last one's length
+        self._standalone = standalone
+        self._on_replaced, self._on_registered = on_replaced, on_registered
+        self._lease_until_ms = NO_LEASE_NEEDED_MS if standalone else 0
+        self._wants_unfence = False
+        self._wants_shutdown = False
+        self._heartbeat_now = asyncio.Event()
         self._may_stop = asyncio.Event()
-        self._let_in = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._unfenced = asyncio.Event()
+        self._heartbeats: asyncio.Task[None] | None = None
 
     def holds_lease(self) -> bool:
-        """Whether it may serve now."""
+        """Whether the broker may serve now."""
         return self._clock.monotonic_ms() < self._lease_until_ms
 
-    def present(self, registration: Registration) -> None:
-        """What to register, once its addresses are known."""
+    def set_registration(self, registration: Registration) -> None:
+        """Called before `register`, when the listener's address is known."""
         self._registration = registration
 
     async def register(self) -> None:
-        """Waits while another process of this broker has a valid session. Raises RegistrationRefused,
-        MetadataUnavailable."""
+        """Register; wait while another process of this broker has a valid session. Raises
+        RegistrationRefused, MetadataUnavailable."""
         deadline_ms = self._clock.monotonic_ms() + self._register_ms
         reply = await self._submit_registration()
         if reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            _log.warning("waits for the end of another process's session", why=reply.message)
+            _log.warning("waiting for the session of another process to end", why=reply.message)
         while reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             if self._clock.monotonic_ms() >= deadline_ms:
                 break
-            await asyncio.sleep(self._interval_s / RETRIES_AN_INTERVAL)
+            await asyncio.sleep(self._interval_s / RETRIES_PER_INTERVAL)
             reply = await self._submit_registration()
         if reply.error is not ErrorCode.NONE:
             raise RegistrationRefused(
-                f"the controller refuses this broker: {reply.message or reply.error.name}"
+                f"the controller rejected this broker's registration: {reply.message or reply.error.name}"
             )
         if reply.message is not None:
             _log.warning(
-                "the replicas of this broker leave the in-sync sets until they catch up", why=reply.message
+                "this broker's replicas leave the in-sync replicas until they catch up", why=reply.message
             )
         self.broker_epoch = reply.broker_epoch
-        self.fenced = not self._alone
-        self._registered(reply.broker_epoch)
+        self.fenced = not self._standalone
+        self._on_registered(reply.broker_epoch)
 
     async def _submit_registration(self) -> BrokerRegistered:
-        known = self._presented
+        known = self._known_registration
         return await self._metadata.submit(
             RegisterBroker(
                 broker_id=known.broker_id,
@@ -156,7 +156,7 @@ class BrokerLifecycle:
                 port=known.port,
                 admin_url=known.admin_url,
                 rack=known.rack,
-                start_fenced=not self._alone,
+                start_fenced=not self._standalone,
                 may_have_lost=known.may_have_lost,
                 directories=known.directories,
                 previous_epoch=known.previous_epoch,
@@ -167,121 +167,124 @@ class BrokerLifecycle:
         )
 
     def start(self) -> None:
-        """From now on the controller hears of it; it is not let in before `enter`."""
-        if not self._alone:
-            self._beating = self._tasks.spawn("heartbeats", self._beat())
+        """Start to send heartbeats; the broker stays fenced until `unfence`."""
+        if not self._standalone:
+            self._heartbeats = self._tasks.spawn("heartbeats", self._send_heartbeats())
 
-    async def enter(self) -> None:
-        """Its logs are open: returns when the controller has let it in and it may serve."""
-        self._wants_in = True
-        self._beat_now.set()
-        if not self._alone:
-            await self._let_in.wait()
+    async def unfence(self) -> None:
+        """Ask to be unfenced, since the logs are open. Returns when the broker may serve."""
+        self._wants_unfence = True
+        self._heartbeat_now.set()
+        if not self._standalone:
+            await self._unfenced.wait()
 
-    async def leave(self, timeout_s: float) -> bool:
-        """Has the controller move its leaderships away; False if that was not done in time, or if no
-        controller answers."""
-        if self._alone or self._beating is None:
+    async def controlled_shutdown(self, timeout_s: float) -> bool:
+        """Have the controller move leaderships to other brokers. Returns False if it did not do so in time
+        or no controller answers."""
+        if self._standalone or self._heartbeats is None:
             return True
-        self._answered_ms = self._clock.monotonic_ms()
-        self._wants_out = True
-        self._beat_now.set()
+        self._last_reply_ms = self._clock.monotonic_ms()
+        self._wants_shutdown = True
+        self._heartbeat_now.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._may_stop.wait()
         except TimeoutError:
-            _log.warning("stops while it leads: no other took over in time", waited_s=timeout_s)
+            _log.warning("stopping with leaderships that no other broker took over", waited_s=timeout_s)
             return False
-        if self._unanswered:
-            _log.warning("stops without handing over: no controller answers, so no broker can take over")
-        return not self._unanswered
+        if self._no_controller:
+            _log.warning("stopping without handing over leaderships: no controller answers")
+        return not self._no_controller
 
     async def stop(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-        if not self._alone:
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
+        if not self._standalone:
             self._lease_until_ms = 0
 
     @property
-    def _presented(self) -> Registration:
+    def _known_registration(self) -> Registration:
         if self._registration is None:
             raise InvariantViolation("a broker without addresses cannot register")
         return self._registration
 
     # --- heartbeats
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            self._beat_now.clear()
+            self._heartbeat_now.clear()
             began_ms = self._clock.monotonic_ms()
-            answered = await self._beat_once()
+            answered = await self._heartbeat()
             took_s = (self._clock.monotonic_ms() - began_ms) / 1000
             pause_s = (
-                max(self._interval_s - took_s, 0) if answered else self._interval_s / RETRIES_AN_INTERVAL
+                max(self._interval_s - took_s, 0) if answered else self._interval_s / RETRIES_PER_INTERVAL
             )
-            if answered and (self._wants_out or (self._wants_in and self.fenced)):
-                pause_s /= RETRIES_AN_INTERVAL  # what it waits for may come soon
+            if answered and (self._wants_shutdown or (self._wants_unfence and self.fenced)):
+                pause_s /= RETRIES_PER_INTERVAL  # the controller may allow it soon
             try:
                 async with asyncio.timeout(pause_s):
-                    await self._beat_now.wait()
+                    await self._heartbeat_now.wait()
             except TimeoutError:
                 continue
 
-    async def _beat_once(self) -> bool:
+    async def _heartbeat(self) -> bool:
+        """Send one heartbeat. Returns False if it failed."""
         sent_ms = self._clock.monotonic_ms()
         heartbeat = Heartbeat(
-            broker_id=self._presented.broker_id,
+            broker_id=self._known_registration.broker_id,
             broker_epoch=self.broker_epoch,
             image_index=self._metadata.image.index,
-            want_fence=not self._wants_in,
-            want_stop=self._wants_out,
+            want_fence=not self._wants_unfence,
+            want_stop=self._wants_shutdown,
         )
         try:
             reply = await self._metadata.heartbeat(heartbeat, self._timeout_s)
             if reply.error is ErrorCode.STALE_BROKER_EPOCH:
                 self.fenced, self._lease_until_ms = True, 0
-                self._replaced(f"another process is registered as this broker: {reply.message}")
+                self._on_replaced(f"another process is registered as this broker: {reply.message}")
                 return False
             if reply.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
-                await self._register_anew(reply)
+                await self._register_again(reply)
                 return False
         except MetadataUnavailable as failure:
-            self._allow_s(self._timeout_s * 2)
+            self._set_timeout(self._timeout_s * 2)
             _log.info("no controller answers", error=str(failure), holds_lease=self.holds_lease())
-            if self._wants_out and self._clock.monotonic_ms() - self._answered_ms >= self._stop_ms:
-                self._unanswered = True
+            waited_ms = self._clock.monotonic_ms() - self._last_reply_ms
+            if self._wants_shutdown and waited_ms >= self._shutdown_ms:
+                self._no_controller = True
                 self._may_stop.set()
             return False
         except RegistrationRefused as failure:
             _log.error("not registered", error=str(failure))
             return False
         if reply.error is not ErrorCode.NONE:
-            _log.warning("the controller refuses heartbeats", error=reply.error.name, why=reply.message)
+            _log.warning("the controller rejects heartbeats", error=reply.error.name, why=reply.message)
             return False
-        self._answered_ms = self._clock.monotonic_ms()
-        self._take(reply, sent_ms)
+        self._last_reply_ms = self._clock.monotonic_ms()
+        self._apply(reply, sent_ms)
         return True
 
-    def _allow_s(self, timeout_s: float) -> None:
-        most_s = max(2 * self._lease_ms / 1000, ANSWER_TIMEOUT_S)
-        self._timeout_s = min(max(timeout_s, ANSWER_TIMEOUT_S), most_s)
+    def _set_timeout(self, timeout_s: float) -> None:
+        most_s = max(2 * self._lease_ms / 1000, INITIAL_HEARTBEAT_TIMEOUT_S)
+        self._timeout_s = min(max(timeout_s, INITIAL_HEARTBEAT_TIMEOUT_S), most_s)
 
-    def _take(self, reply: HeartbeatReply, sent_ms: int) -> None:
+    def _apply(self, reply: HeartbeatReply, sent_ms: int) -> None:
         was_fenced = self.fenced
         self.fenced = reply.fenced
         self._lease_ms = reply.lease_ms or self._lease_ms
-        self._allow_s((self._clock.monotonic_ms() - sent_ms) / 1000 * ANSWER_TIMES)
+        round_trip_s = (self._clock.monotonic_ms() - sent_ms) / 1000
+        self._set_timeout(round_trip_s * HEARTBEAT_TIMEOUT_FACTOR)
         self._lease_until_ms = sent_ms + reply.lease_ms if reply.lease_ms else 0
         if self.holds_lease():
-            self._let_in.set()
+            self._unfenced.set()
         if reply.may_stop:
             self._may_stop.set()
         if was_fenced != self.fenced:
-            _log.info("fenced" if self.fenced else "let in", broker_epoch=self.broker_epoch)
+            _log.info("fenced" if self.fenced else "unfenced", broker_epoch=self.broker_epoch)
 
-    async def _register_anew(self, reply: HeartbeatReply) -> None:
-        """The controller knows it no more."""
-        _log.warning("registers again", error=reply.error.name, why=reply.message)
+    async def _register_again(self, reply: HeartbeatReply) -> None:
+        """The controller no longer knows this broker."""
+        _log.warning("registering again", error=reply.error.name, why=reply.message)
         self.fenced, self._lease_until_ms = True, 0
         await self.register()

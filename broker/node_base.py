@@ -1,7 +1,8 @@
-"""What every node stands on, broker or not: its directories, its part in the metadata, its admin server.
+"""Node base: the parts that brokers and controller nodes share: log directories, metadata quorum, admin
+server.
 
-`Broker` (app) and `Voter` build on it; `run` (app) starts and stops them. Parts are taken apart in the
-reverse order of their making.
+Base class of `Broker` (app) and `ControllerNode`; `run` (app) starts and stops them. Parts stop in the
+reverse order of their start.
 """
 
 import asyncio
@@ -44,12 +45,12 @@ _log = structlog.get_logger("tierlog")
 
 
 class NodeFailed(Exception):
-    """Something that the node cannot do without has failed; only a restart helps."""
+    """A vital part of the node has failed; only a restart helps."""
 
 
-class Foundation(ABC):
-    """`failed` becomes done when the node cannot go on. `has_logs`: they are open; it may serve later.
-    `bootstrap`: "host:port" of the Kafka listener; empty for a node that is no broker."""
+class NodeBase(ABC):
+    """`failed` completes when the node cannot continue. `has_logs`: the logs are open. `bootstrap`:
+    "host:port" of the Kafka listener; empty if the node is no broker."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class Foundation(ABC):
         self.has_logs = self._serves = False
 
     async def start(self) -> None:
-        """Returns when it serves. Raises OSError (address, directory), DamagedLog, NodeFailed; then, and if
-        it is cancelled, nothing of it is left.
+        """Returns when the node serves. Raises OSError (address, directory), DamagedLog, NodeFailed. All
+        parts are stopped if it fails or is cancelled.
         """
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
@@ -89,10 +90,10 @@ class Foundation(ABC):
 
     @abstractmethod
     async def _start_parts(self) -> None:
-        """All of them, in visible order, each with what takes it apart in `_parts`."""
+        """Start all parts in order; push the stop of each onto `_parts`."""
 
     async def stop(self, *, clean: bool = True) -> None:
-        """Takes everything apart in the reverse order. `clean`: the next start needs no recovery."""
+        """Stop all parts in reverse order. `clean`: the next start needs no recovery."""
         self._stops_clean = clean and not self.failed.done()
         if self._stops_clean and self._serves:
             await self._leave()
@@ -100,7 +101,7 @@ class Foundation(ABC):
 
     @abstractmethod
     async def _leave(self) -> None:
-        """It serves, and stops clean: what others can do is handed over first."""
+        """Hand leaderships over before a clean stop."""
 
     async def _start_metadata(self) -> None:
         settings = self.settings
@@ -130,11 +131,11 @@ class Foundation(ABC):
         await self.metadata_node.start()
 
     def _names(self) -> set[str]:
-        """Hosts that requests to the admin server may be for."""
+        """Host names that requests to the admin server may use."""
         return known_names(self.settings, self.metadata.image, member_urls(self.metadata_node))
 
     def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
-        """A voter and its routes, or for a broker that is no controller one that follows the voters."""
+        """A voter and its routes, or an observer for a broker that is no controller."""
         settings, cluster_id = self.settings, self.identity.cluster_id
         secret = settings.controller_quorum_secret.encode()
         self.peers = peers = _peers(settings, cluster_id, secret, tasks)
@@ -170,16 +171,18 @@ class Foundation(ABC):
     async def _stop_metadata(self) -> None:
         node = self.metadata_node
         if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
-            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # it spares others that
+            timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # what an election costs
             handed_over = await node.hand_over(timeout_s)
-            _log.info("handed the metadata over" if handed_over else "no other node took the metadata over")
+            _log.info(
+                "transferred quorum leadership" if handed_over else "no other voter took quorum leadership"
+            )
         await node.stop()
 
     def _report(self, name: str, failure: BaseException) -> None:
         self.failures.report(name, failure)
 
     def _fatal(self, name: str, failure: BaseException) -> None:
-        _log.critical("the node cannot go on", what=name, exc_info=failure)
+        _log.critical("the node cannot continue", what=name, exc_info=failure)
         if not self.failed.done():
             self.failed.set_result(f"{name}: {failure}")
 
@@ -192,7 +195,7 @@ def _open_log_files(settings: NodeSettings) -> int:
     if share < wanted:
         needed = wanted + connections + descriptors.OTHERS
         _log.warning(
-            "fewer files of logs stay open than log.max.open.files says: RLIMIT_NOFILE is low",
+            "RLIMIT_NOFILE is too low for log.max.open.files: fewer log files stay open",
             stay_open=share,
             limit=limit,
             needed=needed,
@@ -203,7 +206,7 @@ def _open_log_files(settings: NodeSettings) -> int:
 def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
     if not secret:
         return None
-    from tierlog.metadata.quorum.transport import HttpPeers  # a quorum that stays alone needs no HTTP client
+    from tierlog.metadata.quorum.transport import HttpPeers  # a standalone node needs no HTTP client
 
     return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
 

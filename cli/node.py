@@ -31,8 +31,7 @@ def read_settings(
     CliError.
     """
     from tierlog.config.definitions import InvalidSetting
-    from tierlog.config.node import settings_from
-    from tierlog.config.sources import merged, read_environment, read_toml
+    from tierlog.config.sources import merged, read_environment, read_toml, settings_from
     from tierlog.tiering.object_store import InvalidStoreUrl
     from tierlog.tiering.stores import check_store_url
 

@@ -14,8 +14,8 @@ from tierlog.broker.handlers.table import SERVED
 from tierlog.cli.errors import ExitCode
 from tierlog.cli.state_diagrams import page as cluster_states
 from tierlog.config.definitions import Setting
+from tierlog.config.dynamic import DYNAMIC_SETTINGS
 from tierlog.config.node import NODE_SETTINGS
-from tierlog.config.running import RUN_TIME_SETTINGS
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.protocol.api import BY_NAME
 
@@ -77,7 +77,7 @@ def _node_table() -> list[str]:
     rows = ["| name | type | default | runs | meaning |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(NODE_SETTINGS):
         *what, meaning = _cells(NODE_SETTINGS[name])
-        rows.append(_row(*what, "x" if name in RUN_TIME_SETTINGS else "", meaning))
+        rows.append(_row(*what, "x" if name in DYNAMIC_SETTINGS else "", meaning))
     return rows
 
 

@@ -1,6 +1,7 @@
-"""The admin HTTP server: health, metrics, the cluster, its events, the tiers. JSON, for operators and tools.
+"""Admin HTTP server: health, metrics, cluster, events and tiering as JSON, for operators and tools.
 
-It starts before the metadata node, whose peers talk to it, and answers 503 to what is not there yet.
+It starts before the metadata node, whose peers connect to it, and answers 503 for parts that have not
+started.
 """
 
 import json
@@ -34,8 +35,8 @@ class AdminServer:
         tls: TlsFiles | None = None,
         names: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`tls`: all but health and metrics ask for a certificate. Raises OSError if it cannot be used.
-        `names`: of the hosts that requests may be for, beside addresses and localhost."""
+        """`tls`: all routes but health and metrics require a client certificate. Raises OSError if it cannot
+        be loaded. `names`: host names that requests may use, besides addresses and localhost."""
         self._files, self._tls = tls, None if tls is None else tls.server()
         middlewares = (request_guard(names), *(() if tls is None else (require_certificate,)))
         application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
@@ -43,7 +44,7 @@ class AdminServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
 
     async def start(self, host: str, port: int) -> str:
-        """Serves; returns the URL that others reach it by."""
+        """Start to serve. Returns the server's URL."""
         listening = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, reuse_port=False
         )
@@ -54,7 +55,7 @@ class AdminServer:
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def keep_certificates(self) -> None:
-        """Takes up those that replace them, for as long as it runs."""
+        """Reload certificates when their files change, until cancelled."""
         if self._files is not None and self._tls is not None:
             await reload_on_change(self._files, self._tls)
 
@@ -63,8 +64,8 @@ class AdminServer:
 
 
 def url_for_others(url: str, settings: NodeSettings) -> str:
-    """Of this node's admin server: as the voters are told; where it listens on all addresses, at the host
-    that clients are told."""
+    """URL of this node's admin server for other nodes: the voters' setting if it is in there. A server on all
+    addresses is reached at the advertised host of the Kafka listener."""
     if known := settings.voters.get(settings.node_id):
         return known
     bound = urlsplit(url)
@@ -108,11 +109,11 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
 
 
 def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
-    """What only a broker can answer: 503 would say that it comes later."""
+    """Routes that only brokers serve: 409, since 503 would mean later."""
 
     async def refuse(_: web.Request) -> web.Response:
-        told = f"node {node_id} votes on the metadata and is no broker: ask one (GET /v1/brokers)"
-        return web.json_response({"error": told}, status=409)
+        message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
+        return web.json_response({"error": message}, status=409)
 
     of_brokers = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
     return [web.route("*", path, refuse) for path in of_brokers]
@@ -157,7 +158,7 @@ def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:
 
 
 async def _stream(request: web.Request, node: Node) -> web.StreamResponse:
-    """Server-sent events: one per committed change and per move of a tier, so that a client need not poll."""
+    """Server-sent events: one for each committed change and each change of a partition's tiers."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
     events = node.follow()

@@ -1,9 +1,9 @@
-"""Every metric of a node: name, kind, labels, meaning. `metrics` fills them in, `exposition` writes them, and
-the reference page is drawn from here.
+"""Metric catalogue: name, kind, labels and help text of every metric of a node.
 
-Names of Kafka's metrics are those that the JMX exporter's example rules give them, but where promtool finds
-a problem in one; those, and what Kafka has no metric for, begin with `tierlog_`. Kafka's times are in ms,
-tierlog's in seconds, as in Prometheus.
+`metrics` provides the values, `exposition` writes them, and the reference page is generated from here.
+Kafka's metrics have the names that the JMX exporter's example rules give them, unless promtool objects. Those
+and metrics that Kafka lacks begin with `tierlog_`. Kafka's times are in ms, tierlog's in seconds, as usual in
+Prometheus.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
-THROTTLE_TIME = "Mean ms that they were told to wait"
+THROTTLE_TIME = "Mean throttle time in ms of clients with a quota"
 
 
 class Kind(StrEnum):
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`scale`: from the unit that it is kept in to that of its name."""
+    """`scale`: factor from the unit of the values to the unit in the name."""
 
     name: str
     kind: Kind
@@ -45,38 +45,40 @@ def _milliseconds(name: str, doc: str, *labels: str) -> Metric:
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Requests": (
-        _counter("kafka_network_requestmetrics_requests_total", "Requests answered", "request"),
+        _counter("kafka_network_requestmetrics_requests_total", "Requests that were answered", "request"),
         _counter(
             "kafka_network_requestmetrics_errors_total",
-            "Error codes in answers, one for each partition or other item that they are about",
+            "Error codes in responses, one for each partition or other item",
             "request",
             "error",
         ),
-        _milliseconds("kafka_network_requestmetrics_totaltimems", "From a request to its answer", "request"),
+        _milliseconds(
+            "kafka_network_requestmetrics_totaltimems", "Total time from request to response", "request"
+        ),
         _milliseconds(
             "kafka_network_requestmetrics_localtimems",
-            "What of it the handler took before it answered or began to wait",
+            "Time in the handler, until it answered or began to wait",
             "request",
         ),
         _milliseconds(
             "kafka_network_requestmetrics_remotetimems",
-            "What of it was waiting: for records, replicas, an fsync, the object store, other members",
+            "Time spent waiting for records, replicas, an fsync, the object store or other members",
             "request",
         ),
         _gauge(
             "kafka_server_delayedoperationpurgatory_purgatorysize",
-            "Requests that wait in the purgatory",
+            "Requests waiting in the purgatory",
             "delayed_operation",
         ),
         _counter(
             "tierlog_purgatory_expired_total",
-            "Requests that waited for all of their time",
+            "Delayed requests that reached their timeout",
             "delayed_operation",
         ),
         _counter(
             "tierlog_purgatory_refused_total",
-            "Requests answered at once since purgatory.max.operations was reached, or the partitions "
-            "that fetches may wait for",
+            "Requests that were answered at once because purgatory.max.operations or the limit of partitions "
+            "that delayed Fetch requests wait for was reached",
             "delayed_operation",
         ),
         _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)"),
@@ -86,74 +88,88 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter(
             "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
-            "Sessions that lost their slot to others",
+            "Fetch sessions evicted for others",
         ),
         _counter(
             "tierlog_fetch_sessions_refused_total",
-            "Sessions not opened for want of a slot (max.incremental.fetch.session.cache.slots) or of room",
+            "Fetch sessions not created because the slots (max.incremental.fetch.session.cache.slots) "
+            "or the memory were used up",
         ),
         _gauge(
             "tierlog_produce_batches_in_examination",
-            "Large batches whose records are looked at or compressed beside the event loop, or wait for it",
+            "Large batches that are validated or recompressed beside the event loop, or wait for it",
         ),
     ),
     "Clients": (
         _gauge("tierlog_connections", "Open connections"),
         _counter("kafka_server_socket_server_metrics_connection_creation_total", "Connections accepted"),
         _counter(
-            "kafka_server_socket_server_metrics_connection_close_total", "Connections ended, by why", "reason"
+            "kafka_server_socket_server_metrics_connection_close_total",
+            "Connections closed, by reason",
+            "reason",
         ),
         _counter(
             "tierlog_connections_refused_total",
-            "Connections refused, by the bound that was reached; for the rate of connections and open files: "
-            "how often accepting rested while some waited",
+            "Connections refused, by limit. For the connection rate and open files: how often the listener "
+            "paused while connections waited to be accepted",
             "bound",
         ),
-        _gauge("tierlog_connections_muted", "Connections not read since their clients are over a quota"),
+        _gauge(
+            "tierlog_connections_muted",
+            "Connections that are not read because their clients exceeded a quota",
+        ),
         _gauge(
             "tierlog_connections_saturated",
-            "Connections not read since max.in.flight.requests.per.connection was reached, "
-            "or, in bytes of these requests, socket.request.max.bytes",
+            "Connections that are not read because max.in.flight.requests.per.connection was reached, or "
+            "because these requests add up to socket.request.max.bytes",
         ),
         _gauge(
             "tierlog_connections_blocked",
-            "Connections whose client has taken nothing of what there is for it for a second",
+            "Connections whose client has accepted no response bytes for a second",
         ),
         _gauge(
             "tierlog_connections_waiting_for_room",
-            "Connections not read since queued.max.request.bytes was reached",
+            "Connections that are not read because queued.max.request.bytes was reached",
         ),
-        _counter("tierlog_connections_room_waits_total", "How often one had to wait for that"),
+        _counter(
+            "tierlog_connections_room_waits_total",
+            "Times that a connection had to wait for request memory (queued.max.request.bytes)",
+        ),
         _gauge(
             "kafka_network_socketserver_memorypoolused",
-            "Bytes of requests that are received in part or kept until they are appended",
+            "Bytes of requests that are partly received or kept until they are appended",
         ),
         _gauge("tierlog_requests_held_bytes", "Bytes received of requests that cannot be handled yet"),
-        _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not taken"),
+        _gauge("tierlog_responses_kept_bytes", "Bytes of responses in memory that clients have not accepted"),
         _counter("kafka_server_socket_server_metrics_incoming_byte_total", "Bytes received from clients"),
         _counter("kafka_server_socket_server_metrics_outgoing_byte_total", "Bytes sent to clients"),
     ),
     "Groups": (
         _gauge(
             "tierlog_group_member_bytes",
-            "Memory that members of the groups coordinated here hold, at most group.members.max.bytes",
+            "Memory of the members of the groups that this broker coordinates. The limit is "
+            "group.members.max.bytes",
         ),
         _gauge(
             "tierlog_group_records_skipped",
-            "Records of the offsets topic that could not be used when their partition was last loaded",
+            "Records of __consumer_offsets that could not be decoded when their partition was last loaded",
         ),
     ),
     "Quotas": (
-        _counter("tierlog_quota_throttles_total", "Requests whose client was told to wait", "quota"),
-        _counter("tierlog_quota_throttle_seconds_total", "How long in all", "quota"),
-        _gauge("kafka_server_produce_byte_rate", "Bytes a second produced, by those with a quota", *CLIENT),
+        _counter("tierlog_quota_throttles_total", "Requests that were throttled", "quota"),
+        _counter("tierlog_quota_throttle_seconds_total", "Total throttle time", "quota"),
+        _gauge("kafka_server_produce_byte_rate", "Bytes a second produced by clients with a quota", *CLIENT),
         _gauge("kafka_server_produce_throttle_time", THROTTLE_TIME, *CLIENT),
-        _gauge("kafka_server_fetch_byte_rate", "Bytes a second fetched, by those with a quota", *CLIENT),
+        _gauge("kafka_server_fetch_byte_rate", "Bytes a second fetched by clients with a quota", *CLIENT),
         _gauge("kafka_server_fetch_throttle_time", THROTTLE_TIME, *CLIENT),
-        _gauge("kafka_server_request_request_time", "Percent of the event loop's time", *CLIENT),
+        _gauge(
+            "kafka_server_request_request_time",
+            "Percentage of the event loop's time used by clients with a quota",
+            *CLIENT,
+        ),
         _gauge("kafka_server_request_throttle_time", THROTTLE_TIME, *CLIENT),
         _gauge(
-            "kafka_server_controllermutation_tokens", "Partitions that may be created or deleted", *CLIENT
+            "kafka_server_controllermutation_tokens", "Tokens left to create or delete partitions", *CLIENT
         ),
         _gauge("kafka_server_controllermutation_throttle_time", THROTTLE_TIME, *CLIENT),
         _gauge(
@@ -166,115 +182,145 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_replication_throttled_partitions",
-            "Partitions here that a throttled rate holds for now: led, with a replica that is not in sync, "
-            "or followed and not in sync",
+            "Partitions that a throttle limits now: led here with a replica that is not in sync, or followed "
+            "here and not in sync",
             "direction",
         ),
     ),
     "Topics and logs": (
         _counter(
             "kafka_server_brokertopicmetrics_bytesin_total",
-            "Bytes of batches appended; without a topic: of all",
+            "Bytes appended by producers; without a topic label: all topics",
             "topic",
         ),
         _counter(
             "kafka_server_brokertopicmetrics_bytesout_total",
-            "Bytes of batches that consumers got; without a topic: of all",
+            "Bytes fetched by consumers; without a topic label: all topics",
             "topic",
         ),
         _counter(
             "kafka_server_brokertopicmetrics_messagesin_total",
-            "Records appended; without a topic: of all",
+            "Records appended; without a topic label: all topics",
             "topic",
         ),
         _gauge("kafka_log_log_size", "Bytes on local disk", *PARTITION),
         _gauge("kafka_log_log_numlogsegments", "Segments on local disk", *PARTITION),
-        _gauge("kafka_log_log_logstartoffset", "First offset, over both tiers", *PARTITION),
-        _gauge("kafka_log_log_logendoffset", "Next offset", *PARTITION),
+        _gauge("kafka_log_log_logstartoffset", "First offset, including remote data", *PARTITION),
+        _gauge("kafka_log_log_logendoffset", "Offset of the next record", *PARTITION),
         _gauge("tierlog_log_local_start_offset", "First offset on local disk", *PARTITION),
-        _gauge("tierlog_partition_high_watermark", "First offset that is not committed", *PARTITION),
+        _gauge(
+            "tierlog_partition_high_watermark",
+            "High watermark: the first offset that is not committed",
+            *PARTITION,
+        ),
         _gauge("kafka_server_replicamanager_partitioncount", "Replicas on this broker"),
-        _gauge("kafka_server_replicamanager_leadercount", "Partitions that this broker leads"),
+        _gauge("kafka_server_replicamanager_leadercount", "Partitions led by this broker"),
         _gauge(
             "kafka_server_replicamanager_underreplicatedpartitions",
-            "Partitions led here of which a replica is not in sync",
+            "Partitions led by this broker with a replica that is not in sync",
         ),
         _gauge(
             "kafka_server_replicamanager_underminisrpartitioncount",
-            "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused",
+            "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas; writes with "
+            "acks=all fail",
         ),
         _gauge(
             "kafka_server_replicamanager_atminisrpartitioncount",
-            "Partitions led here with as many replicas in sync as min.insync.replicas",
+            "Partitions led by this broker with exactly min.insync.replicas in-sync replicas",
         ),
         _counter(
-            "kafka_server_replicamanager_isrshrinks_total", "Replicas that fell behind left in-sync sets"
+            "kafka_server_replicamanager_isrshrinks_total",
+            "Times that the in-sync replicas of a partition shrank because a follower lagged",
         ),
         _counter(
-            "kafka_server_replicamanager_isrexpands_total", "Replicas that caught up joined in-sync sets"
+            "kafka_server_replicamanager_isrexpands_total",
+            "Times that the in-sync replicas of a partition grew because a follower caught up",
         ),
         _gauge(
             "kafka_server_replicamanager_offlinereplicacount",
-            "Replicas whose log or log directory has failed",
+            "Offline replicas: their log or log directory has failed",
         ),
-        _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "fsync of a log"),
-        _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Log directories that have failed"),
-        _gauge("tierlog_log_directory_full", "1 while appends wait for room in it", "directory"),
-        _gauge("tierlog_log_open_files", "Files of logs that are kept open"),
-        _gauge("tierlog_log_open_files_limit", "How many may be (log.max.open.files)"),
+        _milliseconds("kafka_log_logflushstats_logflushrateandtimems", "Time of a log flush (fsync)"),
+        _gauge("kafka_log_logmanager_offlinelogdirectorycount", "Offline log directories"),
+        _gauge(
+            "tierlog_log_directory_full",
+            "1 while appends wait for free space in this log directory",
+            "directory",
+        ),
+        _gauge("tierlog_log_open_files", "Open log files"),
+        _gauge(
+            "tierlog_log_open_files_limit",
+            "Maximum number of open log files (log.max.open.files, or fewer if descriptors are short)",
+        ),
         _counter(
             "tierlog_log_files_opened_total",
-            "Uses of a log's file that found it closed; all other uses found it open",
+            "Log files that had to be opened for use; all other uses found the file open",
         ),
-        _counter("tierlog_log_files_evicted_total", "Files of logs that were closed to open others"),
+        _counter("tierlog_log_files_evicted_total", "Log files closed in favour of others"),
         _gauge(
             "tierlog_log_uncleanable_partitions",
-            "Logs whose compaction failed, left alone until the next start",
+            "Partitions whose cleaning failed; the cleaner skips them until the next start",
         ),
-        _gauge("kafka_log_logcleanermanager_max_dirty_percent", "Dirty share of the dirtiest log"),
-        _counter("tierlog_log_cleaner_read_bytes_total", "Bytes that compaction read"),
-        _counter("tierlog_log_cleaner_written_bytes_total", "Bytes that compaction kept"),
-        _counter("tierlog_log_scrub_read_bytes_total", "Bytes that the scrubber read"),
-        _counter("tierlog_log_scrub_read_batches_total", "Batches that it found whole"),
-        _counter("tierlog_log_scrub_passes_total", "Times that it went through all logs"),
-        _gauge("tierlog_log_scrub_progress_ratio", "Share of the logs that its pass has read; 1: none runs"),
-        _counter("tierlog_log_damage_found_total", "Damaged ranges that were found in logs"),
+        _gauge(
+            "kafka_log_logcleanermanager_max_dirty_percent", "Dirty ratio of the dirtiest log, in percent"
+        ),
+        _counter("tierlog_log_cleaner_read_bytes_total", "Bytes read by the log cleaner"),
+        _counter("tierlog_log_cleaner_written_bytes_total", "Bytes written by the log cleaner"),
+        _counter("tierlog_log_scrub_read_bytes_total", "Bytes read by the scrubber"),
+        _counter("tierlog_log_scrub_read_batches_total", "Batches that the scrubber found intact"),
+        _counter("tierlog_log_scrub_passes_total", "Complete passes of the scrubber over all logs"),
+        _gauge(
+            "tierlog_log_scrub_progress_ratio",
+            "Fraction of the logs that the current pass has read; 1: no pass is running",
+        ),
+        _counter("tierlog_log_damage_found_total", "Damaged ranges found in logs"),
         _counter(
-            "tierlog_log_damage_repaired_total", "Damaged ranges put back from another replica, or cut off"
+            "tierlog_log_damage_repaired_total",
+            "Damaged ranges that were restored from another replica or truncated",
         ),
-        _gauge("tierlog_log_damaged_partitions", "Logs of which a range is damaged, and refused to readers"),
+        _gauge(
+            "tierlog_log_damaged_partitions",
+            "Partitions with a damaged range, which is not served to readers",
+        ),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_maxlag",
-            "Most offsets that a copy lacks which is to take its log's place in another directory (KIP-113)",
+            "Maximum offset lag of a future replica in another log directory (KIP-113)",
             "client_id",
         ),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_failedpartitionscount",
-            "Partitions that could not move to another log directory, until they are moved again",
+            "Partitions whose move to another log directory failed, until it is requested again",
             "client_id",
         ),
         _gauge(
             "kafka_server_replicaalterlogdirsmanager_deadthreadcount",
-            "Moves that an error of the broker itself has ended",
+            "Moves ended by an internal error",
             "client_id",
         ),
-        _gauge("tierlog_directory_moves", "Moves between log directories that are under way, or wait"),
-        _counter("tierlog_directory_moves_ended_total", "Those that ended, by how", "end"),
-        _counter("tierlog_directory_moves_copied_bytes_total", "Bytes that they copied"),
+        _gauge("tierlog_directory_moves", "Moves between log directories that are running or waiting"),
+        _counter(
+            "tierlog_directory_moves_ended_total",
+            "Moves between log directories that have ended, by result",
+            "end",
+        ),
+        _counter(
+            "tierlog_directory_moves_copied_bytes_total", "Bytes copied by moves between log directories"
+        ),
     ),
     "The object store": (
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
-        _gauge("tierlog_remote_delete_queue_size", "Objects that wait for their deletion"),
+        _gauge("tierlog_remote_delete_queue_size", "Objects waiting for their deletion"),
     ),
     "The metadata quorum": (
         _gauge(
             "kafka_controller_kafkacontroller_activecontrollercount",
-            "1 on the voter that leads the quorum, else 0. The sum over the cluster must be 1",
+            "1 on the active controller, else 0. The sum over the cluster must be 1",
         ),
         _gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
-            "Partitions of the cluster without a leader. As all of the controller, told by every voter",
+            "Partitions of the cluster without a leader. Like all metrics of the controller, every voter "
+            "reports it",
         ),
         _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics of the cluster"),
         _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of the cluster"),
@@ -282,30 +328,33 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "kafka_controller_kafkacontroller_activebrokercount", "Registered brokers that are not fenced"
         ),
         _gauge("kafka_controller_kafkacontroller_fencedbrokercount", "Registered brokers that are fenced"),
-        _gauge("kafka_server_raft_metrics_current_state", "1 for the role that the node has now", "state"),
-        _gauge("kafka_server_raft_metrics_current_leader", "Id of the quorum's leader; -1: none is known"),
+        _gauge("kafka_server_raft_metrics_current_state", "1 for the current role of the node", "state"),
+        _gauge("kafka_server_raft_metrics_current_leader", "Node id of the quorum leader; -1: unknown"),
         _gauge("kafka_server_raft_metrics_number_of_voters", "Voters of the quorum"),
-        _gauge("kafka_server_raft_metrics_current_epoch", "Raft's term; of voters"),
-        _gauge("kafka_server_raft_metrics_log_end_offset", "Next index of the metadata log; of voters"),
-        _gauge("kafka_server_raft_metrics_high_watermark", "First index that is not known to be committed"),
-        _gauge("tierlog_metadata_applied_index", "Last index of the metadata log that the node has applied"),
+        _gauge("kafka_server_raft_metrics_current_epoch", "Raft term; voters only"),
+        _gauge("kafka_server_raft_metrics_log_end_offset", "Next index of the metadata log; voters only"),
+        _gauge(
+            "kafka_server_raft_metrics_high_watermark",
+            "First index of the metadata log that is not known to be committed",
+        ),
+        _gauge("tierlog_metadata_applied_index", "Last index of the metadata log that this node has applied"),
     ),
     "The process": (
         Metric(
             "tierlog_loop_lag_seconds",
             Kind.HISTOGRAM,
-            "How late a timer fires that is due every 50 ms: what holds up the event loop holds up every "
-            "client. Above 0.1 s it is logged, at most every 10 s",
+            "Delay of a timer that is due every 50 ms. Whatever blocks the event loop delays every client. "
+            "Delays above 0.1 s are logged, at most every 10 s",
         ),
         _counter(
             "tierlog_unexpected_failures_total",
-            "Requests and turns of background tasks that a bug has ended; each is in the log, with its "
-            "traceback. Above 0 needs a look",
+            "Requests and background tasks that failed because of a bug; each is logged with its traceback. "
+            "Above 0, look at the log",
         ),
         _counter("process_cpu_seconds_total", "CPU time, user and system"),
-        _gauge("process_resident_memory_bytes", "Memory"),
+        _gauge("process_resident_memory_bytes", "Resident memory"),
         _gauge("process_open_fds", "Open file descriptors"),
-        _gauge("process_max_fds", "The most that may be open"),
+        _gauge("process_max_fds", "Maximum number of open file descriptors"),
     ),
 }
 
@@ -318,7 +367,7 @@ def reference_page() -> str:
         "# Metrics",
         "",
         "`GET /metrics` of the [admin HTTP API](admin-api.md), in Prometheus' text format; `promtool check",
-        "metrics` finds no problem in it. Names that begin with `kafka_` are those that the JMX exporter",
+        "metrics` accepts it. Names that begin with `kafka_` are those that the JMX exporter",
         "gives Kafka's metrics with its example rules for Kafka (`lowercaseOutputName`, `PerSec` becomes",
         "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
         "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",

@@ -1,6 +1,6 @@
-"""Brokers and partitions of the cluster as JSON, for operators. Pure views of an image.
+"""Views of brokers and partitions as JSON. Pure functions of an image.
 
-Called by the admin routes, in a thread: an image never changes, and may hold 100,000 partitions.
+Called by the admin routes, in a thread: an image is immutable and may hold 100,000 partitions.
 """
 
 from collections import Counter
@@ -13,19 +13,20 @@ from tierlog.metadata.image import ClusterImage, PartitionImage
 
 
 class Condition(StrEnum):
-    """What an operator may want to know of a partition."""
+    """Conditions of a partition that an operator looks for."""
 
-    OFFLINE = "offline"  # nobody leads it: it takes and gives nothing
-    BELOW_MIN = "below-min-in-sync"  # fewer in sync than min.insync.replicas: acks=all is refused
+    OFFLINE = "offline"  # no leader: it cannot be read or written
+    BELOW_MIN = "below-min-in-sync"  # fewer in sync than min.insync.replicas: acks=all fails
     UNDER_REPLICATED = "under-replicated"  # a replica is not in sync
-    MOVING = "moving"  # a reassignment is under way (KIP-455)
+    MOVING = "moving"  # a reassignment is running (KIP-455)
 
 
 UNWELL = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_REPLICATED})
 
 
 def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
-    """Those that hold, the gravest first. Replicas that are only being added need not be in sync."""
+    """The partition's conditions, the most serious first. Replicas that are being added need not be in
+    sync."""
     there = set(partition.replicas) - set(partition.adding)
     holds = {
         Condition.OFFLINE: partition.leader < 0,
@@ -37,9 +38,9 @@ def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
 
 
 def brokers_view(image: ClusterImage) -> dict[str, Any]:
-    """Every registered broker with what it leads and holds, and how many partitions are in which state.
+    """Every registered broker with its leaderships and replicas, and the number of partitions by condition.
 
-    `out_of_sync`: replicas of it that are not in sync, `assigned`: brokers that partitions name, registered
+    `out_of_sync`: the broker's replicas that are not in sync. `assigned`: brokers with replicas, registered
     or not.
     """
     leads: Counter[int] = Counter()
@@ -85,8 +86,8 @@ def partitions_view(
     wanted: frozenset[Condition] = frozenset(),
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Partitions by topic and number: of one topic, or of all; `wanted`: those of which any of these holds.
-    `total` counts them all, however few `limit` lets through."""
+    """Partitions in order, of one topic or all. `wanted`: only with one of these conditions. `total` counts
+    partitions beyond `limit` too."""
     rows: list[dict[str, Any]] = []
     total = 0
     for name, number, partition, found in _partitions(image, topic):

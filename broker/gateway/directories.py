@@ -1,7 +1,6 @@
-"""The admin routes about the log directories of this node: what lies in them, and what moves between them.
+"""Admin routes for this node's log directories: their contents and moves between them.
 
-They are of one broker: another node's are asked of that node. Errors are `{"error": …}` with words for
-people.
+Other nodes serve their own directories. Errors are `{"error": …}` with a message for operators.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.protocol.errors import ErrorCode
 
 
-class DirectoryMoveAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DirectoryMoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`directory`: its absolute path."""
 
     topic: str
@@ -25,21 +24,21 @@ class DirectoryMoveAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def directory_routes(current: Callable[[], DirectoryMoves | None]) -> list[web.AbstractRouteDef]:
-    """503 as long as `current` gives none."""
+    """503 while `current` returns None."""
 
     async def status(request: web.Request) -> web.Response:
         moves = current()
         if moves is None:
-            return _error(503, "this node does not serve yet")
+            return _error(503, "this node is still starting")
         topic = request.query.get("topic")
         return web.json_response(_view(moves, topic))
 
     async def move(request: web.Request) -> web.Response:
         moves = current()
         if moves is None:
-            return _error(503, "this node does not serve yet")
+            return _error(503, "this node is still starting")
         try:
-            asked = msgspec.json.decode(await request.read(), type=DirectoryMoveAsked)
+            asked = msgspec.json.decode(await request.read(), type=DirectoryMoveRequest)
         except msgspec.DecodeError as wrong:
             return _error(400, str(wrong))
         name = TopicPartition(asked.topic, asked.partition)
@@ -57,7 +56,7 @@ def directory_routes(current: Callable[[], DirectoryMoves | None]) -> list[web.A
 
 
 def _view(moves: DirectoryMoves, topic: str | None) -> dict[str, Any]:
-    """`partitions`: where each of a topic lies, none without a topic."""
+    """`partitions`: the directory of each partition of `topic`; empty without a topic."""
     return {
         "directories": [
             {"directory": str(one.path.absolute()), "failure": one.failure, "full": one.is_full}

@@ -1,7 +1,7 @@
-"""Prometheus' text format, version 0.0.4.
+"""Exposition in Prometheus' text format, version 0.0.4.
 
-Written here and not by prometheus_client, which renders everything in one go: for ten thousand partitions
-that holds up the event loop for half a second. This one lets clients have their turn every LINES_PER_TURN.
+prometheus_client would render everything in one call, which blocks the event loop for half a second with ten
+thousand partitions. This one yields every LINES_PER_TURN lines.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ LINES_PER_TURN = 1_000
 
 Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""Values of the labels, or none of them where the metric is about all of something; and the value."""
+"""Label values, or none for a total; and the value."""
 
 Family = tuple[str, Iterable[Sample]]
 
 PAUSE: Family = ("", ())
-"""No family: what comes next is work, and others have their turn first."""
+"""No family: the event loop runs other work before the next one."""
 
 
 async def exposition(families: Iterable[Family]) -> bytes:
-    """Samples are drawn as they are written: they may be of different moments."""
+    """Write all families. Samples are taken while they are written, so they may be of different moments."""
     lines: list[str] = []
     pause_at = LINES_PER_TURN
     for family in families:

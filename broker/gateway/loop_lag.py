@@ -1,8 +1,8 @@
-"""How late the event loop is: a timer that should fire every SAMPLE_EVERY_S, and by how much it does not.
+"""Event loop lag: measures how late a timer fires that is due every SAMPLE_EVERY_S.
 
-All clients of a node share one loop, so whatever holds it up holds up all of them. A pause longer than the
-interval is always seen, though its first part is not counted; shorter ones are seen as often as they meet a
-sample. Owned by the composition root, which starts it before anything else runs on the loop.
+All clients of a node share one event loop, so whatever blocks it delays all of them. A pause longer than the
+interval is always seen, without its first part; shorter ones are seen if they meet a sample. Owned by the
+composition root, which starts it before anything else runs on the loop.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ SAMPLE_EVERY_S = 0.05
 """Twenty wake-ups a second cost an idle node a thousandth of a core."""
 
 WARN_LAG_S = 0.1
-"""A pause that clients notice: it is logged."""
+"""Longer pauses, which clients notice, are logged."""
 
 WARN_EVERY_S = 10.0
-"""Between two lines in the log; a node that is overloaded must not write itself to death as well."""
+"""Minimum time between two log lines, so that logging does not add to an overload."""
 
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _log = structlog.get_logger("tierlog.loop")
@@ -48,7 +48,7 @@ class LoopLag:
             self._timer.cancel()
 
     def _arm(self, now: float) -> None:
-        # Not loop.time(), which uvloop takes once a turn: it would not see what the turn itself took.
+        # not loop.time(), which uvloop reads once a turn: it would miss the time of the turn itself
         self._due = now + self._every_s
         self._timer = asyncio.get_running_loop().call_later(self._every_s, self._sample)
 
@@ -58,6 +58,6 @@ class LoopLag:
         self.seconds.observe(lag)
         self._worst = max(self._worst, lag)
         if self._worst > WARN_LAG_S and now >= self._quiet_until:
-            _log.warning("the event loop was held up", worst_ms=round(self._worst * 1000))
+            _log.warning("the event loop was blocked", worst_ms=round(self._worst * 1000))
             self._worst, self._quiet_until = 0.0, now + WARN_EVERY_S
         self._arm(now)

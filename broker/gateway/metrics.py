@@ -1,4 +1,4 @@
-"""What the metrics of the catalogue are now, read from the parts of the node when somebody asks."""
+"""Metric values, read from the parts of the node when /metrics is requested."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 
 A_TURN = 250
-"""Partitions looked at before others have their turn: a millisecond."""
+"""Partitions read in one turn of the event loop: a millisecond."""
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def render(node: Node) -> bytes:
 
 
 def families(node: Node) -> Iterator[Family]:
-    """The node may stop between one and the next."""
+    """All families; the node may stop between two of them."""
     yield from _requests(node.stats)
     serving = node.serving
     if serving is not None:
@@ -60,7 +60,7 @@ def _one(value: float) -> list[Sample]:
 
 
 def _slices(of: Iterable[T]) -> Iterator[list[T]]:
-    """Of what there is now."""
+    """The items that exist now, in slices of A_TURN."""
     everything = list(of)
     return (everything[at : at + A_TURN] for at in range(0, len(everything), A_TURN))
 
@@ -86,7 +86,7 @@ def _waiting(serving: Serving) -> Iterator[Family]:
     yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _one(sessions.partitions)
     yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _one(sessions.evictions)
     yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
-    yield "tierlog_produce_batches_in_examination", _one(serving.examiner.batches)
+    yield "tierlog_produce_batches_in_examination", _one(serving.validator.batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:
@@ -94,7 +94,7 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
 
 
 def _clients(listener: Listener) -> Iterator[Family]:
-    budget = listener.budget
+    memory_pool = listener.memory_pool
     yield "tierlog_connections", _one(listener.connections)
     yield "kafka_server_socket_server_metrics_connection_creation_total", _one(listener.accepted)
     yield (
@@ -105,16 +105,16 @@ def _clients(listener: Listener) -> Iterator[Family]:
         "tierlog_connections_refused_total",
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
-    yield PAUSE  # each of them is a look at all connections
+    yield PAUSE  # each of the following reads all connections
     yield "tierlog_connections_muted", _one(listener.muted)
     yield PAUSE
     yield "tierlog_connections_saturated", _one(listener.saturated)
     yield PAUSE
     yield "tierlog_connections_blocked", _one(listener.blocked)
-    yield "tierlog_connections_waiting_for_room", _one(budget.waiting)
-    yield "tierlog_connections_room_waits_total", _one(budget.waits)
-    yield "kafka_network_socketserver_memorypoolused", _one(budget.used)
-    yield "tierlog_requests_held_bytes", _one(budget.held)
+    yield "tierlog_connections_waiting_for_room", _one(memory_pool.waiting)
+    yield "tierlog_connections_room_waits_total", _one(memory_pool.waits)
+    yield "kafka_network_socketserver_memorypoolused", _one(memory_pool.used)
+    yield "tierlog_requests_held_bytes", _one(memory_pool.held)
     yield "tierlog_responses_kept_bytes", _one(listener.kept_bytes)
     yield "kafka_server_socket_server_metrics_incoming_byte_total", _one(listener.received_bytes)
     yield "kafka_server_socket_server_metrics_outgoing_byte_total", _one(listener.sent_bytes)
@@ -137,7 +137,7 @@ def _groups(groups: GroupService) -> Iterator[Family]:
 
 
 def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
-    """Before each kind of quota, which may be some ms of work, others have their turn."""
+    """Pauses before each quota, which may take some ms."""
     yield "tierlog_quota_throttles_total", [((str(key),), quotas.throttled[key]) for key in QuotaKey]
     yield (
         "tierlog_quota_throttle_seconds_total",
@@ -151,7 +151,7 @@ def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
 
 
 def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
-    """A user's account, and that of the user's clients that have no id, have the same labels."""
+    """Add reports with the same labels: those of a user, and of the user's clients without an id."""
     rows: dict[tuple[str, str], Report] = {}
     for new in reports:
         who = new.account.user or "", new.account.client_id or ""
@@ -306,7 +306,7 @@ def _remote(node: Node) -> Iterator[Family]:
 
 
 def _quorum(node: Node) -> Iterator[Family]:
-    """The controller's own metrics are those of nodes that vote, leader or not, as in KRaft."""
+    """Every voter reports the controller's metrics, leader or not, as in KRaft."""
     if node.quorum is None or not node.quorum.started:
         return
     status = node.quorum.status()

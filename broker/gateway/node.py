@@ -1,4 +1,4 @@
-"""What the admin routes show of a node. The composition root fills it in as the parts come to life."""
+"""The node's parts that the admin routes show. The composition root sets them as they start."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.stats import RequestStats
@@ -31,13 +31,13 @@ from tierlog.metadata.quorum.observer import ObserverStatus
 from tierlog.metadata.quorum.status import NodeStatus
 
 EVENTS_WAITING = 1000
-"""Events kept for one slow reader; beyond, it is cut off and has to look anew."""
+"""Events queued for a slow reader; beyond it the reader is disconnected and must start again."""
 
 Events = asyncio.Queue["dict[str, Any] | None"]
 
 
-class Budget(Protocol):
-    """What is shown of net.budget.Budget."""
+class MemoryPool(Protocol):
+    """The part of net.memory_pool.MemoryPool that is shown."""
 
     used: int
     held: int
@@ -48,7 +48,7 @@ class Budget(Protocol):
 
 
 class Listener(Protocol):
-    """What is shown of net.listener.Listener."""
+    """The part of net.listener.Listener that is shown."""
 
     accepted: int
     received_bytes: int
@@ -64,7 +64,7 @@ class Listener(Protocol):
     @property
     def blocked(self) -> int: ...
     @property
-    def budget(self) -> Budget: ...
+    def memory_pool(self) -> MemoryPool: ...
     @property
     def closed(self) -> Mapping[Any, int]: ...
     @property
@@ -72,7 +72,7 @@ class Listener(Protocol):
 
 
 class Quorum(Protocol):
-    """The part of the metadata quorum that this node is: MetadataNode or MetadataObserver."""
+    """This node in the metadata quorum: MetadataNode or MetadataObserver."""
 
     @property
     def started(self) -> bool: ...
@@ -81,7 +81,7 @@ class Quorum(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """The parts of a node that are there while clients are served."""
+    """The parts of a broker that serves clients."""
 
     replicas: ReplicaManager
     moves: DirectoryMoves
@@ -95,7 +95,7 @@ class Serving:
     purgatory: Purgatory
     sessions: FetchSessions
     commits: GroupCommit
-    examiner: Examiner
+    validator: BatchValidator
     quotas: ClientQuotas
     throttles: ReplicationThrottles
     clock: Clock
@@ -126,11 +126,11 @@ class Node:
         return BROKER in self.settings.process_roles
 
     def serve(self, serving: Serving | None = None) -> None:
-        """`serving`: of a broker."""
+        """`serving`: only for a broker."""
         self.serving, self.serves = serving, True
 
     def stop_serving(self) -> None:
-        """Ends the streams of events too: an HTTP server waits for its responses before it closes."""
+        """Also end event streams, since the HTTP server waits for its responses when it closes."""
         self.serving, self.serves = None, False
         for reader in self._readers:
             _put(reader, None)
@@ -138,7 +138,7 @@ class Node:
     # -- events --
 
     def follow(self) -> Events:
-        """A queue of all events from now on; None is its end. Give it back with `leave`."""
+        """A queue of all events from now on; None ends it. Return it with `leave`."""
         reader: Events = asyncio.Queue(EVENTS_WAITING)
         self._readers.add(reader)
         return reader
@@ -147,7 +147,7 @@ class Node:
         self._readers.discard(reader)
 
     def tier_changed(self, where: TopicIdPartition) -> None:
-        """Something moved between the tiers of a partition, be it only on this disk."""
+        """A partition's local or remote segments have changed."""
         topic = self.metadata.image.topics.get(where.topic_id)
         if self._readers and topic is not None:
             self._publish(

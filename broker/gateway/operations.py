@@ -1,9 +1,9 @@
-"""The admin routes with which an operator looks at brokers and partitions, and moves them.
+"""Admin routes that show, move and balance brokers and partitions.
 
-Each change is a command that the controller judges and commits; any node takes it and has the leader of the
-quorum do it. Answers say what became of each partition: `error` is null, or the name of Kafka's error code.
-Errors of the request as a whole are `{"error": …}` with words for people: 400 the request, 404 no such broker
-or topic, 409 not in this state, 503 no quorum.
+Each change is a command that the controller validates and commits; any node forwards it to the quorum leader.
+Responses have the result of each partition: `error` is null or the name of Kafka's error code. If a request
+fails as a whole, the response is `{"error": …}` with a message for operators: 400 invalid request, 404 no
+such broker or topic, 409 not in this state, 503 no quorum.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`replicas`: preferred leader first; null cancels what is under way."""
+    """`replicas`: preferred leader first; null cancels the running reassignment."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Moves(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`throttle`: bytes per second for each broker that sends or gets replicas, until `unthrottle`."""
+    """`throttle`: bytes a second for each broker that sends or receives replicas, until `unthrottle`."""
 
     moves: tuple[Move, ...]
     throttle: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -73,7 +73,7 @@ class Balance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refused(Exception):
-    """The request as a whole cannot be done."""
+    """The whole request fails."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -114,14 +114,14 @@ async def _brokers(metadata: MetadataClient, _: web.Request) -> dict[str, Any]:
 
 
 async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """Replicas of the broker begin to move to others; as many at once as a plan holds."""
+    """Start to move the broker's replicas to others, as many as one plan holds."""
     broker, asked = _broker(metadata, request), await _body(request, Drain)
     plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
     return await _carried_out(metadata, plan, dry_run=asked.dry_run)
 
 
 async def _stop(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """It leads nothing that another could, and gets nothing new, until its process starts again."""
+    """Move the broker's leaderships away, and give it no new ones until its process starts again."""
     broker = _broker(metadata, request)
     command = StopBroker(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
     reply = await metadata.submit(command)
@@ -130,7 +130,7 @@ async def _stop(metadata: MetadataClient, request: web.Request) -> dict[str, Any
 
 
 async def _unregister(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """Only one whose process has stopped; what it still held is not waited for."""
+    """Remove a broker whose process has stopped, whether it still has replicas or not."""
     broker = _broker(metadata, request)
     reply = await metadata.submit(UnregisterBroker(broker_id=broker.broker_id))
     _check(reply.error, reply.message)
@@ -141,7 +141,7 @@ async def _unregister(metadata: MetadataClient, request: web.Request) -> dict[st
 
 
 async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """`?topic=…&condition=…&limit=…`; the condition `unwell` is any that needs an operator."""
+    """`?topic=…&condition=…&limit=…`; `unwell`: any condition that needs an operator."""
     topic, text = request.query.get("topic"), request.query.get("condition")
     if topic is not None and topic not in metadata.image.topic_ids:
         raise Refused(404, f"there is no topic {topic!r}")
@@ -173,7 +173,7 @@ async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, An
 
 
 async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """Preferred leaders lead again, and brokers come to hold as much as each other."""
+    """Elect preferred leaders, and move replicas so that all brokers hold equally many."""
     asked = await _body(request, Balance)
     found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
     if asked.leaders:
@@ -207,11 +207,12 @@ async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: boo
     }
 
 
-# --- what all have in common
+# --- shared by all routes
 
 
 async def _alter(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
-    """Names of the topics and brokers whose settings were changed. Refuses what the controller refuses."""
+    """Names of the topics and brokers whose settings changed. Raises Refused if the controller rejects
+    one."""
     if not command.resources:
         return []
     for outcome in (await metadata.submit(command)).resources:
@@ -226,14 +227,14 @@ def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.
         except Refused as refused:
             return web.json_response({"error": str(refused)}, status=refused.status)
         except MetadataUnavailable as unavailable:
-            told = {"error": str(unavailable), "applied_unknown": unavailable.applied_unknown}
-            return web.json_response(told, status=503)
+            body = {"error": str(unavailable), "applied_unknown": unavailable.applied_unknown}
+            return web.json_response(body, status=503)
 
     return handle
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:
-    """An empty body stands for all defaults."""
+    """The decoded body; an empty one means all defaults."""
     try:
         return msgspec.json.decode(await request.read() or b"{}", type=kind)
     except msgspec.DecodeError as wrong:

@@ -1,17 +1,17 @@
-"""Request guard of the admin HTTP server: refuses what a web page can make a browser send.
+"""Request guard of the admin HTTP server: rejects requests that a web page can make a browser send.
 
 Without mutual TLS there is no authentication, so any page that an operator visits could send requests to the
-admin API of a node that the browser reaches. Two rules stop that:
+admin API of a node that the browser can reach. Two rules prevent that:
 
-- Host must name this cluster. This stops DNS rebinding: a page of `evil.example`, whose name suddenly
-  resolves to this node, still sends `Host: evil.example`. An IP address is always accepted, since no page but
-  one that this node serves has it as its name. So health checks by address need no setting.
-- A change (any method but GET, HEAD and OPTIONS) needs `Content-Type: application/json`, and neither an
-  Origin of another host nor a Sec-Fetch-Site other than same-origin. A browser asks before it sends such a
-  request (a CORS preflight), and nothing here grants it.
+- Host must be a name of this cluster. This stops DNS rebinding: a page of `evil.example`, whose name now
+  resolves to this node, still sends `Host: evil.example`. IP addresses are always accepted, since only pages
+  served by this node have them as their name. So health checks by address need no setting.
+- A change (any method but GET, HEAD and OPTIONS) needs `Content-Type: application/json`, and no Origin of
+another host or Sec-Fetch-Site other than same-origin. A browser sends a CORS preflight before such a request,
+which this server does not grant.
 
-Routes between nodes are left to their signatures (metadata.auth), which no page can make. Every other route
-is guarded unless it is named here. tests/unit/gateway/test_request_guard.py lists all routes.
+Requests between nodes are signed (metadata.auth), which no page can do. All other routes are guarded unless
+listed here. tests/unit/gateway/test_request_guard.py lists all routes.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from aiohttp import hdrs, web
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 
-ANY_HOST_PATHS = frozenset({"/health"})  # says nothing but whether the node serves
+ANY_HOST_PATHS = frozenset({"/health"})  # says only whether the node serves
 SIGNED_PREFIXES = ("/raft/", "/metadata/")
 READS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed or bookmarked by the operator
 JSON = "application/json"
 BODY_TIMEOUT_S = 10.0
-"""A change is a few kilobytes; a client that sends it more slowly only holds a connection."""
+"""A change has a few kilobytes; a slower client only occupies a connection."""
 BODY_BYTES_MAX = 1 << 20
-"""10,000 moves of one request (POST /v1/partitions/move) take some 600 KB."""
+"""A request with 10,000 moves (POST /v1/partitions/move) has about 600 KB."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 def request_guard(names: Callable[[], Iterable[str]]) -> Middleware:
-    """`names`: of the hosts that this node is reached by; asked for each request, as the cluster changes."""
+    """`names`: host names of this node; called for each request, as the cluster changes."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -59,8 +59,7 @@ def request_guard(names: Callable[[], Iterable[str]]) -> Middleware:
 
 
 def known_names(settings: NodeSettings, image: ClusterImage, members: Iterable[str]) -> set[str]:
-    """Names by which this cluster is reached: those of the settings, of registered brokers, and of the
-    quorum's members (URLs)."""
+    """Host names of this cluster: from the settings, registered brokers, and the quorum's members (URLs)."""
     names = {*settings.admin_allowed_hosts, settings.admin[0], socket.gethostname()}
     names.update(urlsplit(url).hostname or "" for url in (*settings.voters.values(), *members))
     if settings.advertised is not None:
@@ -72,7 +71,7 @@ def known_names(settings: NodeSettings, image: ClusterImage, members: Iterable[s
 
 
 def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Response | None:
-    """No Host at all is no browser: health checks of HTTP/1.0 send none."""
+    """A request without Host is accepted: it is no browser's, but an HTTP/1.0 health check's."""
     if host is None:
         return None
     try:
@@ -89,16 +88,16 @@ def _check_host(host: str | None, names: Callable[[], Iterable[str]]) -> web.Res
 def _check_change(request: web.Request) -> web.Response | None:
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get(hdrs.ORIGIN)
     if site is not None and site not in OWN_SITES:
-        return _refused(403, f"a page of another site may change nothing (Sec-Fetch-Site: {site})")
+        return _refused(403, f"a page of another site must not make changes (Sec-Fetch-Site: {site})")
     if origin is not None and origin.partition("://")[2] != request.headers.get(hdrs.HOST):
-        return _refused(403, f"a page of another site may change nothing (Origin: {origin})")
+        return _refused(403, f"a page of another site must not make changes (Origin: {origin})")
     if request.content_type != JSON:
         return _refused(415, f"changes need the header Content-Type: {JSON}, also without a body")
     return None
 
 
 async def _receive(request: web.Request) -> web.Response | None:
-    """Reads the body, which the request keeps; in time and up to a bound."""
+    """Read the body, within time and size limits; the request keeps it."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             await request.read()
@@ -122,7 +121,7 @@ def _is_address(name: str) -> bool:
 
 
 def _refused(status: int, message: str) -> web.Response:
-    """The connection ends: whatever follows on it may be a body that nobody reads."""
+    """Close the connection, since an unread body may follow on it."""
     response = web.json_response({"error": message}, status=status)
     response.force_close()
     return response

@@ -1,6 +1,6 @@
-"""The admin routes about the scrubber of this node: what it has read and found, and a pass at once.
+"""Admin routes for this node's scrubber: progress, damage found, and starting a pass.
 
-They are of one broker: another node's are asked of that node.
+Other nodes serve their own scrubbers.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tierlog.broker.storage.damage import damage_in_reach
 
 
 def scrub_routes(current: Callable[[], tuple[Scrubber, LogRepair] | None]) -> list[web.AbstractRouteDef]:
-    """503 as long as `current` gives none."""
+    """503 while `current` returns None."""
 
     async def status(_: web.Request) -> web.Response:
         parts = current()
@@ -51,4 +51,4 @@ def _view(scrubber: Scrubber, repair: LogRepair) -> dict[str, Any]:
 
 
 def _not_yet() -> web.Response:
-    return web.json_response({"error": "this node does not serve yet"}, status=503)
+    return web.json_response({"error": "this node is still starting"}, status=503)

@@ -1,4 +1,5 @@
-"""The admin routes about tiers: status, flush, explain. Errors are `{"error": …}` with words for people."""
+"""Admin routes for tiering: status, flush, explain. Errors are `{"error": …}` with a message for
+operators."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from tierlog.tiering.object_store import ObjectStoreError
 
 
 def tier_routes(current: Callable[[], RemoteLogManager | None]) -> list[web.AbstractRouteDef]:
-    """Routes over the node's tier driver; 503 as long as `current` gives none."""
+    """503 while `current` returns None."""
 
     async def status(request: web.Request) -> web.Response:
         return await _answer(current(), lambda driver: _status(driver, request))
@@ -31,7 +32,7 @@ def tier_routes(current: Callable[[], RemoteLogManager | None]) -> list[web.Abst
 
 
 def partition_view(line: PartitionTier) -> dict[str, Any]:
-    """One partition as JSON, under Kafka's nouns; ends exclusive, null where there is nothing remote."""
+    """One partition as JSON, with Kafka's nouns; ends are exclusive, null without remote data."""
     is_remote = line.remote_end >= 0
     return {
         "topic": line.topic,
@@ -56,7 +57,7 @@ async def _answer(
     driver: RemoteLogManager | None, work: Callable[[RemoteLogManager], Awaitable[web.Response]]
 ) -> web.Response:
     if driver is None:
-        return _error(503, "tiering does not run on this node yet")
+        return _error(503, "tiering has not started on this node yet")
     try:
         return await work(driver)
     except TierRefused as refused:
@@ -73,7 +74,8 @@ async def _status(driver: RemoteLogManager, request: web.Request) -> web.Respons
 
 
 async def _flush(driver: RemoteLogManager, request: web.Request) -> web.Response:
-    """Answers once the bucket's manifests cover the log ends; a client that leaves ends the waiting."""
+    """Respond when the manifests in the bucket cover the log ends. A client that disconnects ends the
+    wait."""
     body = await request.json()
     lines = await driver.flush(str(body["topic"]))
     return web.json_response({"partitions": [partition_view(line) for line in lines]})

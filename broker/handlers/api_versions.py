@@ -1,4 +1,4 @@
-"""ApiVersions: answers from the APIs that have a handler, so that nothing is advertised before it works."""
+"""ApiVersions: advertises the APIs that have a handler."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,9 +20,9 @@ NO_LIMITS: Mapping[int, tuple[int, int]] = {}
 
 
 class Features(NamedTuple):
-    """KIP-584. `supported`: (least, most) that this node knows; `finalized`: the level that is in force.
+    """KIP-584. `supported`: (minimum, maximum) level that this node supports; `finalized`: the current level.
 
-    A greater `epoch` is newer; -1: nobody knows.
+    A greater `epoch` is newer; -1: unknown.
     """
 
     supported: Mapping[str, tuple[int, int]] = {}
@@ -36,9 +36,9 @@ def api_versions_handler(
     features: Callable[[], Features] = Features,
     limits: Mapping[int, tuple[int, int]] = NO_LIMITS,
 ) -> Handler:
-    """A handler that advertises these keys, and the features as they are when it is asked.
+    """A handler that advertises these keys and the current features.
 
-    `limits` narrows the versions of a key to (least, most).
+    `limits` restricts the versions of a key to (minimum, maximum).
     """
     ranges = {key: limits.get(key, (APIS[key].least, APIS[key].most)) for key in sorted(keys)}
 
@@ -57,7 +57,7 @@ def api_versions_handler(
             supported_features=[
                 SupportedFeatureKey(name=name, min_version=least, max_version=most)
                 for name, (least, most) in supported.items()
-                if least > 0 or context.version >= 4  # KIP-584: before v4 a least of 0 breaks older clients
+                if least > 0 or context.version >= 4  # KIP-584: before v4 a minimum of 0 breaks older clients
             ],
             finalized_features_epoch=epoch,
             finalized_features=[

@@ -1,8 +1,8 @@
-"""Automatic topic creation: creates topics that clients ask for by name (AutoTopicCreationManager in Kafka).
+"""Automatic topic creation: creates topics that clients request by name (AutoTopicCreationManager in Kafka).
 
-Metadata answers UNKNOWN_TOPIC_OR_PARTITION at once, and the topic is created in the background; clients ask
-again and find it. The answer must not show the new topic: a client that describes what it has just deleted
-would think that the deletion failed. A failure is logged, not answered; the next request tries again.
+Metadata returns UNKNOWN_TOPIC_OR_PARTITION at once, and the topic is created in the background; clients retry
+and find it. The response must not contain the new topic: a client that describes a topic it has just deleted
+would think that the deletion failed. A failure is only logged; the next request tries again.
 
 Called by the Metadata handler.
 """
@@ -21,7 +21,7 @@ from tierlog.protocol.errors import ErrorCode
 IN_FLIGHT_MAX = 1_000
 """Topics being created at once. One request may name 100,000; clients repeat what they still need."""
 TOPICS_PER_COMMAND = 100  # one command is decided in one turn of the event loop
-LOG_EVERY_MS = 10_000  # clients repeat a question that cannot succeed several times a second
+LOG_EVERY_MS = 10_000  # clients repeat a failing request several times a second
 
 _log = structlog.get_logger("tierlog")
 
@@ -33,7 +33,7 @@ class AutoTopicCreation:
         self._quiet_until_ms = 0
 
     def start(self, context: RequestContext, names: Iterable[str]) -> int:
-        """Creates the topics in the background, as far as the client's quota allows (KIP-599).
+        """Create the topics in the background, as far as the client's quota allows (KIP-599).
 
         Returns throttle_time_ms.
         """
@@ -82,4 +82,4 @@ class AutoTopicCreation:
         now_ms = self._deps.clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + LOG_EVERY_MS
-            _log.warning("cannot create a topic that a client asked for", topic=topic, error=error)
+            _log.warning("cannot create a topic that a client requested", topic=topic, error=error)

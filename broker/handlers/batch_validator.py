@@ -1,8 +1,8 @@
-"""Carries out the examinations of large batches, so that nobody but their producers waits for them.
+"""Batch validator: validates and recompresses large batches without blocking other clients.
 
-Decompressing and compressing go to threads, as the codecs let go of the interpreter's lock. The walk over the
-records does not: it would take the lock from the event loop for milliseconds at a time, at each of its system
-calls, so the loop walks itself, a slice of records in each of its turns. Owned by the composition root.
+Codecs release the interpreter lock, so threads decompress and compress. The walk over the records would hold
+the lock for milliseconds at a time. It runs on the event loop instead, a slice of records in each turn. Owned
+by the composition root; called by the Produce and ListOffsets handlers.
 """
 
 import asyncio
@@ -13,38 +13,38 @@ from typing import TypeVar
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.records.window import Step
 
-EXAMINED_AT_ONCE = 4
-"""Batches; the others stand in line, first come, first served. Each may take a slice of every turn of the
-loop, and holds a piece of its plain records meanwhile. Beside them is one that must hold more of it than that
-at once (`records.unpacking` says when).
+CONCURRENT_VALIDATIONS = 4
+"""Batches at a time; further ones wait in order of arrival. Each takes a slice of every turn of the event
+loop and holds a piece of its decompressed records. One more may run that needs more memory
+(`records.unpacking`).
 """
 
 T = TypeVar("T")
 
 
-class Examiner:
-    def __init__(self, threads: Executor | None = None, at_once: int = EXAMINED_AT_ONCE) -> None:
+class BatchValidator:
+    def __init__(self, threads: Executor | None = None, at_once: int = CONCURRENT_VALIDATIONS) -> None:
         self.batches = 0
-        """Under way or in line."""
-        self._threads = threads or ThreadPoolExecutor(at_once, "examiner")
+        """Running or waiting."""
+        self._threads = threads or ThreadPoolExecutor(at_once, "batch-validator")
         self._places = asyncio.Semaphore(at_once)
-        self._alone = asyncio.Lock()
+        self._exclusive = asyncio.Lock()
 
-    async def examine(self, examination: BatchValidation) -> ValidationResult:
-        """Whoever is cancelled leaves the line, or his place at the next step."""
+    async def validate(self, validation: BatchValidation) -> ValidationResult:
+        """Run a validation when it has its turn. Cancellation takes effect at the next step."""
         self.batches += 1
         try:
             async with self._places:
-                await self.carry_out(examination.steps())
-            if examination.needs_exclusive_memory:
-                async with self._alone:
-                    await self.carry_out(examination.steps())
+                await self.run(validation.steps())
+            if validation.needs_exclusive_memory:
+                async with self._exclusive:
+                    await self.run(validation.steps())
         finally:
             self.batches -= 1
-        return examination.result
+        return validation.result
 
-    async def carry_out(self, steps: Generator[Step, None, T]) -> T:
-        """The steps that are left, each in a thread or as a turn of the event loop; what they find."""
+    async def run(self, steps: Generator[Step, None, T]) -> T:
+        """Run the remaining steps, each in a thread or in a turn of the event loop. Returns their result."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -58,5 +58,5 @@ class Examiner:
                 await loop.run_in_executor(self._threads, step)
 
     def close(self) -> None:
-        """Nothing is in line any more."""
+        """Called when no batch is waiting."""
         self._threads.shutdown(wait=False, cancel_futures=True)

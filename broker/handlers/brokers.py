@@ -1,4 +1,4 @@
-"""UnregisterBroker (v0): forgets a broker that is gone for good."""
+"""UnregisterBroker (v0): removes a broker's registration."""
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies

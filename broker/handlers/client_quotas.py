@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas (v0-1, KIP-546). The controller decides what may be set."""
+"""DescribeClientQuotas and AlterClientQuotas (v0-1, KIP-546). The controller validates changes."""
 
 from enum import IntEnum
 
@@ -11,11 +11,11 @@ from tierlog.protocol.messages import alter_client_quotas as alter
 from tierlog.protocol.messages import describe_client_quotas as describe
 
 ENTRIES_MAX = 10_000
-"""Of a request, each of which is a record at least: as in Kafka (MAX_RECORDS_PER_USER_OP)."""
+"""Of one request, as in Kafka (MAX_RECORDS_PER_USER_OP); each is at least one record."""
 
 
 class Match(IntEnum):
-    """Numbered as in the request."""
+    """Kafka's numbers."""
 
     EXACT = 0
     DEFAULT = 1
@@ -23,7 +23,7 @@ class Match(IntEnum):
 
 
 Filter = dict[str, tuple[Match, str | None]]
-"""Entity type -> what its name must be."""
+"""Entity type -> condition on its name."""
 
 
 def describe_client_quotas_handler(deps: Dependencies) -> Handler:
@@ -56,9 +56,9 @@ def _filter(components: list[describe.ComponentData]) -> Filter:
             raise _invalid(f"Unknown match type {component.match_type}")
         match = Match(component.match_type)
         if match is Match.EXACT and component.match is None:
-            raise _invalid(f"the exact {kind} that is asked for is null")
+            raise _invalid(f"Match type exact for {kind} needs a name")
         if match is not Match.EXACT and component.match is not None:
-            raise _invalid(f"{kind}: a name is given, but the match type is not exact")
+            raise _invalid(f"{kind} has a name, but its match type is not exact")
         wanted[kind] = match, component.match
     if IP in wanted and len(wanted) > 1:
         raise _invalid("an ip cannot be combined with a user or a client-id")
@@ -66,7 +66,7 @@ def _filter(components: list[describe.ComponentData]) -> Filter:
 
 
 def _matches(entity: QuotaEntity, wanted: Filter, strict: bool) -> bool:
-    """`strict`: the entity has no other types than those asked for."""
+    """`strict`: the entity has no other types than the requested ones."""
     names = dict(entity)
     if strict and names.keys() != wanted.keys():
         return False

@@ -1,4 +1,4 @@
-"""The cluster as clients see it: Metadata (v0-13) and DescribeCluster (v0-2)."""
+"""Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
 from collections.abc import Awaitable, Iterable, Iterator
@@ -9,7 +9,7 @@ from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
-from tierlog.broker.handlers.recently_fenced import FencedLately
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -29,16 +29,14 @@ from tierlog.protocol.messages.metadata import (
 from tierlog.protocol.schema import ZERO_UUID
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
-NO_OFFLINE_UNTIL = (
-    0  # its clients look up each replica among the brokers, so those that are offline are left out
-)
+NO_OFFLINE_UNTIL = 0  # clients of v0 look up each replica among the brokers: offline ones are omitted
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
 NOT_ASKED = -(2**31)
 PARTITIONS_PER_TURN = 2_000
-"""Of an answer: some 15 ms of the event loop. One topic's are described in one turn."""
+"""Of a response: about 15 ms of the event loop. All partitions of a topic are described in one turn."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 Asked = MetadataRequestTopic | TopicImage
-"""A topic by name or id, or, of all that there are, the topic itself."""
+"""A topic by name or id, or the topic itself if all topics are requested."""
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 
 
@@ -52,11 +50,11 @@ TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_
 CLUSTER_OPERATIONS = _bits(
     CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
 )
-"""KIP-430. Without authorisation everybody may do everything."""
+"""KIP-430. Without an authorizer every client may do everything."""
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
-    brokers, creation = FencedLately(deps.metadata, deps.clock), AutoTopicCreation(deps)
+    brokers, creation = RecentlyFencedBrokers(deps.metadata, deps.clock), AutoTopicCreation(deps)
 
     def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
         if context.version < ASK_BY_ID_FROM and any(
@@ -91,7 +89,7 @@ def _weight(topic: MetadataResponseTopic) -> int:
 
 
 def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
-    """Looked for as far as they are asked for: a request may name more than are created at once."""
+    """A lazy iterator, since a request may name more topics than are created at once."""
     if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
         return
     image = deps.metadata.image
@@ -102,10 +100,10 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
 
 
 def _without_topics(
-    deps: Dependencies, brokers: FencedLately, request: MetadataRequest, image: ClusterImage
+    deps: Dependencies, brokers: RecentlyFencedBrokers, request: MetadataRequest, image: ClusterImage
 ) -> MetadataResponse:
     wants_cluster = request.include_cluster_authorized_operations
-    named = _or_itself(deps, image, brokers.named(image))
+    named = _or_itself(deps, image, brokers.listed_brokers(image))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
@@ -193,9 +191,11 @@ def is_topic_name(name: str) -> bool:
 
 
 def _or_itself(deps: Dependencies, image: ClusterImage, brokers: list[BrokerImage]) -> list[BrokerImage]:
-    """And this broker, if none of them lives as far as it knows: it may just have been let in, and its own
-    metadata be behind. After an answer without brokers librdkafka (2.16) may not ask again: a request to the
-    controller then waits until it times out."""
+    """Add this broker if all brokers are fenced: it may just have been unfenced, with stale metadata.
+
+    After a response without brokers librdkafka (2.16) may not retry; requests to the controller then wait
+    until they time out.
+    """
     own = image.brokers.get(deps.settings.node_id)
     if own is None or any(not broker.fenced for broker in brokers):
         return brokers
@@ -203,8 +203,8 @@ def _or_itself(deps: Dependencies, image: ClusterImage, brokers: list[BrokerImag
 
 
 def _controller(deps: Dependencies, named: Iterable[BrokerImage]) -> int:
-    """Any live broker forwards admin requests, as in Kafka 4; this one does. Clients look it up among the
-    brokers that they are told of."""
+    """The broker for admin requests: any live broker forwards them, as in Kafka 4, so this one. It must be
+    among the brokers in the response."""
     own = deps.settings.node_id
     chosen = min(named, key=lambda broker: (broker.fenced, broker.broker_id != own), default=None)
     return -1 if chosen is None else chosen.broker_id
@@ -213,7 +213,9 @@ def _controller(deps: Dependencies, named: Iterable[BrokerImage]) -> int:
 def describe_cluster_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeClusterRequest) -> Reply:
         if request.endpoint_type == CONTROLLER_ENDPOINTS:
-            raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controllers are reached by HTTP, not here")
+            raise KafkaError(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE, "controllers have no Kafka listener, only HTTP"
+            )
         if request.endpoint_type != BROKER_ENDPOINTS:
             raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type}")
         image = deps.metadata.image

@@ -144,7 +144,7 @@ class _Handlers:
             else _each_once([(each.name, each.partition_indexes) for each in request.topics])
         )
         if isinstance(kept, ErrorCode):
-            # Version 1 has no error of its own: each partition carries it.
+            # version 1 has no top-level error: each partition carries it
             topics = (
                 _old_topics([(name, places) for name, places in asked or ()], {}, kept)
                 if context.version < 2
@@ -245,9 +245,7 @@ def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
 
 
 def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
-    """Each topic with the partitions not named before: four bytes of a request must not be worth any number
-    of copies of an offset's metadata.
-    """
+    """Remove repeated partitions: a small request must not get many copies of an offset's metadata."""
     seen: set[tuple[Key, int]] = set()
     found = []
     for key, partitions in topics:
@@ -271,7 +269,7 @@ def _whole_error(answer: Answer) -> ErrorCode:
 
 
 def _partition_errors(answer: Answer) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
-    """Errors by partition, and the one of all partitions that are not among them."""
+    """Errors by partition, and the error of all other partitions."""
     partitions = answer.partitions if isinstance(answer, OffsetsAnswer) else ()
     return dict(partitions), _whole_error(answer)
 
@@ -300,7 +298,7 @@ def _old_topics(
 def _partition(
     kind: Any, kept: ByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
 ) -> Any:
-    """No committed offset is no error: -1 and empty metadata."""
+    """Without a committed offset: -1 and empty metadata, and no error."""
     committed = kept.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None
     if committed is None:
         return kind(

@@ -1,4 +1,4 @@
-"""ListConfigResources (v0-1, KIP-1000, KIP-1142): what has, or may have, settings of its own."""
+"""ListConfigResources (v0-1, KIP-1000, KIP-1142): resources that have, or may have, their own settings."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -15,7 +15,7 @@ from tierlog.protocol.messages.list_config_resources import (
 )
 
 BROKER_LOGGER = 8
-TYPES_FROM = 1  # before, only subscriptions of client metrics were listed
+TYPES_FROM = 1  # v0 lists only client metrics subscriptions
 
 
 def list_config_resources_handler(deps: Dependencies) -> Handler:
@@ -47,7 +47,7 @@ def _brokers(image: ClusterImage) -> Iterable[str]:
 _NAMES: Mapping[int, Callable[[ClusterImage], Iterable[str]]] = {
     GROUP: _with_settings(ConfigScope.GROUP),
     CLIENT_METRICS: _with_settings(ConfigScope.CLIENT_METRICS),
-    BROKER_LOGGER: lambda image: (),  # log levels do not change
+    BROKER_LOGGER: lambda image: (),  # log levels cannot be changed
     BROKER: _brokers,
     TOPIC: lambda image: sorted(image.topic_ids),
 }

@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs (v0-1), AlterConfigs (v0-2, which replaces all).
+"""IncrementalAlterConfigs (v0-1) and AlterConfigs (v0-2), which replaces all settings of a resource.
 
-Thousands of resources are checked, and decided by the controller, a few at a time: each changes wholly or not
-at all, whatever becomes of the others.
+Resources are validated, and sent to the controller, a few at a time. Each resource changes completely or not
+at all, independently of the others.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.turns import in_turns, slices
 from tierlog.config.definitions import InvalidSetting
-from tierlog.config.running import (
+from tierlog.config.dynamic import (
     check_thread_counts,
     check_together,
-    settings_now,
+    effective_settings,
     thread_counts,
-    why_fixed,
+    why_not_dynamic,
 )
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -35,19 +35,20 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import alter_configs, incremental_alter_configs
 
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
-"""Kafka's resource types. BROKER_LOGGER, 8, is not among them: log levels do not change."""
+"""Kafka's resource types, without BROKER_LOGGER: log levels cannot be changed."""
 
 CHANGES_PER_TURN = 200
-RESOURCE_WEIGHT = 20  # to check the settings of a node takes as long as so many changes: half a millisecond
+RESOURCE_WEIGHT = 20  # validating a node's settings takes as long as this many changes: half a millisecond
 CHANGES_PER_COMMAND = 1_000
-"""The controller decides a command in one turn of its event loop: some 50 ms."""
+"""The controller decides a command in one turn of its event loop: about 50 ms."""
 MAX_RESOURCES_PER_REQUEST = 10_000
-"""As in Kafka, each is a record at least (MAX_RECORDS_PER_USER_OP). So is each change of a setting."""
+"""As in Kafka (MAX_RECORDS_PER_USER_OP). Each resource, and each change of a setting, is at least a
+record."""
 TOO_LARGE = "Unable to perform excessively large batch operation."
 Resource = TypeVar(
     "Resource", incremental_alter_configs.AlterConfigsResource, alter_configs.AlterConfigsResource
 )
-_Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # what is set for all nodes, and for one
+_Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # settings for all nodes, and for one
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -80,8 +81,8 @@ def _incremental(
     given = [item for item in resource.configs if item.config_operation != ConfigOperation.DELETE]
     if unset := [item.name for item in given if item.value is None]:
         return _invalid(f"Null value not supported for {', '.join(unset)}")
-    # Whatever is not set can be deleted: kafka-reassign-partitions deletes throttles when a move has ended,
-    # whether there were any or not.
+    # Any name can be deleted: kafka-reassign-partitions deletes throttles after a move whether they are set
+    # or not.
     scope = _scope(deps, resource.resource_type, resource.resource_name, [item.name for item in given])
     if isinstance(scope, Outcome):
         return scope
@@ -114,7 +115,7 @@ def alter_configs_handler(deps: Dependencies) -> Handler:
 async def _in_turns(
     resources: Sequence[Resource], change: Callable[[Resource], ConfigResource | Outcome]
 ) -> list[ConfigResource | Outcome]:
-    """The change of each resource, a few in a turn of the event loop; none if there are too many."""
+    """The change of each resource, a few in each turn of the event loop; none if there are too many."""
     changes = sum(len(resource.configs) for resource in resources)
     if max(len(resources), changes) > MAX_RESOURCES_PER_REQUEST:
         return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)] * len(resources)
@@ -136,7 +137,7 @@ def _replaced(deps: Dependencies, resource: alter_configs.AlterConfigsResource) 
 def _replace_all(
     deps: Dependencies, scope: ConfigScope, resource: alter_configs.AlterConfigsResource
 ) -> ConfigResource:
-    """What is not named goes back to its default."""
+    """Settings that the request does not contain return to their defaults."""
     kept = {item.name for item in resource.configs}
     overrides = deps.metadata.image.overrides(scope, resource.resource_name)
     dropped = [key for key in overrides if key not in kept]
@@ -160,7 +161,7 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
             )
         return ConfigScope.TOPIC
     if resource_type == BROKER:
-        if fixed := [why for key in keys if (why := why_fixed(key)) is not None]:
+        if fixed := [why for key in keys if (why := why_not_dynamic(key)) is not None]:
             return _invalid(f"Cannot update these configs dynamically: {'; '.join(fixed)}")
         return ConfigScope.BROKER if name else ConfigScope.CLUSTER
     if resource_type in (CLIENT_METRICS, GROUP):
@@ -169,8 +170,8 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
 
 
 def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
-    """Settings of nodes must make sense beside those that this one was started with, if they did; the
-    controller does not know them."""
+    """Validate a change of node settings together with the settings that this node started with, which the
+    controller does not know."""
     if resource.scope not in (ConfigScope.BROKER, ConfigScope.CLUSTER):
         return resource
     image = deps.metadata.image
@@ -190,7 +191,10 @@ def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | O
 
 def _check_change(deps: Dependencies, before: _Dynamic, after: _Dynamic) -> None:
     """Raises InvalidSetting."""
-    settings_before, settings = settings_now(deps.settings, *before), settings_now(deps.settings, *after)
+    settings_before, settings = (
+        effective_settings(deps.settings, *before),
+        effective_settings(deps.settings, *after),
+    )
     check_together(settings, settings_before)
     check_thread_counts(thread_counts(settings_before, *before), thread_counts(settings, *after))
 
@@ -216,7 +220,7 @@ async def _alter(
         outcomes = (await deps.metadata.submit(command)).resources
         keys = ((resource.scope, resource.name) for resource in some)
         decided |= dict(zip(keys, outcomes, strict=True))
-        await asyncio.sleep(0)  # a command that changes nothing may be answered without a turn of the loop
+        await asyncio.sleep(0)  # a command without changes may return without yielding
     return [
         change if isinstance(change, Outcome) else decided[change.scope, change.name] for change in changes
     ]

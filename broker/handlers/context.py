@@ -1,15 +1,12 @@
-"""What a handler gets beside the request, and what it may answer with. Built by net, read by handlers.
+"""Request context and reply types of handlers. Built by net, read by handlers.
 
-Responses leave in the order of the requests, whichever is ready first. The bytes of a request: Produce
-records are views into net's receive buffer, writable and valid until the handler returns; one that needs
-them later calls `context.keep_frame()` before, and net takes another buffer; or it copies them, and says so
-with `context.hold_bytes()`. A coroutine has not begun to
-run when its handler returns, so net keeps its frame without being asked. Every other request is decoded
-from a copy of its own, whose views stay valid.
+Responses leave in the order of the requests. The records of a Produce are views into net's receive buffer,
+writable and valid until the handler returns. A handler that needs them later calls `context.keep_frame()`, so
+that net takes another buffer, or copies them and calls `context.hold_bytes()`. If the handler is a coroutine,
+net keeps the frame by itself. All other requests are decoded from a copy, whose views stay valid.
 
-Requests of a connection are handled in the order in which they came, the next one as soon as the handler of
-the one before has returned. A handler that has not done by then what must be done in that order says so with
-`context.hold_others()`.
+Requests of a connection are handled in order, the next one as soon as the previous handler has returned. A
+handler that must finish some of its work before the next request calls `context.hold_others()`.
 """
 
 import asyncio
@@ -36,11 +33,11 @@ class Connection:
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     client_software_version: str = "unknown"
-    client_id: str | None = None  # as quotas know it; of its latest request, while there are any
+    client_id: str | None = None  # of its latest request, as quotas count it; only while quotas are set
 
     @property
     def user(self) -> str:
-        """The principal's name, as quotas know it."""
+        """The principal's name, as in quotas."""
         return self.principal.partition(":")[2]
 
 
@@ -48,12 +45,12 @@ class Meter(Protocol):
     """The quotas of a request's client (net.throttling)."""
 
     def fetched(self, size: int) -> int:
-        """Milliseconds to throttle for instead of answering with so many bytes; 0: they are counted."""
+        """Throttle time in ms if sending `size` bytes exceeds the quota; 0: they are counted."""
 
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """The header of one request and the connection that it came over."""
+    """The header of one request, and its connection."""
 
     api: int
     version: int
@@ -66,16 +63,16 @@ class RequestContext:
     others_wait: "asyncio.Future[None] | None" = None
 
     def keep_frame(self) -> None:
-        """Views into this request's frame stay valid after the handler has returned."""
+        """Keep views into this request's frame valid after the handler has returned."""
         self.frame_kept = True
 
     def hold_bytes(self, count: int) -> None:
-        """So many bytes of the request, copied, are in memory after the handler has returned."""
+        """Count bytes of the request that were copied and stay in memory after the handler has returned."""
         self.held_bytes += count
 
     def hold_others(self) -> "asyncio.Future[None]":
-        """Later requests of the connection are handled once this is done, or the answer is there; for
-        handlers that return a future. By then no byte of this one is held any more.
+        """Hold later requests of the connection until the returned future or the response is done. For
+        handlers that return a future. By then they must hold no bytes of the request.
         """
         self.others_wait = asyncio.get_running_loop().create_future()
         return self.others_wait
@@ -83,15 +80,15 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """A response body that is already encoded: bytes and file slices in order; net adds size and header.
-    `errors`: error code -> how often it is in it."""
+    """An encoded response body: bytes and file slices in order; net adds size and header. `errors`: error
+    code -> number of occurrences."""
 
     parts: list[Part]
     errors: Mapping[int, int] = field(default_factory=dict)
 
 
 class Close(Enum):
-    """Ends the connection without an answer, after the answers to earlier requests."""
+    """Close the connection without a response, after the responses to earlier requests."""
 
     CLOSE = auto()
 
@@ -102,7 +99,7 @@ Reply = Any
 """A response message of tierlog.protocol.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
 Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
-"""Sync where nothing has to be waited for (no task); else a Future (a callback) or a coroutine (a task)."""
+"""Synchronous if it does not wait (no task), else a Future (a callback) or a coroutine (a task)."""
 
 ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
-"""(context, request, code, message) -> the error response, or None where the API has no room for one."""
+"""(context, request, code, message) -> the error response, or None if the API has none."""

@@ -1,4 +1,4 @@
-"""What handlers work with, put together once by app.py."""
+"""Dependencies of the request handlers; built by app.py."""
 
 import uuid
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Protocol
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
-from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
@@ -26,18 +26,18 @@ from tierlog.protocol.errors import ErrorCode
 
 
 class Lease(Protocol):
-    """The broker's right to serve, which the controller extends (runtime.lifecycle)."""
+    """The broker's right to serve, which heartbeats extend (`broker.lifecycle`)."""
 
     def holds_lease(self) -> bool: ...
 
 
-def _nobody_asks(replica: Replica) -> None:
+def _ignore(replica: Replica) -> None:
     return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    settings: NodeSettings  # at the start
+    settings: NodeSettings  # as at startup
     metadata: MetadataClient
     replicas: ReplicaManager
     purgatory: Purgatory
@@ -50,20 +50,18 @@ class Dependencies:
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)
-    examiner: Examiner = field(default_factory=Examiner)
+    validator: BatchValidator = field(default_factory=BatchValidator)
     lease: Lease | None = None  # None: no other broker could lead
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
-    isr_due: Callable[[Replica], None] = _nobody_asks
-    """Called when a follower's fetch shows that an in-sync set may have to change."""
+    isr_due: Callable[[Replica], None] = _ignore
+    """Called when a follower's fetch may change the in-sync replicas."""
 
     @property
-    def settings_now(self) -> NodeSettings:
+    def effective_settings(self) -> NodeSettings:
         return self.settings if self.running is None else self.running.now
 
     def find_follower(self, topic: str | uuid.UUID, partition: int) -> "Replica | None":
-        """The replica that follows another broker's, from which consumers may read what is committed
-        (KIP-392).
-        """
+        """The local follower replica, from which consumers may read committed records (KIP-392)."""
         replica = self.replicas.get(topic, partition)
         if replica is None or replica.is_leader or replica.failed is not None or not self._may_serve:
             return None
@@ -74,7 +72,7 @@ class Dependencies:
         return self.lease is None or self.lease.holds_lease()
 
     def find_replica(self, topic: str | uuid.UUID, partition: int) -> "Replica | ErrorCode":
-        """The replica that leads, by the topic's name or id; or the code that says why there is none here."""
+        """The local leader replica, by the topic's name or id, or the error why there is none."""
         replica = self.replicas.get(topic, partition)
         if replica is not None:
             if replica.is_leader and self._may_serve:

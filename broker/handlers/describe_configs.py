@@ -1,8 +1,9 @@
-"""DescribeConfigs (v1-4): the settings of topics, groups, subscriptions, this node and the cluster.
+"""DescribeConfigs (v1-4): settings of topics, groups, client metrics subscriptions, this node and the
+cluster.
 
-A name of a few bytes is answered with some kilobytes, which are the same for all resources of a type but for
-settings of their own. So an answer is a list of pieces: settings that a resource has by default are encoded
-once and sent again for each, and thousands of resources are described in turns of the event loop.
+A resource takes several kilobytes in a response, most of them defaults that all resources of its type share.
+Therefore default settings are encoded once and sent for each resource. Thousands of resources are described a
+few in each turn of the event loop.
 """
 
 from collections import Counter
@@ -49,14 +50,14 @@ from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 RESOURCES_PER_TURN = 20  # a topic with settings of its own takes half a millisecond
 RUNS_MAX = 1_000
-"""Kept for one answer: settings, and runs of them, that one resource after the other has by default."""
+"""Maximum number of encoded runs of default settings kept for one response."""
 _OWN = frozenset({Source.TOPIC, Source.GROUP, Source.CLIENT_METRICS})
 _SCOPES = {TOPIC: ConfigScope.TOPIC, GROUP: ConfigScope.GROUP, CLIENT_METRICS: ConfigScope.CLIENT_METRICS}
 
 
 def describe_configs_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Awaitable[Reply]:
-        # Twenty bytes of a request must not be worth any number of copies of ten kilobytes.
+        # each once: a small request must not get many copies of ten kilobytes
         once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
         description, resources = _Description(deps, context.version, request), list(once.values())
         if len(resources) > RESOURCES_PER_TURN:
@@ -77,14 +78,14 @@ async def _describe_in_turns(
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Encoded."""
+    """Encoded settings of a resource."""
 
     count: int
     pieces: tuple[bytes, ...]
 
 
 class _Description:
-    """The answer to one request. All of it is of one image."""
+    """The response to one request, from one image."""
 
     def __init__(self, deps: Dependencies, version: int, request: DescribeConfigsRequest) -> None:
         self._settings, self._image = deps.settings, deps.metadata.image
@@ -107,7 +108,7 @@ class _Description:
         return self._failed(resource, Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE))
 
     def describe(self, resource: DescribeConfigsResource) -> Sequence[bytes]:
-        """The pieces of its result."""
+        """The encoded result, in pieces."""
         found = self._found(resource)
         if isinstance(found, Outcome):
             return self._failed(resource, found)
@@ -134,18 +135,18 @@ class _Description:
     def _settings_of(
         self, kind: int, found: Sequence[Described], keys: frozenset[str]
     ) -> _Settings | Outcome:
-        """Those that are asked for; no key asks for all."""
+        """The requested settings; without keys all."""
         wanted = [item for item in found if not keys or item.name in keys]
         if (long := _too_long(wanted)) is not None:
             message = (
-                f"the value of {long} is longer than the {STRING_BYTES_MAX} bytes that an answer can carry:"
-                " give it a shorter one"
+                f"The value of {long} is longer than the {STRING_BYTES_MAX} bytes that a response can carry."
+                " Set a shorter value."
             )
             return Outcome(error=ErrorCode.INVALID_CONFIG, message=message)
         return _Settings(len(wanted), tuple(self._encoded(kind, wanted)))
 
     def _encoded(self, resource_type: int, found: Iterable[Described]) -> Iterable[bytes]:
-        """Settings of its own, and between them runs of what it has by default, each encoded once."""
+        """The resource's own settings, and runs of defaults between them, each encoded once."""
         if resource_type == BROKER:
             yield self._entries.elements(map(self._entry, found))  # two resources: this node, and all nodes
             return
@@ -219,7 +220,7 @@ def _result(resource: DescribeConfigsResource) -> DescribeConfigsResult:
 
 
 def _too_long(found: Iterable[Described]) -> str | None:
-    """A setting with a value that was taken before values were bounded, or stands in the node's file."""
+    """A setting with an overlong value, which comes from an earlier version or from the node's file."""
     for item in found:
         if any(len((synonym.value or "").encode()) > STRING_BYTES_MAX for synonym in item.synonyms):
             return item.name

@@ -1,21 +1,21 @@
-"""Settings as DescribeConfigs and CreateTopics tell them: effective value, where it comes from, synonyms."""
+"""Settings for DescribeConfigs and CreateTopics responses: effective value, source, synonyms."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from tierlog.config.definitions import Setting, SettingType
+from tierlog.config.dynamic import DYNAMIC_SETTINGS, QUORUM_SETTINGS, dynamic_setting
 from tierlog.config.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
 from tierlog.config.kafka_names import INERT_SETTINGS
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
-from tierlog.config.running import QUORUM_SETTINGS, RUN_TIME_SETTINGS, dynamic_setting
 from tierlog.config.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
 
 class Source(IntEnum):
-    """Kafka's numbers of where a value comes from."""
+    """Kafka's config sources."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -35,8 +35,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """`synonyms`: every place that gives the setting a value, the one that counts first. `lists_default`: the
-    default is one that clients see."""
+    """`synonyms`: all values of the setting, the effective one first. `lists_default`: responses contain the
+    default."""
 
     setting: Setting
     synonyms: tuple[Synonym, ...]
@@ -82,7 +82,7 @@ def describe_topic(
         if name in NODE_NAME_OF:
             name_of_all = NODE_NAME_OF[name]
             of_node = _of_node(settings, image, name_of_all)
-            if name_of_all in QUORUM_SETTINGS:  # no broker's own value counts for a topic
+            if name_of_all in QUORUM_SETTINGS:  # a broker's own value has no effect on topics
                 of_node = [one for one in of_node if one.source is not Source.DYNAMIC_BROKER]
             synonyms += of_node
         else:
@@ -92,12 +92,12 @@ def describe_topic(
 
 
 def describe_node(settings: NodeSettings, image: ClusterImage) -> list[Described]:
-    """Every setting of this node. Those that it reads at its start are read-only, as are names that somebody
-    set and that are no settings."""
+    """Every setting of this node. Settings read at startup are read-only, and so are unknown names that were
+    set."""
     of_node, of_all = image.overrides(ConfigScope.BROKER, str(settings.node_id)), _of_all(image)
     unknown = sorted({*of_node, *of_all} - NODE_SETTINGS.keys() - INERT_SETTINGS.keys())
     return [
-        Described(setting, tuple(_of_node(settings, image, name)), read_only=name not in RUN_TIME_SETTINGS)
+        Described(setting, tuple(_of_node(settings, image, name)), read_only=name not in DYNAMIC_SETTINGS)
         for name, setting in NODE_SETTINGS.items()
     ] + [
         Described(
@@ -128,7 +128,7 @@ def _dynamic(settings: NodeSettings, image: ClusterImage, name: str) -> list[Syn
 
 def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Synonym]:
     setting = NODE_SETTINGS[name]
-    synonyms = _dynamic(settings, image, name) if name in RUN_TIME_SETTINGS else []
+    synonyms = _dynamic(settings, image, name) if name in DYNAMIC_SETTINGS else []
     if name in settings.explicit:
         value = setting.text(getattr(settings, name.replace(".", "_")))
         synonyms.append(Synonym(name, value, Source.STATIC_BROKER))
@@ -137,19 +137,19 @@ def _of_node(settings: NodeSettings, image: ClusterImage, name: str) -> list[Syn
 
 
 def describe_cluster(of_cluster: Mapping[str, str]) -> list[Described]:
-    """What was set for all nodes since they started."""
+    """Dynamic settings for all nodes."""
     return [
         Described(
             dynamic_setting(name),
             (Synonym(name, value, Source.DYNAMIC_CLUSTER),),
-            read_only=name not in RUN_TIME_SETTINGS and name not in INERT_SETTINGS,
+            read_only=name not in DYNAMIC_SETTINGS and name not in INERT_SETTINGS,
         )
         for name, value in sorted(of_cluster.items())
     ]
 
 
 def describe_group(overrides: Mapping[str, str]) -> list[Described]:
-    """Every setting of a group with these, whether there is such a group or not."""
+    """Every setting of a group with these overrides; the group need not exist."""
     described = []
     for name, setting in GROUP_SETTINGS.items():
         default = Synonym(
@@ -161,7 +161,7 @@ def describe_group(overrides: Mapping[str, str]) -> list[Described]:
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[Described]:
-    """Every setting of a subscription with these, whether there is such a subscription or not."""
+    """Every setting of a client metrics subscription with these overrides; it need not exist."""
     described = []
     for name, setting in CLIENT_METRICS_SETTINGS.items():
         default = Synonym(name, setting.text(setting.default), Source.DEFAULT)

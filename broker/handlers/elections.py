@@ -1,4 +1,4 @@
-"""ElectLeaders (v0-2, KIP-460): preferred leaders, or unclean ones where the settings allow it."""
+"""ElectLeaders (v0-2, KIP-460): preferred or unclean elections."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ from tierlog.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
-PARTITIONS_MAX = 10_000  # of one request, as Kafka bounds what one request may change
+PARTITIONS_MAX = 10_000  # of one request, as in Kafka
 
 
 def elect_leaders_handler(deps: Dependencies) -> Handler:

@@ -1,5 +1,6 @@
-"""Finds the error codes in an answer, of whatever API: they lie in it at fixed places, in its fields or in
-items of its arrays. Called by stats for each answer, so the places are looked up once.
+"""Counts the error codes in a response of any API. They are fields of the response or of items of its arrays.
+
+Called by stats for each response, so their places are looked up once.
 """
 
 from collections import Counter
@@ -11,11 +12,11 @@ from tierlog.broker.handlers.context import RawReply
 from tierlog.protocol.schema import StructType
 
 Walk = Callable[[Sequence[Any], "Counter[int]"], None]
-"""Through items of one class: of ten thousand partitions, each would be a call."""
+"""Takes all items of an array: a call for each of ten thousand partitions would be slow."""
 
 
 def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], None] | None:
-    """Counts the codes in an answer of this class that are not NONE; None if there is no room for any."""
+    """A function that counts the error codes in responses of this class; None if they cannot contain any."""
     walk = _walk(response)
     if walk is None:
         return None

@@ -1,7 +1,7 @@
-"""The error response of each API: what a client gets when a request fails as a whole.
+"""Error responses of all APIs, for requests that fail as a whole.
 
-Most responses have a top-level code. The others say it once per item asked for, as Kafka does; where a
-version has no place for an error, None lets net close the connection. Called by net.
+Most responses have a top-level error code. The others repeat it for each requested item, as in Kafka. If a
+version cannot carry an error, the result is None and net closes the connection. Called by net.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Builder = Callable[[RequestContext, Any, ErrorCode, "str | None"], Any]
 
 
 def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    """The response that carries the code, or None."""
+    """The response with the error code, or None."""
     builder = _BUILDERS.get(context.api)
     if builder is not None:
         return builder(context, request, code, message)
@@ -23,7 +23,7 @@ def error_reply(context: RequestContext, request: Any, code: ErrorCode, message:
 
 
 def top_level_error(context: RequestContext, code: ErrorCode, message: str | None) -> Any:
-    """The response with the code in a field of its own; None if this version has no such field."""
+    """The response with a top-level error code; None if this version has no such field."""
     response: Any = APIS[context.api].response()
     fields = {field.name: field for field in response.FIELDS}
     if "error_code" not in fields or not fields["error_code"].exists_in(context.version):

@@ -1,10 +1,10 @@
-"""Fetch (v4-18): record batches as slices of files, from either tier, with sessions and one byte budget.
+"""Fetch (v4-18): returns record batches as slices of local or remote files, with fetch sessions.
 
-Consumers may be sent to a follower in their rack, which serves what it knows to be committed (KIP-392).
-A request is answered at once if it has enough bytes, an error, a diverging epoch or remote data, or tells a
-follower that serves consumers of a commit; else it waits in the purgatory. The first batch of the answer is
-returned even if larger than every limit (KIP-74).
-Remote partitions are read in parallel, each with the part of the budget that its turn in the request gives.
+Consumers may be redirected to a follower in their rack, which serves committed records (KIP-392). A request
+is answered at once if it has enough bytes, an error, a diverging epoch or remote data, or if a follower needs
+a new high watermark or log start offset. Else it waits in the purgatory. The first batch of a response is
+returned even if it is larger than every limit (KIP-74). Remote partitions are read in parallel, each with the
+bytes that are left when its turn in the request comes.
 """
 
 import uuid
@@ -22,7 +22,7 @@ from tierlog.broker.handlers.fetch_sessions import (
     SessionKey,
     SessionPartition,
 )
-from tierlog.broker.handlers.follower_answer import Told, follower_answer
+from tierlog.broker.handlers.follower_response import PartitionResponse, follower_response
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
 from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
@@ -57,18 +57,18 @@ FAULT_CODES = {
 class _Follower:
     """The broker that fetches."""
 
-    __slots__ = ("asked_ms", "broker_epoch", "broker_id", "noted")
+    __slots__ = ("broker_epoch", "broker_id", "recorded", "requested_ms")
 
-    def __init__(self, broker_id: int, broker_epoch: int, asked_ms: int) -> None:
+    def __init__(self, broker_id: int, broker_epoch: int, requested_ms: int) -> None:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
-        self.asked_ms = asked_ms
-        self.noted = False
-        """Whether what its request tells of it has been taken in."""
+        self.requested_ms = requested_ms
+        self.recorded = False
+        """Whether the replicas have recorded the offsets of its request."""
 
 
-class _Asked(NamedTuple):
-    """The limits of one request, resolved once."""
+class _FetchParams(NamedTuple):
+    """Parameters of one request."""
 
     version: int
     max_bytes: int
@@ -78,12 +78,12 @@ class _Asked(NamedTuple):
     meter: Meter | None
     follower: _Follower | None
     knows_followers: bool
-    """Whether the client understands that another replica than the leader's may answer."""
+    """Whether the client may read from followers (KIP-392)."""
     rack: str | None
-    """Where the consumer is, if it shall be sent to the nearest replica."""
+    """The consumer's rack, if it is to be redirected to the nearest replica."""
 
 
-class _Reading:
+class _ReadResult:
     """One pass over the partitions of a request."""
 
     __slots__ = ("answers", "at_once", "left", "remote", "size", "sources", "throttled")
@@ -92,12 +92,13 @@ class _Reading:
         self.left = left
         self.size = 0
         self.at_once = False
-        self.answers: list[PartitionData | Told | Replica] = []
-        """One for each partition; the replica itself where a follower has all of it, as mostly of most."""
+        self.answers: list[PartitionData | PartitionResponse | Replica] = []
+        """One for each partition. The replica itself if a follower has all of its log, which is the usual
+        case."""
         self.sources: list[tuple[Replica, int]] = []
-        """Whose records are in the answer, and how many bytes of them."""
+        """Replicas with records in the response, and the bytes of each."""
         self.throttled = 0
-        """Bytes of replicas that may only catch up so fast."""
+        """Bytes for replicas under a replication throttle."""
         self.remote: list[RemoteRead] = []
 
 
@@ -133,7 +134,7 @@ class _Fetcher:
         if isinstance(scope, SessionFault):
             self._errors[FAULT_CODES[scope]] += 1
             return FetchResponse(error_code=FAULT_CODES[scope])
-        asked = _Asked(
+        params = _FetchParams(
             version,
             min(request.max_bytes, self._deps.settings.fetch_max_bytes),
             min(request.min_bytes, self._deps.settings.fetch_max_bytes),
@@ -144,87 +145,89 @@ class _Fetcher:
             follower is None and version >= RACKS_FROM,
             (request.rack_id or None) if self._chooses_by_rack and follower is None else None,
         )
-        return self._answer(asked, request.max_wait_ms)
+        return self._answer(params, request.max_wait_ms)
 
     def _follower(self, broker_id: int, broker_epoch: int) -> _Follower:
-        """Raises 31 for anyone but the process that is registered as that broker."""
+        """Raises CLUSTER_AUTHORIZATION_FAILED unless the request is from that broker's registered process."""
         broker = self._deps.metadata.image.brokers.get(broker_id)
         itself = broker_id == self._deps.settings.node_id
         if broker is None or itself or broker.broker_epoch != broker_epoch:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
         return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
-    def _answer(self, asked: _Asked, max_wait_ms: int) -> Reply | Awaitable[Reply]:
-        reading = self.read(asked)
-        if reading.remote:
-            return self._answer_from_tier(asked, reading)
-        enough = reading.size >= asked.min_bytes or reading.at_once or not asked.scope.partitions
+    def _answer(self, params: _FetchParams, max_wait_ms: int) -> Reply | Awaitable[Reply]:
+        read = self.read(params)
+        if read.remote:
+            return self._answer_from_tier(params, read)
+        enough = read.size >= params.min_bytes or read.at_once or not params.scope.partitions
         if enough or max_wait_ms <= 0:
-            return self.respond(asked, reading)
+            return self.respond(params, read)
 
-        waiting = _Waiting(self, asked, reading)
-        # A key may name no partition that exists; then nobody touches it.
-        keys = [(self._name(item.topic), item.partition) for item in asked.scope.partitions]
+        waiting = _DelayedFetch(self, params, read)
+        # a key of a partition that does not exist never changes
+        keys = [(self._name(item.topic), item.partition) for item in params.scope.partitions]
         purgatory = self._deps.purgatory
-        if asked.follower is None:
-            return purgatory.wait(keys, max_wait_ms, waiting.attempt, waiting.expire)
+        if params.follower is None:
+            return purgatory.wait(keys, max_wait_ms, waiting.try_complete, waiting.expire)
         waiting.places = {key: place for place, key in enumerate(keys)}
-        return purgatory.wait_patiently(keys, max_wait_ms, waiting.attempt_of, waiting.expire)
+        return purgatory.wait_coalesced(keys, max_wait_ms, waiting.try_keys, waiting.expire)
 
-    def _answer_from_tier(self, asked: _Asked, reading: _Reading) -> Awaitable[Reply]:
+    def _answer_from_tier(self, params: _FetchParams, read: _ReadResult) -> Awaitable[Reply]:
         def respond(sources: list[tuple[Replica, int]]) -> Reply:
-            reading.sources += sources
-            return self.respond(asked, reading)
+            read.sources += sources
+            return self.respond(params, read)
 
-        return self._remote.answer(reading.remote, asked.committed_only, respond)
+        return self._remote.answer(read.remote, params.committed_only, respond)
 
-    # -- reading --
+    # -- read --
 
-    def read(self, asked: _Asked) -> _Reading:
-        reading = _Reading(asked.max_bytes)
-        for item in asked.scope.partitions:
-            reading.answers.append(self.read_one(asked, item, reading))
-        if asked.follower is not None:
-            asked.follower.noted = True
-        return reading
+    def read(self, params: _FetchParams) -> _ReadResult:
+        read = _ReadResult(params.max_bytes)
+        for item in params.scope.partitions:
+            read.answers.append(self.read_one(params, item, read))
+        if params.follower is not None:
+            params.follower.recorded = True
+        return read
 
     def read_one(
-        self, asked: _Asked, item: SessionPartition, reading: _Reading
-    ) -> PartitionData | Told | Replica:
+        self, params: _FetchParams, item: SessionPartition, read: _ReadResult
+    ) -> PartitionData | PartitionResponse | Replica:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
-            if following is None or not asked.knows_followers:
-                return _refusal(reading, item, replica)
+            if following is None or not params.knows_followers:
+                return _refusal(read, item, replica)
             replica = following
         if item.current_leader_epoch >= 0 and item.current_leader_epoch != replica.leader_epoch:
             newer = item.current_leader_epoch > replica.leader_epoch
             return _refusal(
-                reading, item, ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
+                read, item, ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
             )
-        if asked.follower is not None:
-            return self._read_for_follower(asked, asked.follower, item, replica, reading)
+        if params.follower is not None:
+            return self._read_for_follower(params, params.follower, item, replica, read)
         if item.last_fetched_epoch >= 0:
             end = replica.end_offset_for_epoch(item.last_fetched_epoch)
             if end.end_offset < 0:
-                return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
-            if item.fetch_offset < replica.log_start_offset:  # told before a divergence, as in Kafka
-                return _refusal(reading, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+                return _refusal(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if (
+                item.fetch_offset < replica.log_start_offset
+            ):  # takes precedence over a divergence, as in Kafka
+                return _refusal(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
-                return _diverged(reading, item, replica, end.epoch, end.end_offset)
-        if asked.rack is not None and replica.is_leader:
-            nearest = self._nearest(replica, asked.rack, item.fetch_offset)
+                return _diverged(read, item, replica, end.epoch, end.end_offset)
+        if params.rack is not None and replica.is_leader:
+            nearest = self._nearest(replica, params.rack, item.fetch_offset)
             if nearest != LEADER_ITSELF:
-                return _sent_away(reading, item, replica, nearest)
-        first = reading.left == asked.max_bytes  # nothing was read so far: one batch must get through
+                return _redirected(read, item, replica, nearest)
+        first = read.left == params.max_bytes  # nothing read so far: return at least one batch
         result = replica.read(
             item.fetch_offset,
-            max(min(item.max_bytes, reading.left), 0),
-            committed_only=asked.committed_only,
+            max(min(item.max_bytes, read.left), 0),
+            committed_only=params.committed_only,
             min_one=first,
         )
         if result.error:
-            return _refusal(reading, item, result.error)
+            return _refusal(read, item, result.error)
         answer = PartitionData(
             partition_index=item.partition,
             high_watermark=result.high_watermark,
@@ -233,17 +236,17 @@ class _Fetcher:
             aborted_transactions=None,
             records=b"",
         )
-        if asked.committed_only:
+        if params.committed_only:
             answer.aborted_transactions = aborted_of(result.aborted)
         if result.remote:
-            share = max(min(item.max_bytes, reading.left), 0)
-            reading.remote.append(RemoteRead(replica, item.fetch_offset, share, first, answer))
-            reading.left -= max(share, 1)
+            share = max(min(item.max_bytes, read.left), 0)
+            read.remote.append(RemoteRead(replica, item.fetch_offset, share, first, answer))
+            read.left -= max(share, 1)
         elif result.slice is not None and result.slice.size:
             answer.records = result.slice
-            reading.size += result.slice.size
-            reading.sources.append((replica, result.slice.size))
-            reading.left -= result.slice.size
+            read.size += result.slice.size
+            read.sources.append((replica, result.slice.size))
+            read.left -= result.slice.size
         return answer
 
     def _nearest(self, replica: Replica, rack: str, offset: int) -> int:
@@ -252,103 +255,106 @@ class _Fetcher:
 
     def _read_for_follower(
         self,
-        asked: _Asked,
+        params: _FetchParams,
         follower: _Follower,
         item: SessionPartition,
         replica: Replica,
-        reading: _Reading,
-    ) -> PartitionData | Told | Replica:
-        """Up to the log end; and what it asks for tells what it has, once for each request."""
+        read: _ReadResult,
+    ) -> PartitionData | PartitionResponse | Replica:
+        """Read up to the log end. Its fetch offset says what the follower has; recorded once for each
+        request."""
         if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
-            return _refusal(reading, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if replica.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
-            self._note(asked, follower, item, replica, reading)
+            self._record_fetch(params, follower, item, replica, read)
             return replica
-        most, throttle = max(min(item.max_bytes, reading.left), 0), self._deps.throttles.leader
+        most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
         throttled = throttle.is_set and _holds_for(throttle, replica, follower)
         if throttled:
-            room = throttle.room(self._deps.clock.monotonic_ms()) - reading.throttled
+            room = throttle.room(self._deps.clock.monotonic_ms()) - read.throttled
             most = max(min(most, room), 0)
         result = replica.read_for_follower(
             item.fetch_offset,
             most,
             last_fetched_epoch=item.last_fetched_epoch,
-            min_one=reading.left == asked.max_bytes and not (throttled and most == 0),
+            min_one=read.left == params.max_bytes and not (throttled and most == 0),
         )
         if result.error:
-            refused = _refusal(reading, item, result.error)
-            refused.log_start_offset = result.log_start_offset  # where it may have to start anew
+            refused = _refusal(read, item, result.error)
+            refused.log_start_offset = result.log_start_offset  # the follower may have to restart there
             return refused
         if result.diverging != UNKNOWN_END:
-            return _diverged(reading, item, replica, result.diverging.epoch, result.diverging.end_offset)
-        self._note(asked, follower, item, replica, reading)
+            return _diverged(read, item, replica, result.diverging.epoch, result.diverging.end_offset)
+        self._record_fetch(params, follower, item, replica, read)
         found = result.slice
         if found is not None and found.size:
-            reading.size += found.size
-            reading.left -= found.size
-            reading.throttled += found.size if throttled else 0
+            read.size += found.size
+            read.left -= found.size
+            read.throttled += found.size if throttled else 0
         else:
             found = None
-        return _told(item, replica, found)
+        return _partition_response(item, replica, found)
 
-    def _note(
+    def _record_fetch(
         self,
-        asked: _Asked,
+        params: _FetchParams,
         follower: _Follower,
         item: SessionPartition,
         replica: Replica,
-        reading: _Reading,
+        read: _ReadResult,
     ) -> None:
         """The follower's log agrees with the leader's up to where it fetches."""
-        if not follower.noted and replica.follower_fetched(
+        if not follower.recorded and replica.follower_fetched(
             follower.broker_id,
             follower.broker_epoch,
             item.fetch_offset,
-            follower.asked_ms,
+            follower.requested_ms,
             item.log_start_offset,
         ):
             self._deps.isr_due(replica)
-        awaits_commit = self._chooses_by_rack and _awaits_commit(asked.scope, item, replica, follower)
-        if awaits_commit or _awaits_log_start(asked.scope, item, replica):
-            reading.at_once = True
+        awaits_commit = self._chooses_by_rack and _awaits_commit(params.scope, item, replica, follower)
+        if awaits_commit or _awaits_log_start(params.scope, item, replica):
+            read.at_once = True
 
     # -- answering --
 
-    def respond(self, asked: _Asked, reading: _Reading) -> Reply:
-        scope = asked.scope
-        if asked.meter is not None and (throttled := _throttled(asked.meter, scope, reading)):
+    def respond(self, params: _FetchParams, read: _ReadResult) -> Reply:
+        scope = params.scope
+        if params.meter is not None and (throttled := _throttled(params.meter, scope, read)):
             return throttled
-        if reading.throttled:
-            self._deps.throttles.leader.took(reading.throttled)
-        for replica, size in reading.sources:
+        if read.throttled:
+            self._deps.throttles.leader.took(read.throttled)
+        for replica, size in read.sources:
             replica.bytes_out += size
-        told, with_records = self._news(scope, reading)
-        session_id = self._session_id(asked, scope.session)
+        sent, with_records = self._changes(scope, read)
+        session_id = self._session_id(params, scope.session)
         if scope.session is not None:
             scope.session.rotate(with_records)
-        if asked.follower is not None and asked.version >= PLAIN_FROM:
+        if params.follower is not None and params.version >= PLAIN_FROM:
             plain = [
                 (item.topic, one)
-                for item, one in told
-                if isinstance(one, Told) and isinstance(item.topic, uuid.UUID)
+                for item, one in sent
+                if isinstance(one, PartitionResponse) and isinstance(item.topic, uuid.UUID)
             ]
-            if len(plain) == len(told):
-                return follower_answer(session_id, plain)
+            if len(plain) == len(sent):
+                return follower_response(session_id, plain)
         response = FetchResponse(session_id=session_id)
-        whole = [(item, _whole(one) if isinstance(one, Told) else one) for item, one in told]
+        whole = [
+            (item, _partition_data(one) if isinstance(one, PartitionResponse) else one) for item, one in sent
+        ]
         for item, answer in whole:
             _add(response, item.topic, answer)
-        if asked.version >= LEADERS_FROM and reading.at_once:  # as with every refusal
-            self._name_leaders(response, whole)
+        if params.version >= LEADERS_FROM and read.at_once:  # as with every refusal
+            self._add_current_leaders(response, whole)
         return response
 
-    def _news(
-        self, scope: FetchScope, reading: _Reading
-    ) -> tuple[list[tuple[SessionPartition, PartitionData | Told]], list[SessionKey]]:
-        """What the client has to hear, and of which partitions it gets records."""
-        told: list[tuple[SessionPartition, PartitionData | Told]] = []
+    def _changes(
+        self, scope: FetchScope, read: _ReadResult
+    ) -> tuple[list[tuple[SessionPartition, PartitionData | PartitionResponse]], list[SessionKey]]:
+        """Partitions that the response must contain, and those with records."""
+        sent: list[tuple[SessionPartition, PartitionData | PartitionResponse]] = []
         with_records: list[SessionKey] = []
-        for item, answer in zip(scope.partitions, reading.answers, strict=True):
+        for item, answer in zip(scope.partitions, read.answers, strict=True):
             error, noteworthy = 0, False
             if isinstance(answer, PartitionData):
                 error, records = answer.error_code, isinstance(answer.records, LogSlice)
@@ -360,35 +366,37 @@ class _Fetcher:
                     or answer.preferred_read_replica != LEADER_ITSELF
                 )
             else:
-                records = noteworthy = isinstance(answer, Told) and answer.found is not None
+                records = noteworthy = isinstance(answer, PartitionResponse) and answer.found is not None
             if records:
                 with_records.append(item.key)
             high, start = answer.high_watermark, answer.log_start_offset
-            changed = item.tell(
+            changed = item.record_response(
                 error=error, high_watermark=high, log_start_offset=start, noteworthy=noteworthy
             )
             if changed or scope.session is None:
-                told.append((item, _told(item, answer) if isinstance(answer, Replica) else answer))
-        return told, with_records
+                sent.append(
+                    (item, _partition_response(item, answer) if isinstance(answer, Replica) else answer)
+                )
+        return sent, with_records
 
-    def _session_id(self, asked: _Asked, session: FetchSession | None) -> int:
+    def _session_id(self, params: _FetchParams, session: FetchSession | None) -> int:
         if session is not None:
             return session.id
-        if not asked.scope.may_open or asked.version < SESSIONS_FROM:
+        if not params.scope.may_open or params.version < SESSIONS_FROM:
             return 0
         return self._deps.sessions.open(
-            asked.scope.partitions,
-            privileged=asked.follower is not None,
-            uses_topic_ids=asked.version >= TOPIC_IDS_FROM,
+            params.scope.partitions,
+            privileged=params.follower is not None,
+            uses_topic_ids=params.version >= TOPIC_IDS_FROM,
             now_ms=self._deps.clock.monotonic_ms(),
         )
 
-    def _name_leaders(
-        self, response: FetchResponse, told: Iterable[tuple[SessionPartition, PartitionData]]
+    def _add_current_leaders(
+        self, response: FetchResponse, sent: Iterable[tuple[SessionPartition, PartitionData]]
     ) -> None:
         image = self._deps.metadata.image
         named = set()
-        for item, answer in told:
+        for item, answer in sent:
             leader = (
                 leader_of(image, item.topic, item.partition) if answer.error_code in LEADER_ERRORS else None
             )
@@ -407,39 +415,39 @@ class _Fetcher:
         return "" if found is None else found.name
 
 
-class _Waiting:
-    """A request that is not answered yet."""
+class _DelayedFetch:
+    """A Fetch in the purgatory."""
 
-    __slots__ = ("asked", "fetcher", "places", "reading")
+    __slots__ = ("fetcher", "params", "places", "read")
 
-    def __init__(self, fetcher: _Fetcher, asked: _Asked, reading: _Reading) -> None:
+    def __init__(self, fetcher: _Fetcher, params: _FetchParams, read: _ReadResult) -> None:
         self.fetcher = fetcher
-        self.asked = asked
-        self.reading = reading
+        self.params = params
+        self.read = read
         self.places: dict[Hashable, int] = {}
-        """Of a follower's partitions, by their keys."""
+        """Key -> index of a follower's partitions."""
 
-    def attempt(self) -> Reply | None:
-        asked, again = self.asked, self.fetcher.read(self.asked)
-        if again.size >= asked.min_bytes or again.at_once or again.remote:
-            # What became remote while it waited is read by the next fetch.
-            return self.fetcher.respond(asked, again)
+    def try_complete(self) -> Reply | None:
+        params, again = self.params, self.fetcher.read(self.params)
+        if again.size >= params.min_bytes or again.at_once or again.remote:
+            # partitions that became remote meanwhile are read by the next fetch
+            return self.fetcher.respond(params, again)
         return None
 
-    def attempt_of(self, touched: Collection[Hashable]) -> Reply | None:
-        """Of a follower's other partitions nothing has changed."""
-        asked, reading = self.asked, self.reading
-        if reading.size:
-            return self.attempt()  # it was not enough
+    def try_keys(self, touched: Collection[Hashable]) -> Reply | None:
+        """Read only the changed partitions again."""
+        params, read = self.params, self.read
+        if read.size:
+            return self.try_complete()  # it was not enough
         for key in touched:
             place = self.places[key]
-            reading.answers[place] = self.fetcher.read_one(asked, asked.scope.partitions[place], reading)
-        if reading.size >= asked.min_bytes or reading.at_once:
-            return self.fetcher.respond(asked, reading)
+            read.answers[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
+        if read.size >= params.min_bytes or read.at_once:
+            return self.fetcher.respond(params, read)
         return None
 
     def expire(self) -> Reply:
-        return self.fetcher.respond(self.asked, self.fetcher.read(self.asked))
+        return self.fetcher.respond(self.params, self.fetcher.read(self.params))
 
 
 def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
@@ -447,25 +455,26 @@ def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> boo
 
 
 def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
-    """Whether consumers at this follower may be waiting for the high watermark alone, with no records to
-    come before the next write. Only what a session has not been told: without one it would never end.
-    Kafka waits for replica.fetch.wait.max.ms here, for the sake of fewer fetches (KAFKA-9952).
+    """Whether consumers at this follower may wait for a high watermark that comes with no records.
+
+    Only once for each value and session, or the follower would fetch in a loop. Kafka waits for
+    replica.fetch.wait.max.ms here to save fetches (KAFKA-9952).
     """
-    behind = scope.session is not None and item.told_high_watermark < replica.high_watermark
-    return behind and follower.broker_id in replica.in_sync  # no other is named to consumers
+    behind = scope.session is not None and item.sent_high_watermark < replica.high_watermark
+    return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other
 
 
 def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replica) -> bool:
-    """Whether the leader's log start is news to the follower: DeleteRecords waits until it has taken it, and
-    if it led before that, deleted records would be back. Once for each session, or it would never end.
+    """Whether the follower needs the leader's new log start offset: DeleteRecords waits for it, and if the
+    follower became leader without it, deleted records would return. Once for each value and session.
     """
     start = replica.log_start_offset
-    return item.log_start_offset < start and scope.session is not None and item.told_log_start_offset < start
+    return item.log_start_offset < start and scope.session is not None and item.sent_log_start_offset < start
 
 
-def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchResponse | None:
-    """Over its quota a client gets nothing, and its session stays as it was (KIP-219)."""
-    found = (answer.records for answer in reading.answers if isinstance(answer, PartitionData))
+def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
+    """An empty response for a client over its quota; its session does not change (KIP-219)."""
+    found = (answer.records for answer in read.answers if isinstance(answer, PartitionData))
     throttle_time_ms = meter.fetched(sum(part.size for part in found if isinstance(part, LogSlice)))
     if not throttle_time_ms:
         return None
@@ -476,64 +485,66 @@ def _throttled(meter: Meter, scope: FetchScope, reading: _Reading) -> FetchRespo
 def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition]:
     for topic in request.topics:
         key = topic.topic_id if by_id else topic.topic
-        for asked in topic.partitions:
+        for params in topic.partitions:
             yield SessionPartition(
                 key,
-                asked.partition,
-                asked.fetch_offset,
-                asked.partition_max_bytes,
-                asked.current_leader_epoch,
-                asked.last_fetched_epoch,
-                asked.log_start_offset,
+                params.partition,
+                params.fetch_offset,
+                params.partition_max_bytes,
+                params.current_leader_epoch,
+                params.last_fetched_epoch,
+                params.log_start_offset,
             )
 
 
-def _refusal(reading: _Reading, item: SessionPartition, code: ErrorCode) -> PartitionData:
-    reading.at_once = True
+def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionData:
+    read.at_once = True
     return fail(PartitionData(partition_index=item.partition), code)
 
 
 def _diverged(
-    reading: _Reading, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
+    read: _ReadResult, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
 ) -> PartitionData:
-    """KIP-595: the reader's log parts from ours at `end_offset`; it must go back there before it reads on."""
-    answer = _without_records(reading, item, replica)
+    """The client's log diverges at `end_offset`; it must truncate to it before it reads on (KIP-595)."""
+    answer = _without_records(read, item, replica)
     answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return answer
 
 
-def _sent_away(reading: _Reading, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
-    """KIP-392: it reads on at the broker `nearest`."""
-    answer = _without_records(reading, item, replica)
+def _redirected(read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
+    """Redirect the consumer to the broker `nearest` (KIP-392)."""
+    answer = _without_records(read, item, replica)
     answer.preferred_read_replica = nearest
     return answer
 
 
-def _without_records(reading: _Reading, item: SessionPartition, replica: Replica) -> PartitionData:
-    """Nothing is read here, and nothing waited for."""
-    reading.at_once = True
-    return _whole(_told(item, replica))
+def _without_records(read: _ReadResult, item: SessionPartition, replica: Replica) -> PartitionData:
+    """A partition that is answered at once without records."""
+    read.at_once = True
+    return _partition_data(_partition_response(item, replica))
 
 
-def _told(item: SessionPartition, replica: Replica, found: LogSlice | None = None) -> Told:
+def _partition_response(
+    item: SessionPartition, replica: Replica, found: LogSlice | None = None
+) -> PartitionResponse:
     high, stable, start = replica.high_watermark, replica.last_stable_offset, replica.log_start_offset
-    return Told(item.partition, high, stable, start, found)
+    return PartitionResponse(item.partition, high, stable, start, found)
 
 
-def _whole(told: Told) -> PartitionData:
-    """Beside an answer that is not plain."""
+def _partition_data(sent: PartitionResponse) -> PartitionData:
+    """For a response that needs the codec."""
     return PartitionData(
-        partition_index=told.partition,
-        high_watermark=told.high_watermark,
-        last_stable_offset=told.last_stable_offset,
-        log_start_offset=told.log_start_offset,
+        partition_index=sent.partition,
+        high_watermark=sent.high_watermark,
+        last_stable_offset=sent.last_stable_offset,
+        log_start_offset=sent.log_start_offset,
         aborted_transactions=None,
-        records=b"" if told.found is None else told.found,
+        records=b"" if sent.found is None else sent.found,
     )
 
 
 def _add(response: FetchResponse, topic: str | uuid.UUID, answer: PartitionData) -> None:
-    """Partitions of one topic that follow each other share its entry."""
+    """Consecutive partitions of one topic share its entry."""
     last = response.responses[-1] if response.responses else None
     if last is not None and topic in (last.topic, last.topic_id):
         last.partitions.append(answer)

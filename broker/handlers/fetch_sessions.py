@@ -1,9 +1,9 @@
-"""Incremental fetch sessions (KIP-227): what a client fetches is remembered, only what changed is answered.
+"""Fetch sessions (KIP-227): remember what a client fetches, so that responses contain only changes.
 
-Epoch 0 opens a session, -1 closes it; every following request carries the next epoch. The cache is bounded;
-a new session takes a slot only from one that is stale, or (if it is more valuable: a follower's, or larger)
-from one that had its chance for `EVICTION_MS`. It takes room for its partitions from stale ones too, or from
-larger ones that had their chance. No clock, no I/O (`now_ms` is monotonic). For handlers.fetch.
+Epoch 0 opens a session and -1 closes it; each later request carries the next epoch. The cache is bounded. A
+new session evicts a stale one, or one that is older than `EVICTION_MS` and worth less: a consumer's rather
+than a follower's, then the smaller one. If partitions are short, it evicts stale sessions, then larger old
+ones. No clock, no I/O (`now_ms` is monotonic). Called by the Fetch handler.
 """
 
 import random
@@ -14,13 +14,13 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 EVICTION_MS = 120_000
-"""A session unused for so long is stale; one younger than this is protected from others of its kind."""
+"""A session that is unused for this long is stale; a younger one is protected from others of its kind."""
 
 PARTITIONS_MAX = 1_000_000
-"""In all sessions together, some 250 MB. Kafka bounds sessions only, and one may name any number of them."""
+"""In all sessions together: about 250 MB. Kafka bounds only the number of sessions, not their size."""
 
 SESSION_PARTITIONS_MAX = PARTITIONS_MAX // 10
-"""In one session, so that no few clients hold all of the room."""
+"""In one session, so that a few clients cannot take all of it."""
 
 NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 MAX_EPOCH = 2**31 - 1
@@ -30,7 +30,7 @@ SessionKey = tuple[str | uuid.UUID, int]
 
 
 class SessionFault(Enum):
-    """Why a request does not fit its session; handlers map them to codes 70, 71 and 106."""
+    """Why a request does not match its session; `fetch` maps them to error codes."""
 
     ID_NOT_FOUND = auto()
     INVALID_EPOCH = auto()
@@ -38,7 +38,7 @@ class SessionFault(Enum):
 
 
 class SessionPartition:
-    """What the client last asked of a partition, and what it was last told."""
+    """The last request for a partition, and the last response."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -47,9 +47,9 @@ class SessionPartition:
         "log_start_offset",
         "max_bytes",
         "partition",
-        "told_error",
-        "told_high_watermark",
-        "told_log_start_offset",
+        "sent_error",
+        "sent_high_watermark",
+        "sent_log_start_offset",
         "topic",
     )
 
@@ -70,39 +70,42 @@ class SessionPartition:
         self.current_leader_epoch = current_leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
         self.log_start_offset = log_start_offset
-        self.told_high_watermark = -1
-        self.told_log_start_offset = -1
-        self.told_error = 0
+        self.sent_high_watermark = -1
+        self.sent_log_start_offset = -1
+        self.sent_error = 0
 
     @property
     def key(self) -> SessionKey:
         return self.topic, self.partition
 
-    def ask(self, other: "SessionPartition") -> None:
-        """Takes over the position of a newer request. A log that was cut must hear the high watermark
-        again, and so must one that follows in another epoch."""
+    def update(self, other: "SessionPartition") -> None:
+        """Take over a newer request. After truncation, or in a new leader epoch, the follower needs the high
+        watermark again."""
         if other.fetch_offset < self.fetch_offset or other.current_leader_epoch != self.current_leader_epoch:
-            self.told_high_watermark = -1
+            self.sent_high_watermark = -1
         self.fetch_offset = other.fetch_offset
         self.max_bytes = other.max_bytes
         self.current_leader_epoch = other.current_leader_epoch
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
 
-    def tell(self, *, error: int, high_watermark: int, log_start_offset: int, noteworthy: bool) -> bool:
-        """Whether the client must hear of this answer; `noteworthy`: it has records or a diverging epoch."""
+    def record_response(
+        self, *, error: int, high_watermark: int, log_start_offset: int, noteworthy: bool
+    ) -> bool:
+        """Whether the response must contain this partition. `noteworthy`: it has records or a diverging
+        epoch."""
         changed = (
             noteworthy
             or error != 0  # an error is repeated until it is gone
-            or error != self.told_error
-            or high_watermark != self.told_high_watermark
-            or log_start_offset != self.told_log_start_offset
-            # Until a follower has it: it takes a log start only as far as it knows of commits.
+            or error != self.sent_error
+            or high_watermark != self.sent_high_watermark
+            or log_start_offset != self.sent_log_start_offset
+            # repeated until a follower has it: it takes a log start only up to its high watermark
             or 0 <= self.log_start_offset < log_start_offset
         )
-        self.told_error = error
-        self.told_high_watermark = high_watermark
-        self.told_log_start_offset = log_start_offset
+        self.sent_error = error
+        self.sent_high_watermark = high_watermark
+        self.sent_log_start_offset = log_start_offset
         return changed
 
 
@@ -117,14 +120,14 @@ class FetchSession:
     next_epoch: int = 1
 
     def rotate(self, sent: Iterable[SessionKey]) -> None:
-        """Those that got records go to the end, so that no partition starves behind full ones."""
+        """Move partitions that got records to the end, so that none starves behind them."""
         for key in sent:
             if (partition := self.partitions.pop(key, None)) is not None:
                 self.partitions[key] = partition
 
 
 class FetchScope(NamedTuple):
-    """What one request fetches, in order. `session` is None for a full fetch, which may open one."""
+    """The partitions of a request in order. `session` is None for a full fetch, which may open one."""
 
     partitions: list[SessionPartition]
     session: FetchSession | None
@@ -150,7 +153,7 @@ class FetchSessions:
         self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
         self.refused = 0
-        """Sessions that found no slot, or no room for their partitions."""
+        """Sessions that got no slot or no space for their partitions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -165,7 +168,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FetchScope | SessionFault:
-        """Matches a request with its session and updates that one."""
+        """Find the session of a request and update it."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
             return FetchScope(list(asked), None, may_open=epoch == INITIAL_EPOCH)
@@ -185,7 +188,7 @@ class FetchSessions:
         if self.partitions > self._partitions_max or len(session.partitions) > self._session_partitions_max:
             self._drop(session_id)
             self.refused += 1
-            return SessionFault.ID_NOT_FOUND  # its client begins again with a full request
+            return SessionFault.ID_NOT_FOUND  # the client sends a full request next
         session.used_ms = now_ms
         session.next_epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         return FetchScope(list(session.partitions.values()), session, may_open=False)
@@ -193,7 +196,7 @@ class FetchSessions:
     def open(
         self, partitions: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: int
     ) -> int:
-        """The id of a new session, or NO_SESSION if the cache keeps its room for others."""
+        """The id of a new session, or NO_SESSION if the cache has no space for it."""
         held = {partition.key: partition for partition in partitions}
         if not held:
             return NO_SESSION
@@ -208,13 +211,11 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Whoever gives way to the partitions leaves a slot as well."""
+        """A session evicted for its partitions frees its slot too."""
         return self._take_partitions(privileged, size, now_ms) and self._take_slot(privileged, size, now_ms)
 
     def _take_partitions(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Nobody is evicted in vain. Of those that had their chance the largest go first: it is they that
-        keep others out.
-        """
+        """Evict only if that frees enough. Among old sessions the largest go first."""
         missing = self.partitions + size - self._partitions_max
         if missing <= 0:
             return True
@@ -292,6 +293,6 @@ def _update(
         if held is None:
             session.partitions[partition.key] = partition
         else:
-            held.ask(partition)
+            held.update(partition)
     for key in forgotten:
         session.partitions.pop(key, None)

@@ -1,9 +1,8 @@
-"""Classic groups and their coordinator: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup,
-DescribeGroups, ListGroups, DeleteGroups. Committed offsets are in committed_offsets.py.
+"""Classic groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
+DeleteGroups. Committed offsets are in committed_offsets.py.
 
-Translates between messages and the coordinator's events and answers, no more. An answer that is there at
-once is returned at once; one that has to wait (join phase, assignment, durability) is the shard's future,
-without a task.
+Translates between messages and the group coordinator's events and answers. A response that must wait (join
+phase, assignment, durability) is the shard's future, without a task.
 """
 
 import asyncio
@@ -58,14 +57,13 @@ from tierlog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResp
 GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE, SHARE_KEY_TYPE = 0, 1, 2
 NO_TRANSACTIONS = "This broker does not support transactions: remove transactional.id from the producer."
 CLASSIC = "classic"
-# Bits of what may be done to a group (READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11):
-# all, as there are no ACLs.
+# Bits of READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS: all operations, as there are no ACLs.
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NO_NODE = -1
 
 
 def group_handlers(service: GroupService) -> dict[int, Handler]:
-    """API key -> handler, for all that a classic group and its offsets need."""
+    """API key -> handler of the APIs of classic groups and committed offsets."""
     handlers = _Handlers(service)
     named: dict[str, Handler] = {
         "FindCoordinator": handlers.find_coordinator,
@@ -84,7 +82,7 @@ class _Handlers:
     def __init__(self, service: GroupService) -> None:
         self._service = service
 
-    # ---- where it is ----
+    # ---- coordinator ----
 
     def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
@@ -137,7 +135,7 @@ class _Handlers:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
         version = context.version
-        # Version 0 has no rebalance timeout (KIP-62): its members rejoin within their session.
+        # version 0 has no rebalance timeout (KIP-62): members rejoin within their session timeout
         rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else -1
         if rebalance_timeout_ms < 0:
             rebalance_timeout_ms = request.session_timeout_ms
@@ -281,7 +279,7 @@ class _Handlers:
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)
         if found is ErrorCode.GROUP_ID_NOT_FOUND:
-            if version < 6:  # KIP-1043: until then a group that is not there is a dead one
+            if version < 6:  # before KIP-1043 a missing group counts as dead
                 return DescribedGroup(group_id=group_id, group_state="Dead")
             message = f"Group {group_id} not found."
             return DescribedGroup(
@@ -345,9 +343,11 @@ def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordina
 
 
 def _no_coordinator(key: str, key_type: int) -> Coordinator:
-    """Clients must give up at once and show the message. For transactions there is one code with which they
-    do: librdkafka tries again after all others than authorization errors, and the Java client, which has a
-    text of its own for TRANSACTIONAL_ID_AUTHORIZATION_FAILED, shows the message for this one."""
+    """An error with which clients stop at once and show the message.
+
+    For transactions only CLUSTER_AUTHORIZATION_FAILED works: librdkafka retries after all errors but
+    authorization errors, and the Java client shows its own text for TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+    """
     if key_type == TRANSACTION_KEY_TYPE:
         return _nowhere(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     kind = "share groups" if key_type == SHARE_KEY_TYPE else f"keys of type {key_type}"

@@ -1,4 +1,4 @@
-"""Who leads a partition, for answers to clients that asked the wrong broker (KIP-951)."""
+"""Current leaders and their endpoints, for error responses (KIP-951)."""
 
 import uuid
 from collections.abc import Iterable
@@ -18,6 +18,6 @@ def leader_of(image: ClusterImage, topic: str | uuid.UUID, partition: int) -> tu
 
 
 def node_endpoints(image: ClusterImage, broker_ids: Iterable[int]) -> list[tuple[int, str, int, str | None]]:
-    """(id, host, port, rack) of those that are registered."""
+    """(id, host, port, rack) of the registered ones."""
     brokers = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
     return [(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]

@@ -1,8 +1,7 @@
-"""DescribeLogDirs (v1-5): per directory the bytes of its partitions and the room (KIP-827), or failure. Of a
-follower also how far it is behind what is committed, and of a copy that is to take a log's place how far it
-is behind that log.
+"""DescribeLogDirs (v1-5): size of each partition and free space of each log directory (KIP-827), or its
+failure. `offset_lag`: lag of a follower behind the high watermark, or of a future replica behind its log.
 
-AlterReplicaLogDirs (v1-2, KIP-113): begins to move replicas of this broker between its log directories.
+AlterReplicaLogDirs (v1-2, KIP-113): starts to move replicas of this broker between its log directories.
 """
 
 from collections import defaultdict
@@ -69,7 +68,7 @@ def alter_replica_log_dirs_handler(deps: Dependencies) -> Handler:
 def _result(
     deps: Dependencies, directory: LogDirectory, wanted: set[TopicPartition] | None
 ) -> DescribeLogDirsResult:
-    """Of one that is offline no more than that, as Kafka answers."""
+    """An offline directory has only an error, as in Kafka."""
     result = DescribeLogDirsResult(log_dir=str(directory.path.absolute()))
     try:
         space = directory.space() if directory.failure is None else None

@@ -1,6 +1,6 @@
-"""Controller mutations: partitions that a request creates or deletes are paid for by its client (KIP-599).
+"""Controller mutation quota (KIP-599): counts the partitions that a client creates and deletes.
 
-Kafka's controller keeps the bill; here it is the broker that the request came to.
+Kafka's controller counts them; here the broker that received the request does.
 """
 
 from tierlog.broker.handlers.context import RequestContext
@@ -13,7 +13,8 @@ REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 class Mutations:
-    """Of one request. Versions from `strict_from` on know an error for what is too much; older ones wait."""
+    """The mutations of one request. From version `strict_from` on, a request over the quota fails; older ones
+    are only throttled."""
 
     def __init__(self, deps: Dependencies, context: RequestContext, strict_from: int) -> None:
         self._deps = deps
@@ -23,11 +24,11 @@ class Mutations:
 
     @property
     def are_bounded(self) -> bool:
-        """Whether anyone's are."""
+        """Whether such a quota exists."""
         return self._deps.quotas.bounds(QuotaKey.CONTROLLER_MUTATION_RATE)
 
     def allow(self, partitions: int) -> bool:
-        """Pays for so many; False: they must not be touched."""
+        """Count so many partitions; False: they must not change."""
         context = self._context
         allowed, throttle_ms = self._deps.quotas.mutate(
             context.connection.user,

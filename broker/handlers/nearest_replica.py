@@ -1,9 +1,8 @@
-"""Which replica a consumer had better read from: one in its own rack, if any is in sync (KIP-392).
+"""Rack-aware replica selector (KIP-392): an in-sync replica in the consumer's rack, if there is one.
 
-Racks are `zone` or `zone/host`, of brokers and of consumers, and what counts is the zone: a host is no place
-that a client could name, and within a zone traffic costs nothing. The leader names the replica, and the
-consumer goes there until that broker sends it back. Called by the Fetch handler
-for consumers that say where they are, if `replica.selector.class` is the rack-aware one.
+Racks are `zone` or `zone/host`; only the zone counts, since traffic within a zone is free. The leader names
+the replica, and the consumer reads from it until that broker redirects it. Called by the Fetch handler if the
+consumer has a rack and `replica.selector.class` is the rack-aware selector.
 """
 
 from tierlog.broker.replication.core.in_sync import Follower
@@ -14,8 +13,8 @@ LEADER_ITSELF = -1
 
 
 def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str, offset: int) -> int:
-    """The broker in that rack that is in sync and has the offset, of several the one that is furthest; -1 if
-    that is this broker, `here`, whose replica leads, or if there is none.
+    """The in-sync broker in that rack that has the offset, the most advanced of several. -1: the leader, on
+    this broker `here`, is in that rack itself, or no replica is.
     """
     leader = image.brokers.get(here)
     if leader is None or _is_near(leader, rack):
@@ -33,7 +32,7 @@ def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str,
 
 
 def _is_near(broker: BrokerImage, rack: str) -> bool:
-    zone = zone_of(rack)  # of "/r1", as other systems write racks, there is none
+    zone = zone_of(rack)  # empty for "/r1", which other systems use
     return broker.rack == rack or (zone != "" and broker.zone == zone)
 
 

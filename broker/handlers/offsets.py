@@ -1,4 +1,4 @@
-"""Offsets: ListOffsets (v1-11) over both tiers, OffsetForLeaderEpoch (v2-4)."""
+"""ListOffsets (v1-11), of local and remote records, and OffsetForLeaderEpoch (v2-4)."""
 
 import asyncio
 from collections import Counter
@@ -38,14 +38,14 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -6,
 )
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""Special timestamp -> the version that brought it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+"""Special timestamp -> version that introduced it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 READ_COMMITTED = 1
 STEPS_AT_ONCE = 4
-"""Pieces of batches that look-ups by time decompress for one request before others have their turn: 1.5 ms of
-gzip."""
+"""Pieces of batches that a lookup by timestamp decompresses before it yields: 1.5 ms of gzip."""
 
 UNREADABLE = (CorruptLog, RecordsError)
-"""Only the look-up by time looks into records, and not all of them were when they came (ADR 0004)."""
+"""A lookup by timestamp decodes records, not all of which were validated when they were appended (ADR
+0004)."""
 
 
 class _Found(NamedTuple):
@@ -72,7 +72,7 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
                 found = (
                     lookups.look_up(topic.name, asked)
                     if named[topic.name, asked.partition_index] == 1
-                    else ErrorCode.INVALID_REQUEST  # which of them would the client take the answer for?
+                    else ErrorCode.INVALID_REQUEST  # a repeated partition is ambiguous
                 )
                 if isinstance(found, ErrorCode):
                     answer.error_code = found
@@ -106,8 +106,8 @@ def _fill(answer: ListOffsetsPartitionResponse, found: _Found) -> None:
 
 
 class _Lookups:
-    """Those of one request. However many its partitions are, few steps are made before others have their
-    turn; after these, the searches among local records come one after the other."""
+    """The lookups of one request. After STEPS_AT_ONCE steps for all its partitions together, searches of
+    local records run one at a time in turns of the event loop."""
 
     def __init__(self, deps: Dependencies, version: int, *, committed_only: bool) -> None:
         self._deps, self._version, self._committed_only = deps, version, committed_only
@@ -129,10 +129,10 @@ class _Lookups:
         found = self._by_records(replica, remote, target)
         if isinstance(found, (ErrorCode, _Found)):
             return found
-        return self._led_to_the_end(topic, replica, replica.leader_epoch, found)
+        return self._if_still_leader(topic, replica, replica.leader_epoch, found)
 
     def _by_number(self, replica: Replica, remote: RemotePartition, target: int) -> _Found | None:
-        """None: only the records say."""
+        """Resolve a special timestamp without reading records; None if records must be read."""
         if target == LATEST:
             end = replica.last_stable_offset if self._committed_only else replica.high_watermark
             return _Found(end, -1, replica.leader_epoch)
@@ -157,10 +157,11 @@ class _Lookups:
         local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
         return self._by_timestamp(replica, remote, target, local) if has_remote else self._local(local)
 
-    async def _led_to_the_end(
+    async def _if_still_leader(
         self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, _Found | ErrorCode]
     ) -> _Found | ErrorCode:
-        """What another leader may have cut off is no answer."""
+        """The result of a search if the replica is still leader; another leader may have truncated the
+        log."""
         found = await search
         leading = self._deps.find_replica(topic, replica.name.partition)
         if not isinstance(leading, Replica):
@@ -170,7 +171,7 @@ class _Lookups:
         return found
 
     def _local(self, search: TimestampSearch) -> Lookup:
-        """At once if few steps find it; else others have their turn in between."""
+        """Search at once if few steps suffice, else in turns of the event loop."""
         try:
             while self._steps_left:
                 self._steps_left -= 1
@@ -189,7 +190,7 @@ class _Lookups:
     async def _local_in_turns(self, search: TimestampSearch) -> _Found | ErrorCode:
         try:
             async with self._one_at_a_time:
-                return _answer(await self._deps.examiner.carry_out(search))
+                return _answer(await self._deps.validator.run(search))
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         except UNREADABLE:
@@ -198,7 +199,8 @@ class _Lookups:
     async def _by_timestamp(
         self, replica: Replica, remote: RemotePartition, timestamp: int, local: TimestampSearch
     ) -> _Found | ErrorCode:
-        """The manifest first: what is remote is older. Only what lies below the local start counts."""
+        """Search the manifest first, since remote records are older. Only offsets below the local start
+        count."""
         found = await _remote_by_timestamp(self._deps, replica, remote, timestamp)
         if found is not NOTHING and (
             isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
@@ -237,7 +239,7 @@ async def _remote_by_timestamp(
         found = await deps.remote.offset_for_timestamp(
             replica.topic_id, replica.name.partition, remote, timestamp
         )
-    except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
+    except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:
         return ErrorCode.CORRUPT_MESSAGE
@@ -245,7 +247,7 @@ async def _remote_by_timestamp(
 
 
 def check_epoch(replica: Replica, current_leader_epoch: int) -> ErrorCode:
-    """Whether the client knows the current leader (KIP-320); -1: it does not say."""
+    """Whether the client knows the current leader epoch (KIP-320); -1: it does not say."""
     if current_leader_epoch < 0 or current_leader_epoch == replica.leader_epoch:
         return ErrorCode.NONE
     if current_leader_epoch > replica.leader_epoch:

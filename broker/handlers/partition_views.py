@@ -1,8 +1,8 @@
-"""A partition's leader and offline replicas, as Metadata and DescribeTopicPartitions tell them.
+"""A partition's leader and offline replicas in Metadata and DescribeTopicPartitions responses.
 
-The image says who leads; what clients are told differs where that broker is not registered any more, is
-dead and not yet replaced, or has lost the disk (as after KIP-858's report of it). A client that hears of no
-leader asks again at once; one that is sent to a dead one takes its time.
+Responses contain no leader if the broker in the image is no longer registered, is dead and not yet replaced,
+or has lost the disk (before the controller learns of it, KIP-858). A client without a leader retries at once;
+one that connects to a dead broker loses time.
 """
 
 from tierlog.base.types import TopicPartition
@@ -13,7 +13,7 @@ NO_LEADER = -1
 
 
 class PartitionViews:
-    """Of one image, for one answer."""
+    """Views of one image, for one response."""
 
     def __init__(self, deps: Dependencies) -> None:
         self._replicas, self._own = deps.replicas, deps.settings.node_id
@@ -23,8 +23,8 @@ class PartitionViews:
         self._may_lead = set(self.image.brokers) - dead
 
     def leader_and_offline(self, name: TopicPartition, partition: PartitionImage) -> tuple[int, list[int]]:
-        """Offline: on a broker that is fenced, gone or dead, or on a disk that has failed, of which the
-        controller may not know yet if it is this broker's."""
+        """Offline replicas are on a fenced, unregistered or dead broker, or on a failed disk. The controller
+        may not know of this broker's failed disks yet."""
         leader = partition.leader if partition.leader in self._may_lead else NO_LEADER
         offline = [
             replica

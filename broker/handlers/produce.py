@@ -1,6 +1,8 @@
-"""Produce (v3-13): batches to replicas. Synchronous unless acks=all has to wait for the high watermark, or
-flush.messages makes any acknowledgement wait for an fsync; or some batch takes long to look at, and then
-later requests of the connection wait until it is appended (`examined_produce`).
+"""Produce (v3-13): appends batches to replicas.
+
+Synchronous unless acks=all waits for the high watermark, or flush.messages makes acknowledgements wait for an
+fsync. If a batch is too large to validate in one turn, later requests of the connection wait until it is
+appended (`validated_produce`).
 """
 
 from collections.abc import Awaitable, Iterator
@@ -10,7 +12,7 @@ from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContex
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.purgatory import Write
-from tierlog.broker.handlers.validated_produce import Unexamined, append_examined, keep_bytes
+from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
 from tierlog.broker.replication.replica import AppendResult, Replica
 from tierlog.broker.storage.core.record_validation import ValidationResult
 from tierlog.protocol.api import PRODUCE_KEY
@@ -34,10 +36,10 @@ LEADERS_FROM = 10  # KIP-951
 ZSTD_FROM = 7  # KIP-110
 
 
-class _Pending:
-    """An appended batch whose answer waits until the replica acknowledges `end_offset`."""
+class _UnacknowledgedBatch:
+    """An appended batch that waits until the replica acknowledges `end_offset`."""
 
-    __slots__ = ("acks", "answer", "deps", "end_offset", "leader_epoch", "replica", "settled")
+    __slots__ = ("acks", "answer", "completed", "deps", "end_offset", "leader_epoch", "replica")
 
     def __init__(
         self,
@@ -53,20 +55,20 @@ class _Pending:
         self.acks = acks
         self.leader_epoch = replica.leader_epoch
         self.answer = answer
-        self.settled = False
+        self.completed = False
 
-    def is_settled(self) -> bool:
-        """Whether it is acknowledged, or refused, which is then in the answer."""
-        if not self.settled:
+    def is_complete(self) -> bool:
+        """Whether the batch is acknowledged or has failed; the response then has the error."""
+        if not self.completed:
             code = self.replica.acknowledgement(self.end_offset, self.acks, self.leader_epoch)
             if code != ErrorCode.NONE and not self.deps.replicas.holds(self.replica):
                 code = _gone(self.deps, self.replica)
             if code is not None:
-                self.settle(code)
-        return self.settled
+                self.complete(code)
+        return self.completed
 
-    def settle(self, code: ErrorCode) -> None:
-        self.settled = True
+    def complete(self, code: ErrorCode) -> None:
+        self.completed = True
         if code != ErrorCode.NONE:
             self.answer.error_code = code
             self.answer.base_offset = -1
@@ -80,8 +82,8 @@ def produce_handler(deps: Dependencies) -> Handler:
         now_ms = deps.clock.now_ms()
         by_id = context.version >= TOPIC_IDS_FROM
         response = ProduceResponse()
-        pending: list[_Pending] = []
-        unexamined: dict[Replica, list[Unexamined]] = {}
+        pending: list[_UnacknowledgedBatch] = []
+        unvalidated: dict[Replica, list[UnvalidatedBatch]] = {}
         failed = False
         for topic in request.topic_data:
             key = topic.topic_id if by_id else topic.name
@@ -89,12 +91,12 @@ def produce_handler(deps: Dependencies) -> Handler:
             for data in topic.partition_data:
                 found = deps.find_replica(key, data.index)
                 if isinstance(found, Replica) and found.name.topic in INTERNAL_TOPICS:
-                    # Kafka lets a client in that calls itself `__admin_client`, which anybody can.
+                    # Kafka makes an exception for the client id `__admin_client`, which any client can use
                     found = ErrorCode.INVALID_TOPIC_EXCEPTION
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
                 answer = (
-                    _append(deps, found, data, request.acks, now_ms, pending, unexamined)
+                    _append(deps, found, data, request.acks, now_ms, pending, unvalidated)
                     if isinstance(found, Replica)
                     else _refusal(data.index, found)
                 )
@@ -103,43 +105,43 @@ def produce_handler(deps: Dependencies) -> Handler:
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
-        if unexamined:
-            batches = [batch for of_replica in unexamined.values() for batch in of_replica]
-            return examine(context, request, response, pending, batches)
+        if unvalidated:
+            batches = [batch for of_replica in unvalidated.values() for batch in of_replica]
+            return validate(context, request, response, pending, batches)
         return finish(context, request, response, pending, failed)
 
-    def examine(
+    def validate(
         context: RequestContext,
         request: ProduceRequest,
         response: ProduceResponse,
-        pending: list[_Pending],
-        unexamined: list[Unexamined],
+        pending: list[_UnacknowledgedBatch],
+        unvalidated: list[UnvalidatedBatch],
     ) -> Awaitable[Reply]:
-        def append(batch: Unexamined, examined: ValidationResult | None) -> None:
-            _append_examined(deps, batch, examined, request.acks, pending)
+        def append(batch: UnvalidatedBatch, validated: ValidationResult | None) -> None:
+            _append_validated(deps, batch, validated, request.acks, pending)
 
         def answer() -> Reply | Awaitable[Reply]:
-            pending[:] = [item for item in pending if not item.is_settled()]  # while others were examined
+            pending[:] = [item for item in pending if not item.is_complete()]  # while others were validated
             return finish(context, request, response, pending, any(_codes(response)))
 
-        keep_bytes(context, request, unexamined)
-        work = append_examined(deps.examiner, unexamined, context.hold_others(), append, answer)
+        keep_bytes(context, request, unvalidated)
+        work = append_validated(deps.validator, unvalidated, context.hold_others(), append, answer)
         return deps.tasks.spawn("produce", work)
 
     def finish(
         context: RequestContext,
         request: ProduceRequest,
         response: ProduceResponse,
-        pending: list[_Pending],
+        pending: list[_UnacknowledgedBatch],
         failed: bool,
     ) -> Reply | Awaitable[Reply]:
         if failed:
             errors.update(_codes(response))
         if request.acks == ACKS_NONE:
-            return CLOSE if failed else None  # the only sign that such a client can be given
+            return CLOSE if failed else None  # with acks=0 the client expects no response
         if failed and context.version >= LEADERS_FROM:
-            _name_leaders(deps, context, response)
-        return _when_committed(deps, pending, response, request.timeout_ms) if pending else response
+            _add_current_leaders(deps, context, response)
+        return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
     return handle
 
@@ -150,42 +152,42 @@ def _append(
     data: PartitionProduceData,
     acks: int,
     now_ms: int,
-    pending: list[_Pending],
-    unexamined: dict[Replica, list[Unexamined]],
+    pending: list[_UnacknowledgedBatch],
+    unvalidated: dict[Replica, list[UnvalidatedBatch]],
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
         return _refusal(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
     if data.records is None:
         return _refusal(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
-    if unexamined and (before := unexamined.get(replica)) is not None:
+    if unvalidated and (before := unvalidated.get(replica)) is not None:
         answer = PartitionProduceResponse(index=data.index)
-        before.append(Unexamined(replica, records, answer))
+        before.append(UnvalidatedBatch(replica, records, answer))
         return answer
     result = replica.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
-        unexamined[replica] = [Unexamined(replica, records, answer, result.validation)]
+        unvalidated[replica] = [UnvalidatedBatch(replica, records, answer, result.validation)]
     else:
         _fill_in(deps, answer, replica, result, acks, pending)
     return answer
 
 
-def _append_examined(
+def _append_validated(
     deps: Dependencies,
-    batch: Unexamined,
-    examined: ValidationResult | None,
+    batch: UnvalidatedBatch,
+    validated: ValidationResult | None,
     acks: int,
-    pending: list[_Pending],
+    pending: list[_UnacknowledgedBatch],
 ) -> None:
     replica = batch.replica
     if not deps.replicas.holds(replica):
-        batch.examination = None
+        batch.validation = None
         batch.answer.error_code, batch.answer.base_offset = _gone(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
-    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, validated=examined)
-    batch.examination = result.validation
+    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
+    batch.validation = result.validation
     if result.validation is None:
         _fill_in(deps, batch.answer, replica, result, acks, pending)
 
@@ -196,7 +198,7 @@ def _fill_in(
     replica: Replica,
     result: AppendResult,
     acks: int,
-    pending: list[_Pending],
+    pending: list[_UnacknowledgedBatch],
 ) -> None:
     answer.error_code = result.error
     answer.base_offset = result.base_offset
@@ -211,7 +213,7 @@ def _fill_in(
         return
     reached = replica.high_watermark if acks == ACKS_ALL else replica.flushed_offset
     if acks != ACKS_NONE and reached <= result.last_offset:
-        pending.append(_Pending(deps, replica, result.last_offset + 1, acks, answer))
+        pending.append(_UnacknowledgedBatch(deps, replica, result.last_offset + 1, acks, answer))
 
 
 def _is_zstd(data: PartitionProduceData) -> bool:
@@ -223,32 +225,32 @@ def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
 
 
-class _Unacknowledged:
-    """A response that waits for what it acknowledges."""
+class _DelayedProduce:
+    """A response that waits until its batches are acknowledged."""
 
     __slots__ = ("pending", "response")
 
-    def __init__(self, response: ProduceResponse, pending: list[_Pending]) -> None:
+    def __init__(self, response: ProduceResponse, pending: list[_UnacknowledgedBatch]) -> None:
         self.response = response
         self.pending = pending
 
     def expire(self) -> ProduceResponse:
         for item in self.pending:
-            if not item.is_settled():
-                item.settle(ErrorCode.REQUEST_TIMED_OUT)
+            if not item.is_complete():
+                item.complete(ErrorCode.REQUEST_TIMED_OUT)
         return self.response
 
 
-def _when_committed(
-    deps: Dependencies, pending: list[_Pending], response: ProduceResponse, timeout_ms: int
+def _when_acknowledged(
+    deps: Dependencies, pending: list[_UnacknowledgedBatch], response: ProduceResponse, timeout_ms: int
 ) -> Reply | Awaitable[Reply]:
-    writes = [Write(item.replica.name, item.acks, item.is_settled) for item in pending]
-    expire = _Unacknowledged(response, pending).expire
-    return deps.purgatory.wait_in_line(writes, timeout_ms, response, expire)
+    writes = [Write(item.replica.name, item.acks, item.is_complete) for item in pending]
+    expire = _DelayedProduce(response, pending).expire
+    return deps.purgatory.wait_in_order(writes, timeout_ms, response, expire)
 
 
 def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:
-    """Why a replica that was here is not any more."""
+    """Why a replica that was here no longer is."""
     lost = deps.replicas.is_offline(replica.name)
     return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -260,8 +262,8 @@ def _codes(response: ProduceResponse) -> Iterator[int]:
                 yield answer.error_code
 
 
-def _name_leaders(deps: Dependencies, context: RequestContext, response: ProduceResponse) -> None:
-    """KIP-951: who asked the wrong broker learns the right one without another Metadata request."""
+def _add_current_leaders(deps: Dependencies, context: RequestContext, response: ProduceResponse) -> None:
+    """Name the current leaders, so that clients need no Metadata request to find them (KIP-951)."""
     named = set()
     image = deps.metadata.image
     for topic in response.responses:

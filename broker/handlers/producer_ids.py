@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers: handed out from blocks that the controller allocates (KIP-730)."""
+"""Producer ids of idempotent producers, from blocks that the controller allocates (KIP-730)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from tierlog.protocol.errors import ErrorCode, KafkaError
 
 Allocate = Callable[[], Awaitable[tuple[ErrorCode, int, int]]]
-"""Asks the controller for a block: (error, first id, count)."""
+"""Requests a block from the controller: (error, first id, count)."""
 
 
 class ProducerIds:
@@ -18,7 +18,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """An id that nobody else in the cluster gets; raises KafkaError if there is none now."""
+        """An id that is unique in the cluster. Raises KafkaError if none is available."""
         async with self._lock:
             if self._next == self._end:
                 error, first, count = await self._allocate()

@@ -1,4 +1,4 @@
-"""InitProducerId (v0-6): an id for an idempotent producer. Transactions have no coordinator yet."""
+"""InitProducerId (v0-6): ids of idempotent producers. Transactions are not supported yet."""
 
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -11,7 +11,7 @@ NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 def init_producer_id_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-            # KIP-360: a producer that resumes names both.
+            # KIP-360: a producer that resumes sends both
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
         if request.transactional_id is not None:
             if request.transactional_id == "":

@@ -1,15 +1,16 @@
-"""Requests that wait: a fetch for enough bytes, a produce for the high watermark, DeleteRecords for the low
-watermark. One timer, no tasks.
+"""Purgatory: delayed operations. A Fetch waits for enough bytes, a Produce for the high watermark,
+DeleteRecords for the low watermark. One timer, no tasks.
 
-A waiting operation is tried again when a key that it watches is touched, all touches of one turn of the event
-loop together, so that a produce of many partitions wakes a fetch once. One that is `patient` is tried a turn
-later, with what the sockets have brought by then, and, as long as each turn touches it anew, up to
-PATIENT_TURNS later: a follower's fetch costs the same for one batch as for ten. It is told which keys were
-touched, as it may watch thousands.
-Writes wait in line, in the order of `wait_in_line`: of a partition none is acknowledged before those that
-came to wait before it, so that a touch looks at the first of those that wait, and not at all of them.
-At its deadline an operation completes with what there is. Called by handlers (wait) and by the replica
-manager (touch). Runs on the event loop only.
+- An operation watches keys. `check_and_complete` of a key tries it again, once for all keys that change in
+one turn of the event loop: a Produce to many partitions wakes a Fetch once.
+- A coalesced operation is tried one turn later, with all that the sockets have brought by then, and up to
+  COALESCED_TURNS later while each turn changes it again. A follower's Fetch costs the same for one batch as
+  for ten. It gets the changed keys, since it may watch thousands.
+- Writes wait in the order of `wait_in_order`. No write of a partition completes before an earlier one, so a
+  check stops at the first that must wait.
+- At its deadline an operation completes with what there is.
+
+Called by handlers (`wait`) and the replica manager (`check_and_complete`). Runs on the event loop only.
 """
 
 import asyncio
@@ -20,26 +21,33 @@ from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-PATIENT_TURNS = 3
-"""In a busy loop a turn is long: what the sockets bring in so many is most of what a producer has in flight.
-More of them, and the first record of all would wait for ever later ones.
-"""
+COALESCED_TURNS = 3
+"""In a busy loop a turn is long: this many bring most of what a producer has in flight. With more, the first
+record would wait for ever later ones."""
 FETCH, PRODUCE, DELETE_RECORDS = "Fetch", "Produce", "DeleteRecords"
 DELAYED_OPERATIONS = (FETCH, PRODUCE, DELETE_RECORDS)
-"""What waits here, under Kafka's names; a label of metrics."""
+"""Kinds of delayed operations under Kafka's names; a label of metrics."""
 
 WATCHED_MAX = 1_000_000
-"""Keys that may be watched when one more Fetch comes to wait: as long as it waits, it keeps what it asks of
-each partition in memory, some hundred bytes. A Produce is not refused for it: to be answered early is an
-error to it, and what it holds is bounded (queued.max.request.bytes).
-"""
+"""Maximum number of watched keys: a delayed Fetch keeps about a hundred bytes for each partition. A Produce
+is not refused for it: an early response is an error, and its memory is bounded by
+queued.max.request.bytes."""
 
 
-class Waiting:
-    """One operation: `attempt` answers None while there is not enough, `expire` answers in any case."""
+class DelayedOperation:
+    """`try_complete` returns None if the operation must wait; `expire` always returns a response."""
 
     __slots__ = (
-        "answer", "attempt", "attempt_of", "expire", "future", "keys", "kind", "left", "touched", "turns",
+        "answer",
+        "changed",
+        "expire",
+        "future",
+        "keys",
+        "kind",
+        "left",
+        "try_complete",
+        "try_keys",
+        "turns",
         "writes",
     )  # fmt: skip
 
@@ -49,56 +57,56 @@ class Waiting:
         keys: tuple[Hashable, ...],
         future: "asyncio.Future[Any]",
         expire: Callable[[], Any],
-        attempt: Callable[[], Any] | None = None,
+        try_complete: Callable[[], Any] | None = None,
     ) -> None:
         self.kind = kind
         self.keys = keys
         self.future = future
         self.expire = expire
-        self.attempt = attempt
-        self.attempt_of: Callable[[Collection[Hashable]], Any] | None = None
-        """Of one that is patient."""
-        self.touched: dict[Hashable, None] = {}
-        """Of its keys, since that was last called."""
+        self.try_complete = try_complete
+        self.try_keys: Callable[[Collection[Hashable]], Any] | None = None
+        """Only for a coalesced operation."""
+        self.changed: dict[Hashable, None] = {}
+        """Keys that changed since `try_keys` was last called."""
         self.turns = 0
-        """For which it has been left to wait since it was first touched."""
+        """Turns since the first of these changes."""
         self.writes: Sequence[Write] = ()
         self.left = 0
-        """How many of them wait; then comes `answer`."""
+        """Number of incomplete writes; `answer` is the response after the last."""
         self.answer: Any = None
 
 
 class Write:
-    """What waits in line under a key: until those before it in its lane are settled, and it is, be it
-    refused. A key has several lanes where writes wait for different things.
+    """An append that waits for its acknowledgement or failure, after earlier ones of its key and lane. A key
+    has several lanes if its writes wait for different conditions (acks).
     """
 
-    __slots__ = ("is_settled", "key", "lane", "operation")
+    __slots__ = ("is_complete", "key", "lane", "operation")
 
-    def __init__(self, key: Hashable, lane: int, is_settled: Callable[[], bool]) -> None:
+    def __init__(self, key: Hashable, lane: int, is_complete: Callable[[], bool]) -> None:
         self.key = key
         self.lane = lane
-        self.is_settled = is_settled
-        self.operation: Waiting | None = None
+        self.is_complete = is_complete
+        self.operation: DelayedOperation | None = None
 
 
 class Purgatory:
-    """Waiting operations by key, and one heap of deadlines."""
+    """Delayed operations by key, and one heap of deadlines."""
 
     def __init__(self, limit: int, watched_max: int = WATCHED_MAX) -> None:
         self.waiting: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Answered at once, for want of room."""
+        """Answered at once because of a limit."""
         self._limit = limit
         self._watched_max = watched_max
         self._loop = asyncio.get_running_loop()
-        self._watchers: dict[Hashable, dict[Waiting, None]] = {}
-        self._lines: dict[Hashable, dict[int, deque[Write]]] = {}  # by key and lane
-        self._deadlines: list[tuple[float, int, Waiting]] = []
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._writes: dict[Hashable, dict[int, deque[Write]]] = {}  # by key and lane
+        self._deadlines: list[tuple[float, int, DelayedOperation]] = []
         self._sequence = 0
         self._waiting = self._watched = 0
-        self._touched: dict[Hashable, None] = {}
+        self._changed: dict[Hashable, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._closed = False
@@ -110,71 +118,74 @@ class Purgatory:
         self,
         keys: Iterable[Hashable],
         wait_ms: int,
-        attempt: Callable[[], T | None],
+        try_complete: Callable[[], T | None],
         expire: Callable[[], T],
         kind: str = FETCH,
     ) -> "T | asyncio.Future[T]":
-        """The answer, if there is no room or no time to wait; else a future of it. `kind`: one of
+        """The response if a limit is reached or `wait_ms` is 0, else a future of it. `kind`: one of
         DELAYED_OPERATIONS.
 
-        The caller has tried already: `attempt` is first called after a touch. Cancelling is allowed.
+        The caller has tried already: `try_complete` is first called after a check. The future may be
+        cancelled.
         """
         watched = tuple(keys)
-        if not self._has_room(kind, wait_ms, len(watched)):
+        if not self._may_wait(kind, wait_ms, len(watched)):
             return expire()
-        return self._watch(Waiting(kind, watched, self._loop.create_future(), expire, attempt), wait_ms)
+        return self._watch(
+            DelayedOperation(kind, watched, self._loop.create_future(), expire, try_complete), wait_ms
+        )
 
-    def wait_patiently(
+    def wait_coalesced(
         self,
         keys: Iterable[Hashable],
         wait_ms: int,
-        attempt: Callable[[Collection[Hashable]], T | None],
+        try_complete: Callable[[Collection[Hashable]], T | None],
         expire: Callable[[], T],
     ) -> "T | asyncio.Future[T]":
-        """As `wait`; `attempt` gets the keys that were touched since it was last called."""
+        """As `wait`, coalesced; `try_keys` gets the keys that changed since it was last called."""
         watched = tuple(keys)
-        if not self._has_room(FETCH, wait_ms, len(watched)):
+        if not self._may_wait(FETCH, wait_ms, len(watched)):
             return expire()
-        operation = Waiting(FETCH, watched, self._loop.create_future(), expire)
-        operation.attempt_of = attempt
+        operation = DelayedOperation(FETCH, watched, self._loop.create_future(), expire)
+        operation.try_keys = try_complete
         return self._watch(operation, wait_ms)
 
-    def wait_in_line(
+    def wait_in_order(
         self, writes: Sequence[Write], wait_ms: int, answer: T, expire: Callable[[], T]
     ) -> "T | asyncio.Future[T]":
-        """Of a Produce: `answer` once all of its writes are settled, else as `wait`."""
-        if not self._has_room(PRODUCE, wait_ms, 0):
+        """Of a Produce: `answer` when all of its writes are complete, else as `wait`."""
+        if not self._may_wait(PRODUCE, wait_ms, 0):
             return expire()
-        operation = Waiting(PRODUCE, (), self._loop.create_future(), expire)
+        operation = DelayedOperation(PRODUCE, (), self._loop.create_future(), expire)
         operation.writes, operation.left, operation.answer = writes, len(writes), answer
         for write in writes:
             write.operation = operation
-            lanes = self._lines.setdefault(write.key, {})
+            lanes = self._writes.setdefault(write.key, {})
             line = lanes.get(write.lane)
             if line is None:
                 line = lanes[write.lane] = deque()
             line.append(write)
         return self._begin(operation, wait_ms)
 
-    def touch(self, key: Hashable) -> None:
-        """Something changed under the key; those who wait for it are tried before the loop's next turn."""
-        if key in self._watchers or key in self._lines:
-            if not self._touched:
-                self._loop.call_soon(self._try_touched)
-            self._touched[key] = None
+    def check_and_complete(self, key: Hashable) -> None:
+        """The key has changed: try operations that watch it, before the loop's next turn."""
+        if key in self._watchers or key in self._writes:
+            if not self._changed:
+                self._loop.call_soon(self._complete_changed)
+            self._changed[key] = None
 
     def close(self) -> None:
-        """Completes everything with what there is; nothing waits from now on."""
+        """Expire all operations; from now on none waits."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for _, _, operation in self._deadlines:
-            _settle(operation, operation.expire)
+            _complete(operation, operation.expire)
         self._deadlines.clear()
 
-    # -- beginning --
+    # -- waiting --
 
-    def _has_room(self, kind: str, wait_ms: int, count: int) -> bool:
+    def _may_wait(self, kind: str, wait_ms: int, count: int) -> bool:
         if wait_ms <= 0 or self._closed:
             return False
         if self._waiting >= self._limit or (count and self._watched + count > self._watched_max):
@@ -182,13 +193,13 @@ class Purgatory:
             return False
         return True
 
-    def _watch(self, operation: Waiting, wait_ms: int) -> "asyncio.Future[Any]":
+    def _watch(self, operation: DelayedOperation, wait_ms: int) -> "asyncio.Future[Any]":
         for key in operation.keys:
             self._watchers.setdefault(key, {})[operation] = None
         self._watched += len(operation.keys)
         return self._begin(operation, wait_ms)
 
-    def _begin(self, operation: Waiting, wait_ms: int) -> "asyncio.Future[Any]":
+    def _begin(self, operation: DelayedOperation, wait_ms: int) -> "asyncio.Future[Any]":
         self._waiting += 1
         self.waiting[operation.kind] += 1
         operation.future.add_done_callback(partial(self._forget, operation))
@@ -197,58 +208,58 @@ class Purgatory:
         self._arm()
         return operation.future
 
-    # -- trying --
+    # -- completing --
 
-    def _try_touched(self) -> None:
-        touched, self._touched = self._touched, {}
-        eager: dict[Waiting, None] = {}
-        patient: dict[Waiting, None] = {}
-        for key in touched:
-            if key in self._lines:
-                self._serve_lines(key)
+    def _complete_changed(self) -> None:
+        changed, self._changed = self._changed, {}
+        immediate: dict[DelayedOperation, None] = {}
+        coalesced: dict[DelayedOperation, None] = {}
+        for key in changed:
+            if key in self._writes:
+                self._complete_writes(key)
             for operation in self._watchers.get(key, ()):
-                if operation.attempt_of is None:
-                    eager[operation] = None
+                if operation.try_keys is None:
+                    immediate[operation] = None
                 else:
-                    operation.touched[key] = None
-                    patient[operation] = None
-        for operation in eager:
-            if operation.attempt is not None:
-                _settle(operation, operation.attempt)
-        if patient:
-            self._loop.call_soon(self._try_patient, patient)
+                    operation.changed[key] = None
+                    coalesced[operation] = None
+        for operation in immediate:
+            if operation.try_complete is not None:
+                _complete(operation, operation.try_complete)
+        if coalesced:
+            self._loop.call_soon(self._complete_coalesced, coalesced)
 
-    def _try_patient(self, operations: dict[Waiting, None]) -> None:
-        """Those that this turn has touched again have their turn after it."""
-        again = {operation for key in self._touched for operation in self._watchers.get(key, ())}
+    def _complete_coalesced(self, operations: dict[DelayedOperation, None]) -> None:
+        """Operations that changed again in this turn are tried later."""
+        again = {operation for key in self._changed for operation in self._watchers.get(key, ())}
         for operation in operations:
-            if operation in again and operation.turns < PATIENT_TURNS:
+            if operation in again and operation.turns < COALESCED_TURNS:
                 operation.turns += 1
                 continue
             operation.turns = 0
-            touched, operation.touched = operation.touched, {}
-            if operation.attempt_of is not None:
-                _settle(operation, partial(operation.attempt_of, touched))
+            changed, operation.changed = operation.changed, {}
+            if operation.try_keys is not None:
+                _complete(operation, partial(operation.try_keys, changed))
 
-    def _serve_lines(self, key: Hashable) -> None:
-        lanes = self._lines[key]
+    def _complete_writes(self, key: Hashable) -> None:
+        lanes = self._writes[key]
         for lane, line in list(lanes.items()):
-            while line and self._is_through(line[0]):
+            while line and self._is_done(line[0]):
                 line.popleft()
             if not line:
                 del lanes[lane]
         if not lanes:
-            del self._lines[key]
+            del self._writes[key]
 
-    def _is_through(self, write: Write) -> bool:
-        """Whether it leaves its line; the last one of an operation completes that."""
+    def _is_done(self, write: Write) -> bool:
+        """Whether the write is complete. The last write of an operation completes the operation."""
         operation = write.operation
         if operation is None or operation.future.done():
             return True
         try:
-            if not write.is_settled():
+            if not write.is_complete():
                 return False
-        except Exception as failure:  # the waiter's request fails, not the loop
+        except Exception as failure:  # only this request fails
             operation.future.set_exception(failure)
             return True
         write.operation = None
@@ -259,7 +270,7 @@ class Purgatory:
 
     # -- ending --
 
-    def _forget(self, operation: Waiting, _future: "asyncio.Future[Any]") -> None:
+    def _forget(self, operation: DelayedOperation, _future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
         self.waiting[operation.kind] -= 1
         self._watched -= len(operation.keys)
@@ -269,28 +280,30 @@ class Purgatory:
                 watchers.pop(operation, None)
                 if not watchers:
                     del self._watchers[key]
-        if operation.left:  # it was cancelled, or its time is up
+        if operation.left:  # it was cancelled or has expired
             for write in operation.writes:
-                self._leave_line(write)
-        # Done ones are left in the heap until their time, unless they would outnumber the live ones.
+                self._remove_write(write)
+        # Completed operations stay in the heap until they are due, unless they outnumber the waiting ones.
         if len(self._deadlines) > 2 * self._waiting + 64:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].future.done()]
             heapq.heapify(self._deadlines)
 
-    def _leave_line(self, write: Write) -> None:
+    def _remove_write(self, write: Write) -> None:
         write.operation = None
-        lanes = self._lines.get(write.key, {})
+        lanes = self._writes.get(write.key, {})
         line = lanes.get(write.lane)
         if line is not None and write in line:
             was_first = line[0] is write
             line.remove(write)
             if line:
                 if was_first:
-                    self.touch(write.key)  # the next one may be settled, and nothing else may happen here
+                    self.check_and_complete(
+                        write.key
+                    )  # the next one may be complete, and no other event may follow
             else:
                 del lanes[write.lane]
                 if not lanes:
-                    del self._lines[write.key]
+                    del self._writes[write.key]
 
     def _arm(self) -> None:
         if not self._deadlines:
@@ -305,21 +318,21 @@ class Purgatory:
 
     def _expire_due(self) -> None:
         self._timer = None
-        # The timer may fire a clock tick early: what was armed for is due.
+        # The timer may fire a clock tick early; operations it was armed for are due.
         now = max(self._loop.time(), self._timer_at)
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].future.done()):
             _, _, operation = heapq.heappop(self._deadlines)
             self.expired[operation.kind] += not operation.future.done()
-            _settle(operation, operation.expire)
+            _complete(operation, operation.expire)
         self._arm()
 
 
-def _settle(operation: Waiting, answer: Callable[[], Any]) -> None:
+def _complete(operation: DelayedOperation, answer: Callable[[], Any]) -> None:
     if operation.future.done():
         return
     try:
         result = answer()
-    except Exception as failure:  # the waiter's request fails, not the loop
+    except Exception as failure:  # only this request fails
         operation.future.set_exception(failure)
         return
     if result is not None:

@@ -1,7 +1,7 @@
 """DescribeQuorum (v0-2, KIP-595, KIP-836, KIP-853): the metadata quorum as its leader sees it.
 
-Kafka's metadata is a log of one partition, and so is Raft's: an entry's index is its offset, ends are
-exclusive. The nodes' addresses are those of their HTTP servers, over which the quorum talks.
+Offsets are Raft indexes; ends are exclusive. Node addresses are those of the admin HTTP servers, which the
+quorum uses.
 """
 
 from urllib.parse import urlsplit

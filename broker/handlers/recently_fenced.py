@@ -1,26 +1,26 @@
-"""Which brokers Metadata names: those that live, and for a moment those that have just been fenced.
+"""Brokers in Metadata responses: those that are not fenced, and for a moment those that were just fenced.
 
-A client that hears of a new leader, and no more of the old one, drops the old one. librdkafka (2.16) does
-that after it has moved the partition, takes the partition from the new leader by it, and looks for a leader
-again up to a second later. If it hears of both, it just moves the partition.
+librdkafka (2.16) removes a broker that is missing from a Metadata response only after it has moved the
+broker's partitions to their new leaders. That takes the partitions from the new leaders, and it looks for a
+leader again up to a second later. If the response still contains the broker, it just moves the partitions.
 """
 
 from tierlog.base.clock import Clock
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import BrokerImage, ClusterImage
 
-NAMED_FOR_MS = 10_000
-"""Clients whose connection breaks ask at once; this leaves them time to get an answer."""
+LISTED_FOR_MS = 10_000
+"""Clients send Metadata as soon as their connection breaks; this leaves time for a response."""
 
 
-class FencedLately:
+class RecentlyFencedBrokers:
     def __init__(self, metadata: MetadataClient, clock: Clock) -> None:
         self._clock = clock
         self._until_ms: dict[int, int] = {}
         metadata.subscribe(self._changed)
 
-    def named(self, image: ClusterImage) -> list[BrokerImage]:
-        """Brokers to name, by id."""
+    def listed_brokers(self, image: ClusterImage) -> list[BrokerImage]:
+        """Brokers for a Metadata response, by id."""
         if not self._until_ms:
             return image.live_brokers()
         now_ms = self._clock.monotonic_ms()
@@ -34,4 +34,4 @@ class FencedLately:
         for before in old.live_brokers():
             broker = new.brokers.get(before.broker_id)
             if broker is not None and broker.fenced:
-                self._until_ms[broker.broker_id] = self._clock.monotonic_ms() + NAMED_FOR_MS
+                self._until_ms[broker.broker_id] = self._clock.monotonic_ms() + LISTED_FOR_MS

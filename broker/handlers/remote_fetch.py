@@ -1,6 +1,6 @@
-"""The part of a Fetch that lies in the object store: read by tasks, all partitions at once.
+"""Remote reads of a Fetch: reads all its remote partitions concurrently, in tasks.
 
-Not in `fetch`, which is compiled: a compiled coroutine is not known as one (ADR 0007). Called by `fetch`.
+Not in `fetch`, which is compiled: a compiled coroutine is not a CoroutineType (ADR 0007). Called by `fetch`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tierlog.tiering.object_store import ObjectStoreError
 
 @dataclass(slots=True)
 class RemoteRead:
-    """A partition whose offset lies below the local files; `max_bytes` is its part of the budget."""
+    """A partition with a fetch offset below the local log start; `max_bytes` is its share of the response."""
 
     replica: Replica
     offset: int
@@ -28,7 +28,7 @@ class RemoteRead:
 
 
 Respond = Callable[[list[tuple[Replica, int]]], Reply]
-"""Gets whose records were read, and how many bytes of them."""
+"""Gets the replicas whose records were read, and the bytes of each."""
 
 
 class RemoteReads:
@@ -36,12 +36,12 @@ class RemoteReads:
         self._deps = deps
 
     async def answer(self, reads: list[RemoteRead], committed_only: bool, respond: Respond) -> Reply:
-        """Waits for the remote reads, not for ever: what comes late is in the cache for the next fetch."""
+        """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch."""
         tasks = [
             self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read(item, committed_only))
             for item in reads
         ]
-        await asyncio.wait(tasks, timeout=self._deps.settings_now.remote_fetch_max_wait_ms / 1000)
+        await asyncio.wait(tasks, timeout=self._deps.effective_settings.remote_fetch_max_wait_ms / 1000)
         sources: list[tuple[Replica, int]] = []
         for task, item in zip(tasks, reads, strict=True):
             if not task.done():
@@ -49,7 +49,7 @@ class RemoteReads:
             found, aborted = task.result()
             if isinstance(found, LogSlice):
                 item.answer.records = found if found.size else b""
-                # All that is remote is committed; a new leader, or a follower, may not know that yet.
+                # remote records are committed, which a new leader or a follower may not know yet
                 item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
                 item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
                 sources.append((item.replica, found.size))
@@ -76,8 +76,8 @@ class RemoteReads:
                 aborted = list(
                     await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
                 )
-        except (ObjectStoreError, OSError):  # the store is away, or the cache's disk
-            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable: never a skip, never a false end of the log
+        except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
+            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
         return found, aborted
 
 

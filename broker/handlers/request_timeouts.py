@@ -1,7 +1,7 @@
-"""How long a request that the controller decides may take: as long as its client says, within reason."""
+"""Timeout of requests that the controller decides: the client's, up to a limit."""
 
-LONGEST_S = 30.0  # without a quorum; it holds a place among the connection's requests meanwhile
+TIMEOUT_MAX_S = 30.0  # without a quorum the request occupies its connection for this long
 
 
 def within_s(timeout_ms: int) -> float:
-    return min(max(timeout_ms, 0) / 1000, LONGEST_S)
+    return min(max(timeout_ms, 0) / 1000, TIMEOUT_MAX_S)

@@ -18,7 +18,7 @@ NO_TIME = -1
 
 
 def security_handlers() -> dict[str, Handler]:
-    """By the names of their APIs."""
+    """API name -> handler."""
     return {
         "DescribeAcls": _without_authorizer(f"{NO_AUTHORIZER[:-1]} on the broker"),
         "CreateAcls": _without_authorizer(NO_AUTHORIZER),
@@ -35,7 +35,7 @@ def security_handlers() -> dict[str, Handler]:
 
 
 _NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-"""Kafka checks the listener first: over PLAINTEXT it gives out no tokens, whether they are enabled or not."""
+"""Kafka checks the listener first: over PLAINTEXT it issues no tokens, whether they are enabled or not."""
 
 
 def _without_authorizer(message: str) -> Handler:

@@ -1,7 +1,7 @@
-"""Latencies and error codes of requests per API. Plain numbers: the gateway shows them as metrics when asked.
+"""Request statistics: latencies and error codes of each API, which the gateway exports as metrics.
 
-A request that is answered at once, as nearly all are, costs two looks at the clock and one observation; the
-parts of those that wait are kept apart, and put together when somebody asks.
+A request that is answered at once, as nearly all are, costs two clock reads and one observation. Requests
+that wait are recorded separately and added when the metrics are read.
 """
 
 from asyncio import Future
@@ -19,11 +19,11 @@ from tierlog.protocol.errors import ErrorCode, KafkaError
 
 BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 COUNT_THEIR_OWN = (PRODUCE_KEY, FETCH_KEY)
-"""Their handlers know when there is an error to count, so that nobody has to look through every answer."""
+"""APIs whose handlers count errors themselves, so that not every response is searched for errors."""
 
 
 class ApiStats:
-    """Of one API. `errors`: error code -> how often it was in an answer."""
+    """Statistics of one API. `errors`: error code -> occurrences in responses."""
 
     __slots__ = ("_at_once", "_total", "_until_waiting", "_waiting", "errors", "took")
 
@@ -43,7 +43,7 @@ class ApiStats:
         self._waiting.observe(ended - waiting_from)
 
     def failed(self, failure: BaseException) -> None:
-        """A request whose answer is a single error."""
+        """Count a request that failed as a whole."""
         code = failure.code if isinstance(failure, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         self.errors[code] += 1
 
@@ -54,7 +54,7 @@ class ApiStats:
         return self._at_once + self._until_waiting
 
     def remote(self) -> Histogram:
-        """As in Kafka, a request that did not wait counts as one that waited for no time."""
+        """As in Kafka, a request that did not wait counts with a waiting time of 0."""
         nothing = Histogram(BUCKETS_S)
         nothing.buckets[0] = nothing.count = self._at_once.count
         return nothing + self._waiting
@@ -71,7 +71,7 @@ class RequestStats:
 def measured(
     handlers: Mapping[int, Handler], stats: RequestStats, clock: Callable[[], float] = perf_counter
 ) -> dict[int, Handler]:
-    """The same handlers, each timed from its call to its answer, and its errors counted."""
+    """The same handlers with their latencies and errors measured."""
     return {api: _measure(handler, api, stats.of(api), clock) for api, handler in handlers.items()}
 
 

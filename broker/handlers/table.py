@@ -1,4 +1,4 @@
-"""API key -> handler. An API that is not here is not advertised; a request for it closes the connection."""
+"""Table of API key -> handler. Other APIs are not advertised; a request for one closes the connection."""
 
 from collections.abc import Mapping
 from types import CoroutineType
@@ -46,11 +46,11 @@ from tierlog.protocol.api import APIS, BY_NAME
 from tierlog.protocol.errors import ErrorCode, KafkaError
 
 SERVED = frozenset(ORDERS)
-"""What a node advertises, as its reference page lists it; `build_handlers` is held to it."""
+"""APIs that a node advertises and its reference page lists; `build_handlers` checks it."""
 
 
 def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
-    """All handlers; `groups` are those of the group coordinator (handlers.groups)."""
+    """All handlers; `groups`: those of handlers.groups."""
     by_name: dict[str, Handler] = {
         "AlterClientQuotas": alter_client_quotas_handler(deps),
         "AlterConfigs": alter_configs_handler(deps),
@@ -86,12 +86,12 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
     handlers[api_versions] = api_versions_handler(
         [*handlers, api_versions], features=lambda: features_of(deps.metadata.image)
     )
-    require({APIS[key].name for key in handlers} == SERVED, "the handlers are not those that are documented")
+    require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers
 
 
 def _as_client_errors(handler: Handler) -> Handler:
-    """Without a quorum a request that changes metadata fails with a code that clients try again after."""
+    """Map MetadataUnavailable to a retriable error code."""
 
     async def finish(work: "CoroutineType[Any, Any, Reply]") -> Reply:
         try:

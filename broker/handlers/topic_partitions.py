@@ -28,7 +28,7 @@ def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
 
 
 def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[str]:
-    """In order, from the cursor's topic on; none asked for means all."""
+    """Requested topics, or all, in order from the cursor's topic on."""
     cursor = request.cursor
     asked = {topic.name for topic in request.topics} or deps.metadata.image.topic_ids.keys()
     if cursor is None:
@@ -36,15 +36,15 @@ def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor is at partition {cursor.partition_index}")
     if request.topics and cursor.topic_name not in asked:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those asked for")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's topic is not among the requested topics")
     return sorted(name for name in asked if name >= cursor.topic_name)
 
 
 def _page(
     deps: Dependencies, request: DescribeTopicPartitionsRequest, names: list[str], left: int
 ) -> DescribeTopicPartitionsResponse:
-    """Up to `left` partitions. A topic that is not there counts nothing; of all topics none can be missing,
-    unless it went since the page before."""
+    """Up to `left` partitions. Unknown topics do not count; if all topics are requested, one that was deleted
+    since the previous page is skipped."""
     views = PartitionViews(deps)
     answer = DescribeTopicPartitionsResponse()
     for name in names:

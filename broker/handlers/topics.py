@@ -1,4 +1,4 @@
-"""Topics: CreateTopics (v2-7), DeleteTopics (v1-6), CreatePartitions (v0-3). The controller decides."""
+"""CreateTopics (v2-7), DeleteTopics (v1-6) and CreatePartitions (v0-3). The controller decides."""
 
 import asyncio
 from collections import Counter
@@ -47,7 +47,7 @@ from tierlog.protocol.schema import ZERO_UUID
 CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
 TOPICS_PER_SLICE = 100
-"""Of an answer with all settings of each topic: some 10 ms of the event loop."""
+"""Of a response with all settings of each topic: about 10 ms of the event loop."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """As in Kafka, where one request is one batch of the metadata log."""
 TOPICS_PER_DELETION = 200  # of one command, which the controller decides in one turn of its event loop
@@ -86,8 +86,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
 
 
 def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
-    """Why the request as a whole is refused, in Kafka's words (ReplicationControlManager). A count below 0 is
-    refused for its topic alone, and makes no room for others."""
+    """Why the whole request is rejected, in the words of Kafka's ReplicationControlManager. A negative count
+    fails only its topic and does not offset others."""
     default = deps.settings.num_partitions
     partitions = sum(
         len(topic.assignments)
@@ -109,7 +109,7 @@ def _named_twice(name: str) -> CreatableTopicResult:
 async def _create_within(
     mutations: Mutations, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
 ) -> list[TopicOutcome]:
-    """Only topics that can be created are paid for, even if they will not be; so they are judged before."""
+    """Validate the topics first: only valid ones count against the quota, even if their creation fails."""
     if not mutations.are_bounded:
         return list(await _create(deps, topics, validate_only))
     outcomes = [
@@ -144,7 +144,7 @@ async def _create(
 
 
 async def made(deps: Dependencies, timeout_ms: int) -> None:
-    """Waits, so that what was created can be used at once; but not for ever for a disk."""
+    """Wait until new topics can be used, up to the timeout: a disk may hang."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
             await deps.replicas.wait_until_created()
@@ -252,8 +252,8 @@ def _too_much(topic: TopicImage) -> DeletableTopicResult:
 
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
-    """Some topics at a time. A topic that is named more than once, which the controller refuses, is in one
-    command each time."""
+    """Topics in slices. All mentions of a repeated topic, which the controller rejects, are in one
+    command."""
     mentions: dict[TopicRef | UUID, list[TopicRef]] = {}
     for ref in dict.fromkeys(refs):
         topic = _topic(deps, ref)
@@ -311,7 +311,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
 
 
 def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> bool:
-    """Whether the request as a whole is refused; of topics that are not there it asks for none."""
+    """Whether the whole request is rejected; unknown topics count as 0 partitions."""
     found = [(topic.count, deps.metadata.image.topic(topic.name)) for topic in wanted]
     more = sum(max(count - len(topic.partitions), 0) for count, topic in found if topic is not None)
     return more > MAX_PARTITIONS_PER_REQUEST or len(wanted) > MAX_TOPICS_PER_REQUEST
@@ -320,7 +320,7 @@ def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> boo
 async def _grow_within(
     mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> list[TopicOutcome]:
-    """As with new topics: only what can be added is paid for."""
+    """As with new topics, only valid partitions count against the quota."""
     if not mutations.are_bounded:
         return list(await _grow(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}

@@ -1,7 +1,7 @@
-"""Requests with thousands of entries: their work and their answers, a few entries in each turn of the loop.
+"""Processing of large requests: handles a few of their entries in each turn of the event loop.
 
-Between two turns the other connections have theirs, and heartbeats and elections go on. Called by handlers
-whose requests name any number of things.
+Between two turns other connections are served, and heartbeats and elections continue. Called by handlers of
+requests with an unbounded number of entries.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tierlog.protocol.codec import array_writer
 from tierlog.protocol.schema import Message
 
 ENTRIES_PER_TURN = 200
-"""Entries whose answer takes some microseconds each: about 5 ms of the event loop."""
+"""Entries that take some microseconds each: about 5 ms of the event loop."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,7 +28,7 @@ async def in_turns(
     at_once: int = ENTRIES_PER_TURN,
     weigh: Callable[[T], int] = lambda item: 1,
 ) -> list[R]:
-    """What the work makes of each item. `weigh`: as how many entries an item counts."""
+    """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
     done = []
     weight = 0
     for item in items:
@@ -43,7 +43,7 @@ async def in_turns(
 def slices(
     items: Iterable[T], at_once: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
 ) -> Iterator[list[T]]:
-    """The items, as many at a time as weigh `at_once`, and one at least."""
+    """The items in slices of weight `at_once`, with at least one item each."""
     some: list[T] = []
     weight = 0
     for item in items:
@@ -59,7 +59,7 @@ def slices(
 def answer(
     response: Any, version: int, array: str, items: Sequence[T], work: Callable[[T], Any]
 ) -> Reply | Awaitable[Reply]:
-    """The response with what the work makes of each item in that array: at once if they are few."""
+    """The response with the results of `work` in that array, at once if they are few."""
     if len(items) > ENTRIES_PER_TURN:
         return in_slices(response, version, array, len(items), map(work, items))
     setattr(response, array, [work(item) for item in items])
@@ -75,7 +75,7 @@ async def in_slices(
     at_once: int = ENTRIES_PER_TURN,
     weigh: Callable[[Any], int] = lambda element: 1,
 ) -> Reply:
-    """The response with so many elements in that array, made and encoded a few in a turn."""
+    """The response with `count` elements in that array, built and encoded a few in each turn."""
     rest = slices(elements, at_once, weigh)
     some = next(rest, [])
     if len(some) == count:

@@ -1,1 +1,2 @@
-"""Listeners and the connection pump: bytes of a socket in, requests to handlers, replies out in order."""
+"""Network layer: listeners and client connections. Reads requests, calls handlers, sends responses in
+order."""

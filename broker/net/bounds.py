@@ -1,4 +1,4 @@
-"""The bounds of the network room: constants with their reasons, and `Bounds`, which the settings fill."""
+"""Limits of the network layer: constants, and `Bounds` from the settings."""
 
 import sys
 from collections.abc import Mapping
@@ -10,62 +10,63 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 RECEIVE_BUFFER_BYTES = 256 * KIB
-"""One for all connections of a listener: small enough to stay in the cache between read and write."""
+"""One for all connections of a listener; small enough to stay in the CPU cache between read and write."""
 
 SPARE_BUFFER_BYTES = 16 * MIB
-"""Buffers of split frames kept for the next one, so that a stream of 1 MiB batches maps no new pages."""
+"""Buffers of split frames that are kept, so that a stream of 1 MiB batches maps no new pages."""
 
 SEND_BUFFERS = 64
-"""Buffers given to one sendmsg; the kernel's limit is 1024, and beyond some dozens nothing is gained."""
+"""Buffers in one sendmsg; the kernel's limit is 1024, but more than some dozens do not help."""
 
 COPIED_BYTES = 128 * KIB
-"""Of slices of files, what one sendmsg takes along: to read so much costs both sides together less than
-sendfile, which leaves in packets of pages, and wakes the client twice."""
+"""Bytes of file slices that one sendmsg reads and sends. Up to this size reading is cheaper for both sides
+than sendfile, which sends packets of pages and wakes the client twice."""
 
 ALLOCATED_BYTES = 32 * KIB
-"""What is read for that into memory of its own: no more of it than stays in the allocator's caches."""
+"""Slices up to this size are read into new memory, which stays in the allocator's caches."""
 
 LAST_BYTES = 4 * KIB
-"""Of a larger slice, what sendfile leaves to the sendmsg that takes along what comes after it."""
+"""End of a larger slice that sendfile leaves to the following sendmsg."""
 
 SEND_TURN_BYTES = 4 * MIB
-"""The most that one connection sends before the others have their turn."""
+"""Maximum bytes that a connection sends in one turn of the event loop."""
 
 FRAMES_PER_TURN = 64
-"""Requests of one connection handled before the others have their turn: a few milliseconds."""
+"""Requests of a connection that are handled in one turn: a few milliseconds."""
 
 ACCEPTS_PER_TURN = 64
-"""Connections accepted before those that exist have their turn."""
+"""Connections accepted in one turn."""
 
 ACCEPT_PAUSE_S = 0.1
-"""Rest after accept failed (no descriptors left), or its rate was reached."""
+"""Pause after accept failed (no descriptors left) or its rate limit was reached."""
 
 TURNED_AWAY_MAX = 1_000
-"""Connections of addresses over their quota that are kept, unserved, until their time is over; a further one
-is closed at once. They have their part of the process's descriptors."""
+"""Connections of addresses over their quota that stay open, unserved, for their throttle time; further ones
+are closed at once. They have a share of the process's descriptors."""
 
 TURNED_AWAY_OF_ADDRESS_MAX = 100
-"""Of these, those of one address: it must not take the places of the others."""
+"""The same for one address, so that it cannot take all places."""
 
 ABANDONED_REQUESTS = 1_000
-"""Requests that may wait beyond max.in.flight.requests.per.connection if their client has gone: what it sent
-last is handled (a Produce with acks=0, say), which costs a few hundred bytes each."""
+"""Requests beyond max.in.flight.requests.per.connection of a client that has closed its connection: its last
+requests (such as a Produce with acks=0) are still handled. Each costs a few hundred bytes."""
 
 BLOCKED_AFTER_S = 1.0
-"""A client that takes nothing for so long is shown as blocked; one that reads a large answer takes some of it
-many times a second."""
+"""A client that accepts no bytes for this long counts as blocked; one that reads a large response accepts
+some many times a second."""
 
 SWEPT_PER_TURN = 500
-"""Connections looked at before the others have their turn: a fraction of a millisecond."""
+"""Connections checked in one turn: a fraction of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What one listener allows, each by the setting of that name; at a bound a client waits or is cut off."""
+    """Limits of a listener, each from the setting named below. At a limit a client waits or is
+    disconnected."""
 
     frame_bytes: int = 100 * MIB
-    """socket.request.max.bytes; also what the requests of one connection that wait may have together: at it
-    the connection is not read"""
+    """socket.request.max.bytes; also the limit of all pending requests of a connection, which is not read at
+    it"""
     connections: int = 10_000
     """max.connections: a further one is closed at once"""
     connections_per_address: int = 2**31 - 1
@@ -77,12 +78,12 @@ class Bounds:
     in_flight: int = 64
     """max.in.flight.requests.per.connection: at it the connection is not read"""
     queued_response_bytes: int = 64 * MIB
-    """queued.max.response.bytes: what one client has not taken; at it the connection is not read"""
+    """queued.max.response.bytes: bytes that a client has not accepted; at it the connection is not read"""
     queued_response_bytes_total: int = 512 * MIB
-    """queued.max.response.total.bytes: in memory; above it the one that took nothing for longest is closed"""
+    """queued.max.response.total.bytes: in memory; above it the longest blocked connection is closed"""
     request_bytes: int = 1024 * MIB
-    """queued.max.request.bytes: received in part, or kept by their handler, over all connections; as much
-    again was received and lies with connections that are not read, beyond which who holds most is closed"""
+    """queued.max.request.bytes: of partly received or kept frames of all connections. As much again may be
+    received from connections that are not read; beyond it the connection that holds most is closed"""
     idle_s: float = 600.0
     """connections.max.idle.ms"""
     header_s: float = 5.0
@@ -90,16 +91,16 @@ class Bounds:
     frame_s: float = 30.0
     """request.receive.timeout.ms: from a frame's first byte to its last"""
     blocked_s: float = 300.0
-    """response.send.timeout.ms: the longest that a client may take nothing of its responses"""
+    """response.send.timeout.ms: how long a client may accept no response bytes"""
     send_buffer_bytes: int = 512 * KIB
-    """socket.send.buffer.bytes; more is not faster: what waits in the kernel falls out of the CPU's caches"""
+    """socket.send.buffer.bytes; more is not faster, since waiting bytes fall out of the CPU's caches"""
     receive_buffer_bytes: int = -1
     """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
     abandoned_s: float = 10.0
-    """no setting: how long requests of a client that has gone may wait for those before them. Longer than an
-    offset commit takes (offsets.commit.timeout.ms): a consumer sends LeaveGroup behind it and closes"""
+    """no setting: how long requests of a closed connection may wait for earlier ones. Longer than an offset
+    commit takes (offsets.commit.timeout.ms): a consumer sends LeaveGroup after it and closes"""
     sweep_s: float = 1.0
-    """no setting: how often slow and idle connections are looked for"""
+    """no setting: how often slow and idle connections are checked"""
 
 
 def bounds_of(settings: NodeSettings) -> Bounds:

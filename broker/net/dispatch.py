@@ -1,8 +1,8 @@
-"""From a frame to a handler's answer, and from an answer to the parts of a response frame.
+"""Dispatcher: decodes requests, calls their handlers, and encodes the responses.
 
-What cannot be a request of a client raises MalformedFrame, and the connection is closed. A handler's
-KafkaError becomes the error response of its API; any other exception is reported and becomes
-UNKNOWN_SERVER_ERROR. Where the API has no room for an error, the answer is CLOSE.
+An invalid request raises MalformedFrame, and the connection is closed. A handler's KafkaError becomes the
+error response of its API. Any other exception is reported and becomes UNKNOWN_SERVER_ERROR. If the API cannot
+carry an error, the reply is CLOSE.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,10 +41,10 @@ _WAITING_FOR_APPENDS = (Order.AFTER_APPENDS, Order.CHANGE)
 
 
 class Call:
-    """One request under way: what came, who handles it, and what the handler returned.
+    """One request, its handler and the handler's result.
 
-    `request` is decoded when the handler is called: a request that waits for others before it costs the bytes
-    of its frame and no more.
+    `request` is decoded when the handler is called, so that a request that waits for earlier ones uses only
+    the bytes of its frame.
     """
 
     __slots__ = ("body", "context", "handler", "order", "request", "result")
@@ -61,13 +61,13 @@ class Call:
 
     @property
     def keeps_frame(self) -> bool:
-        """Whether someone may still look at the bytes of the frame."""
+        """Whether the handler may still read the bytes of the frame."""
         context = self.context
         return context.api == PRODUCE_KEY and (context.frame_kept or isinstance(self.result, CoroutineType))
 
 
 class Dispatcher:
-    """The handlers of a listener behind their envelope."""
+    """The handlers of a listener."""
 
     def __init__(self, handlers: Mapping[int, Handler], error_reply: ErrorReply, report: Report) -> None:
         self.serve(handlers)
@@ -75,7 +75,7 @@ class Dispatcher:
         self.report = report
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
-        """Requests go to these from now on."""
+        """Replace the handlers."""
         self._handlers = {
             key: (APIS[key], handler, ORDER_OF.get(key, Order.FREE)) for key, handler in handlers.items()
         }
@@ -83,10 +83,10 @@ class Dispatcher:
     def call(
         self, connection: Connection, view: memoryview, at: int, end: int, *, appends_wait: bool = False
     ) -> Call:
-        """Decodes the frame in view[at:end] and calls its handler; raises MalformedFrame.
+        """Decode the frame in view[at:end] and call its handler. Raises MalformedFrame.
 
-        `appends_wait`: some of the connection are not acknowledged. The result of a request that has to come
-        after them is NOT_STARTED, until `start`; it is not decoded before.
+        `appends_wait`: appends of the connection are unacknowledged. A request that must wait for them gets
+        the result NOT_STARTED until `start`.
         """
         header = decode_request_header(view, at, end)
         known = self._handlers.get(header.api_key)
@@ -98,7 +98,7 @@ class Dispatcher:
         context = RequestContext(
             api.key, header.api_version, header.correlation_id, header.client_id, connection
         )
-        # produced records are used where they were received; all else may outlive the receive buffer
+        # produced records are used in place; other requests may outlive the receive buffer
         body = view[header.body_at : end] if api.key == PRODUCE_KEY else bytes(view[header.body_at : end])
         call = Call(context, body, handler, order)
         if not appends_wait or order not in _WAITING_FOR_APPENDS:
@@ -106,7 +106,7 @@ class Dispatcher:
         return call
 
     def start(self, call: Call) -> None:
-        """Decodes the body and calls the handler; raises MalformedFrame."""
+        """Decode the body and call the handler. Raises MalformedFrame."""
         body, call.body = call.body, None
         if body is not None:
             api, version = APIS[call.context.api], call.context.version
@@ -123,14 +123,14 @@ class Dispatcher:
             call.result = self.failed(call.context, call.request, failure)
 
     def _refused(self, context: RequestContext, fault: TooManyElements) -> Reply:
-        """An answer, where its error needs no entries of the request, as these were not read."""
-        reply = top_level_error(context, ErrorCode.POLICY_VIOLATION, f"{fault}: name fewer in a request")
+        """The error response, if it needs no entries of the request, which are not decoded."""
+        reply = top_level_error(context, ErrorCode.POLICY_VIOLATION, f"{fault}: send fewer in a request")
         if reply is None:
             raise fault
         return reply
 
     def failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
-        """The answer to a request whose handler raised."""
+        """The response to a request whose handler failed."""
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         if isinstance(failure, KafkaError):
             code, message = failure.code, failure.message
@@ -140,7 +140,7 @@ class Dispatcher:
         return CLOSE if reply is None else reply
 
     def parts(self, context: RequestContext, reply: Reply) -> list[Part] | None:
-        """The response frame of a reply; empty when nothing is to be sent, None to close instead."""
+        """The response frame of a reply; empty: send nothing, None: close the connection."""
         if reply is None:
             return []
         if reply is CLOSE:
@@ -151,12 +151,12 @@ class Dispatcher:
             return [response_head(api, context.version, context.correlation_id, size), *reply.parts]
         try:
             return encode_response(api, context.version, context.correlation_id, reply)
-        except ValueError as failure:  # the handler put a value in it that does not fit
+        except ValueError as failure:  # a value does not fit its field
             self.report(f"{api} to {context.connection.peer_host}", failure)
             return None
 
     def _unsupported_version(self, connection: Connection, header: RequestHeader, handler: Handler) -> Call:
-        """A client newer than us: ApiVersions tells it, in a form that all understand (KIP-511)."""
+        """A newer client: ApiVersions answers in version 0, which all clients read (KIP-511)."""
         if header.api_key != API_VERSIONS_KEY:
             raise MalformedFrame(f"{APIS[header.api_key]} has no version {header.api_version}")
 

@@ -1,9 +1,9 @@
-"""The answers of one connection on their way out: bytes leave by sendmsg, slices of files by sendfile.
+"""Send queue of one connection: sends bytes with sendmsg, file slices with sendfile.
 
-A slice stays a slice until it is sent, so an answer that its client does not take holds no memory. A small
-one, and the last of a large one, is read when its turn comes, and leaves with what is around it: by sendfile
-the answer with one small batch is three system calls and two packets, and wakes its reader twice. Called by
-the pump.
+A file slice is not read before it is sent, so responses that a client does not accept use no memory. A small
+slice, and the end of a large one, is read and sent together with the bytes around it: with sendfile a
+response with one small batch would take three system calls and two packets, and wake the client twice. Called
+by `net.connection`.
 """
 
 import os
@@ -17,23 +17,23 @@ from tierlog.broker.net.bounds import ALLOCATED_BYTES, COPIED_BYTES, LAST_BYTES,
 
 
 class Outbox:
-    """What is queued for a socket, and how much of it."""
+    """Responses queued for a socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._fd = sock.fileno()
         self._queue: deque[Part] = deque()
         self.bytes = 0
-        """Of all answers that are there, also those that wait for earlier ones."""
+        """Of all responses that are ready, including those that wait for earlier ones."""
         self._file_bytes = 0
 
     @property
     def memory_bytes(self) -> int:
-        """Of these, what does not lie in files."""
+        """Bytes in memory, not in files."""
         return self.bytes - self._file_bytes
 
     def count(self, parts: Iterable[Part]) -> None:
-        """An answer is there; it is queued when those before it are."""
+        """Count a response that is ready; it is queued after those before it."""
         for part in parts:
             self.bytes += len(part)
             if isinstance(part, FileSlice):
@@ -46,7 +46,8 @@ class Outbox:
         self._queue.clear()
 
     def send(self) -> int:
-        """Sends as far as the socket takes it, and at most for a turn; returns how much. Raises OSError."""
+        """Send as much as the socket accepts, at most SEND_TURN_BYTES. Returns the bytes sent. Raises
+        OSError."""
         queue = self._queue
         total = 0
         try:
@@ -56,7 +57,7 @@ class Outbox:
                     most = min(first.count - LAST_BYTES, SEND_TURN_BYTES - total)
                     sent = os.sendfile(self._fd, first.file.fd, first.position, most)
                     if not sent:
-                        raise _cut_short(first)
+                        raise _truncated(first)
                 else:
                     sent = self._send_buffers()
                 total += sent
@@ -79,7 +80,7 @@ class Outbox:
                 room = _copied[used : used + part.count]
                 buffers.append(part.read() if part.count <= ALLOCATED_BYTES else room[: part.read_into(room)])
                 if len(buffers[-1]) < part.count:
-                    raise _cut_short(part)
+                    raise _truncated(part)
                 used += part.count
             else:
                 flags = socket.MSG_MORE  # the file's first bytes share the packet
@@ -103,9 +104,9 @@ class Outbox:
                 queue[0] = memoryview(first)[count:]
 
 
-def _cut_short(part: FileSlice) -> OSError:
-    return OSError(f"{part.file.path} ends inside a slice of it")
+def _truncated(part: FileSlice) -> OSError:
+    return OSError(f"{part.file.path} is shorter than a slice of it")
 
 
 _copied = memoryview(bytearray(COPIED_BYTES))
-"""Where slices are read that leave with what is around them: free again once the kernel has its copy."""
+"""Buffer for slices that are sent with sendmsg; free again when sendmsg returns."""

@@ -1,19 +1,18 @@
-"""Frames out of a stream of bytes: received in place, cut, never copied more than once.
+"""Receive buffers: splits a stream of bytes into frames and copies no byte more than once.
 
-A listener has one receive buffer for all of its connections, as only one of them is read at any moment.
-Frames that arrived whole are handled where they lie. The begun part of one that did not goes into a buffer
-of the frame's own size, and the next read fills that one and the shared one with one system call. So an
-idle connection holds no buffer, and of a stream of large frames only first parts are copied.
+A listener has one receive buffer for all of its connections, since only one is read at a time. Frames that
+arrive whole are handled in place. The first part of any other frame is copied into a buffer of the frame's
+size, and the next read fills that buffer and the shared one with one system call. Idle connections have no
+buffer.
 
-A buffer is reused as soon as its frames were handled, unless a handler kept one: then it is left to whoever
-holds views of it, and a new one is taken.
+A buffer is reused when its frames are handled, unless a handler keeps one; then a new buffer takes its place.
 """
 
 import mmap
 import struct
 
 from tierlog.broker.net.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
-from tierlog.broker.net.budget import Budget
+from tierlog.broker.net.memory_pool import MemoryPool
 from tierlog.protocol.primitives import MalformedFrame
 
 SIZE_PREFIX = 4
@@ -24,45 +23,45 @@ _LEAST_POWER = 16
 class Buffers:
     """The shared receive buffer of a listener, and spare buffers for frames that arrive in pieces."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, memory_pool: MemoryPool) -> None:
         self.shared = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.budget = budget
+        self.memory_pool = memory_pool
         self._spare: dict[int, list[memoryview]] = {}
         self._spare_bytes = 0
 
     def replace_shared(self) -> None:
-        """Leaves the shared buffer to a handler that keeps views of it."""
+        """Take a new shared buffer, since a handler keeps views of the old one."""
         self.shared = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
 
     def take(self, size: int) -> memoryview:
-        """A writable buffer of at least `size` bytes; its pages cost memory only once bytes arrive."""
+        """A writable buffer of at least `size` bytes; its pages use memory only when bytes arrive."""
         power = max((size - 1).bit_length(), _LEAST_POWER)
         spare = self._spare.get(power)
         if spare:
             self._spare_bytes -= 1 << power
             return spare.pop()
-        # an exact size above the kept sizes: a frame that claims 100 MiB must not claim 128
+        # exact above the sizes that are kept, so that a frame of 100 MiB does not take 128 MiB
         return memoryview(mmap.mmap(-1, 1 << power if 1 << power <= SPARE_BUFFER_BYTES else size))
 
     def give_back(self, buffer: memoryview) -> None:
-        """Nobody holds views of this buffer any more."""
+        """Return a buffer that no view refers to."""
         size = len(buffer)
         if size & (size - 1) == 0 and self._spare_bytes + size <= SPARE_BUFFER_BYTES:
             self._spare.setdefault(size.bit_length() - 1, []).append(buffer)
             self._spare_bytes += size
 
 
-class Partial:
-    """A frame that has not arrived whole: its buffer, the bytes that it has, the bytes that it needs."""
+class PartialFrame:
+    """A partly received frame: its buffer, and how many bytes it has and needs."""
 
-    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "room")
+    __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "reserved")
 
     def __init__(self, buffers: Buffers, begun_at: float) -> None:
         self._buffers = buffers
         self.buffer = memoryview(bytearray(SIZE_PREFIX))
         self.have = 0
         self.need = SIZE_PREFIX
-        self.room = 0  # of the budget
+        self.reserved = 0  # bytes of the memory pool
         self.begun_at = begun_at
 
     @property
@@ -76,28 +75,28 @@ class Partial:
 
     @property
     def has_header(self) -> bool:
-        """Whether the fixed part of the request header is there."""
+        """Whether the fixed part of the request header has arrived."""
         return self.have >= SIZE_PREFIX + REQUEST_HEADER_BYTES_MIN
 
     def grow(self, size: int) -> None:
-        """Takes a buffer for a frame of so many bytes, for which the budget had room."""
+        """Take a buffer for a frame of `size` bytes, which are reserved in the memory pool."""
         self.need = SIZE_PREFIX + size
-        self.room = size
+        self.reserved = size
         grown = self._buffers.take(self.need)
         grown[: self.have] = self.buffer[: self.have]
         self.buffer = grown
 
     def release(self, kept: bool) -> None:
-        """The frame was handled, or will never be whole."""
+        """Called when the frame is handled or its connection closed."""
         if self.need > SIZE_PREFIX:
-            self._buffers.budget.give(self.room)
-            self.room = 0
+            self._buffers.memory_pool.release(self.reserved)
+            self.reserved = 0
             if not kept:
                 self._buffers.give_back(self.buffer)
 
 
 def frame_size(buffer: memoryview, at: int, frame_bytes_max: int) -> int:
-    """The size of the frame that begins at `at`, without the prefix; raises MalformedFrame."""
+    """The size of the frame at `at` without its prefix. Raises MalformedFrame."""
     size: int = _SIZE(buffer, at)[0]
     if not 0 < size <= frame_bytes_max:
         raise MalformedFrame(f"a frame of {size} bytes")

@@ -1,11 +1,11 @@
-"""Quotas at work: what a client does is counted, and one that is over its quota waits.
+"""Throttling: counts the use of clients with quotas and mutes clients over their quota.
 
-The answer tells at once how long, and the connection is muted for that time (KIP-13, 124, 219, 612). While no
-quota is set nothing here runs: the listener then has the plain handlers and no stopwatch. Built by the
-composition root; `follow` is called with each new image.
+The response carries the throttle time, and the connection is muted for it (KIP-13, KIP-124, KIP-219,
+KIP-612). Without quotas the listener uses the plain handlers and no stopwatch. Built by the composition root;
+`follow` is called with each new image.
 
-The time of a request (`request_percentage`) is that which the event loop spends on its connection: receiving,
-handling, sending. What a request leaves to tasks and threads is not counted.
+`request_percentage` counts the time that the event loop spends on a connection: receiving, handling and
+sending. Work in tasks and threads is not counted.
 """
 
 from asyncio import Future
@@ -28,7 +28,7 @@ from tierlog.protocol.messages.produce import ProduceRequest
 
 
 class Throttling:
-    """`handlers` are those of the listener; `timer` counts seconds."""
+    """`handlers`: those of the listener. `timer`: a clock in seconds."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Throttling:
         self.quotas.configure(new.quotas)
         self._listener.dispatcher.serve(self._metered if new.quotas else self._plain)
         timed = self.quotas.bounds(QuotaKey.REQUEST_PERCENTAGE)
-        self._listener.time_clients(self._stopwatch if timed else None)
+        self._listener.set_stopwatch(self._stopwatch if timed else None)
         limited = self.quotas.bounds(QuotaKey.CONNECTION_CREATION_RATE)
         self._listener.admission = self._admission if limited else None
-        self._listener.unmute_all()  # a quota that was too small by mistake may have muted them for an hour
+        self._listener.unmute_all()  # a quota set too low by mistake may have muted them for an hour
 
     def mute(self, connection: Connection, throttle_ms: int) -> None:
         self._listener.mute(connection, throttle_ms / 1000)
@@ -65,14 +65,14 @@ class Throttling:
     def _stopwatch(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None:
         began = self._timer()
         callback(*arguments)
-        percent = (self._timer() - began) * 100  # of the second that it is a part of
+        percent = (self._timer() - began) * 100  # of one second
         now_ms = self.clock.monotonic_ms()
-        self.quotas.note(
+        self.quotas.record(
             QuotaKey.REQUEST_PERCENTAGE, connection.user, connection.client_id or "", percent, now_ms
         )
 
     def _meter(self, handler: Handler) -> Handler:
-        """The handler of one API, with its requests judged when their answers are there."""
+        """The handler of one API, which checks quotas when the response is ready."""
 
         async def finish(request: _Request, work: "CoroutineType[Any, Any, Reply]") -> Reply:
             try:
@@ -94,7 +94,7 @@ class Throttling:
             if isinstance(result, CoroutineType):
                 return finish(request, result)
             if isinstance(result, Future):
-                # Called before the connection's own callback, which sends the answer.
+                # called before the connection's callback, which sends the response
                 result.add_done_callback(partial(_completed, request))
                 return result
             request.answered(result)
@@ -111,11 +111,11 @@ def _completed(request: "_Request", result: "Future[Reply]") -> None:
 
 
 class _Request:
-    """One request and its client's quotas: the Meter of its context."""
+    """A request and its client's quotas: the Meter of its context."""
 
     __slots__ = (
-        "_client_id", "_connection", "_is_judged", "_is_replica", "_is_told", "_produced", "_throttling",
-        "_user",
+        "_client_id", "_connection", "_gets_response", "_is_checked", "_is_replica", "_produced",
+        "_throttling", "_user",
     )  # fmt: skip
 
     def __init__(self, throttling: Throttling, context: RequestContext, message: Any) -> None:
@@ -123,23 +123,23 @@ class _Request:
         connection = self._connection = context.connection
         self._user = connection.user
         self._client_id = connection.client_id = counted_as(context.client_id or "")
-        self._is_told = True
-        self._is_judged = False  # of the time that it took
+        self._gets_response = True
+        self._is_checked = False  # the request_percentage quota
         self._is_replica = False
         self._produced = 0
         if context.api == PRODUCE_KEY:
             self._produced = _size(message)
-            self._is_told = message.acks != 0
+            self._gets_response = message.acks != 0
         elif context.api == FETCH_KEY:
             self._is_replica = max(message.replica_id, message.replica_state.replica_id) >= 0
             if not self._is_replica:
                 self._cap(message)
 
     def fetched(self, size: int) -> int:
-        """Bytes that are not sent are not counted, whichever quota is passed."""
+        """A response that exceeds a quota is not sent, so its bytes do not count."""
         throttling = self._throttling
         now_ms = throttling.clock.monotonic_ms()
-        self._is_judged = True
+        self._is_checked = True
         took = throttling.quotas.charge(QuotaKey.REQUEST_PERCENTAGE, self._user, self._client_id, 0.0, now_ms)
         if took:
             return took
@@ -147,10 +147,10 @@ class _Request:
         return throttling.quotas.charge_unless_over(key, self._user, self._client_id, size, now_ms)
 
     def answered(self, reply: Reply) -> None:
-        """Tells the client how long it has to wait, for what it did or for what its handler says."""
+        """Mute the client for its throttle time, or for the handler's if that is longer."""
         if self._is_replica:
-            return  # of this cluster: anyone else's request as a replica has failed
-        throttle_ms = max(self._judge(), getattr(reply, "throttle_time_ms", 0))
+            return  # exempt: Fetch has verified that the client is a broker of this cluster
+        throttle_ms = max(self._check_quotas(), getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return
         if hasattr(reply, "throttle_time_ms"):
@@ -158,24 +158,24 @@ class _Request:
         self._throttling.mute(self._connection, throttle_ms)
 
     def failed(self) -> None:
-        """An answer that is made of an exception says no time; the connection is muted all the same."""
-        throttle_ms = self._judge()
+        """An error response carries no throttle time, but the connection is muted."""
+        throttle_ms = self._check_quotas()
         if throttle_ms:
             self._throttling.mute(self._connection, throttle_ms)
 
-    def _judge(self) -> int:
+    def _check_quotas(self) -> int:
         quotas, now_ms = self._throttling.quotas, self._throttling.clock.monotonic_ms()
         throttle_ms = 0
         if self._produced:
             key = QuotaKey.PRODUCER_BYTE_RATE
             throttle_ms = quotas.charge(key, self._user, self._client_id, self._produced, now_ms)
-        if self._is_told and not self._is_judged:  # with acks=0 only bytes are bounded, as in Kafka
+        if self._gets_response and not self._is_checked:  # with acks=0 only bytes count, as in Kafka
             key = QuotaKey.REQUEST_PERCENTAGE
             throttle_ms = max(throttle_ms, quotas.charge(key, self._user, self._client_id, 0.0, now_ms))
         return throttle_ms
 
     def _cap(self, message: FetchRequest) -> None:
-        """More than what may be had at once would only be thrown away."""
+        """Limit the response to the quota's burst: a larger one would be discarded."""
         quotas = self._throttling.quotas
         most = quotas.most_at_once(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
         if most is not None:
@@ -184,5 +184,5 @@ class _Request:
 
 
 def _size(message: ProduceRequest) -> int:
-    """Of its record batches; Kafka counts the whole request."""
+    """Bytes of the record batches; Kafka counts the whole request."""
     return sum(len(data.records or b"") for topic in message.topic_data for data in topic.partition_data)

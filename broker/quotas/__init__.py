@@ -1,4 +1,4 @@
-"""Client quotas: who may do how much, and how long one who did more has to wait. PURE.
+"""Client quotas: limits on what clients use, and the throttle time of those that exceed them. PURE.
 
-Called by net (bytes, time, connections) and by handlers (changes of partitions).
+Called by net (bytes, time, connections) and by handlers (controller mutations).
 """

@@ -1,4 +1,4 @@
-"""A bounded table of who used how much."""
+"""Accounts: bounded table of what each client used."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -9,18 +9,18 @@ from tierlog.broker.quotas.limits import Account, Limit
 from tierlog.metadata.records import QuotaKey
 
 ACCOUNTS_MAX = 10_000
-"""Client ids are chosen by clients. At 2 KiB and a bounded name each, some 20 MiB; beyond, the one idle for
-longest begins anew."""
+"""Clients choose their ids. At 2 KiB and a bounded name each, about 20 MiB; beyond it the longest idle
+account is removed."""
 
 IDLE_MS = 3_600_000
-"""An account that was not used for so long is forgotten, as in Kafka."""
+"""An account that is idle for this long is removed, as in Kafka."""
 
 M = TypeVar("M")
 
 
 @dataclass(slots=True, eq=False)
 class Use(Generic[M]):
-    """What one account used of one kind of quota. `bound` is the one that it was last judged by."""
+    """What one account used of one quota. `bound`: the limit at its last use."""
 
     meter: M
     bound: float
@@ -30,7 +30,7 @@ class Use(Generic[M]):
 
 
 class Accounts(Generic[M]):
-    """Lines are in the order of their last use, whatever their kind: those at the front go first."""
+    """Accounts of all quotas in the order of their last use; the first are removed first."""
 
     def __init__(self, new_meter: Callable[[], M], most: int = ACCOUNTS_MAX) -> None:
         self._new_meter = new_meter
@@ -39,11 +39,11 @@ class Accounts(Generic[M]):
         self._by_key: dict[QuotaKey, dict[Account, Use[M]]] = {key: {} for key in QuotaKey}
 
     def of(self, key: QuotaKey) -> Mapping[Account, Use[M]]:
-        """All accounts of one kind of quota."""
+        """All accounts of one quota."""
         return self._by_key[key]
 
     def use(self, key: QuotaKey, limit: Limit, now_ms: int) -> Use[M]:
-        """The account of the limit, made if there is none, as used now."""
+        """The account of the limit, created if there is none, marked as used now."""
         line = key, limit.account
         use = self._uses.get(line)
         if use is None:

@@ -1,4 +1,4 @@
-"""Which quota applies to a client, and with whom it shares it (KIP-55, KIP-546, KIP-612)."""
+"""Limits: which quota applies to a client, and which clients share it (KIP-55, KIP-546, KIP-612)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from tierlog.metadata.records import CLIENT_ID, IP, QUOTA_NAME_MAX, USER, QuotaEntity, QuotaKey
 
 FOUND_MAX = 10_000
-"""Clients whose limit is remembered. They choose their ids: beyond, all are looked up anew."""
+"""Clients whose limit is cached; beyond it the cache is cleared, since clients choose their ids."""
 
 
 class Account(NamedTuple):
-    """Those whose use is added up. None: whatever it is."""
+    """Clients that share a limit. None: any."""
 
     user: str | None = None
     client_id: str | None = None
@@ -19,11 +19,11 @@ class Account(NamedTuple):
 
 
 OVERLONG = f"(longer than {QUOTA_NAME_MAX} characters)"
-"""All client ids that are, together: whoever wants an account of its own takes a shorter one."""
+"""All overlong client ids share this account."""
 
 
 def counted_as(client_id: str) -> str:
-    """The name that use is counted under. It is kept when the request is gone, so it has a bound."""
+    """The name of a client's account, which is bounded since it outlives the request."""
     return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG
 
 
@@ -33,7 +33,7 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """All quotas that are set, by what they bound."""
+    """All configured quotas by quota key."""
 
     def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         self._bounds: dict[str, dict[QuotaEntity, float]] = {}
@@ -43,11 +43,11 @@ class Limits:
         self._found: dict[tuple[QuotaKey, str, str], Limit | None] = {}
 
     def bounds(self, key: QuotaKey) -> bool:
-        """Whether anyone has such a quota."""
+        """Whether any such quota is configured."""
         return key in self._bounds
 
     def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
-        """The most specific one; an infinite one exempts from those that are less so."""
+        """The most specific limit; an infinite one exempts from less specific ones."""
         client_id = counted_as(client_id)
         line = key, user, client_id
         try:
@@ -74,8 +74,8 @@ class Limits:
 
 
 def _of_client(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, Account]]:
-    """In Kafka's order. Who has a quota of a user shares it among all client ids of that user; any other is
-    each pair's, or each client id's, own: a default is a rule for many, not a pot for many.
+    """Quotas that may apply, in Kafka's order. All client ids of a user share a quota of that user. A default
+    quota applies to each pair, user or client id separately.
     """
     pair = Account(user=user, client_id=client_id)
     yield ((CLIENT_ID, client_id), (USER, user)), pair

@@ -1,7 +1,7 @@
-"""The quotas of a node's clients: what each used, and how long one that used too much has to wait. PURE.
+"""Client quotas of a node: count what each client uses and compute its throttle time. PURE.
 
-An account is made only for a client that has a quota, and there are at most `ACCOUNTS_MAX` of them. All times
-to wait are milliseconds, 0 for none. Called by net and handlers, from one loop; `now_ms` never goes back.
+Only clients with a quota have an account, at most `ACCOUNTS_MAX` of them. Throttle times are in milliseconds,
+0 for none. Called by net and handlers, from one event loop; `now_ms` never goes back.
 """
 
 import heapq
@@ -16,20 +16,20 @@ from tierlog.config.node import NodeSettings
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 
 THROTTLE_MAX_MS = IDLE_MS
-"""Nobody waits for longer than it is remembered why."""
+"""Not longer than an account is kept."""
 
 AT_MOST_A_WINDOW = frozenset({QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONNECTION_CREATION_RATE})
-"""As in Kafka: what they bound is small, so that a short wait soon makes up for it."""
+"""Quotas with a throttle time of at most one window, as in Kafka."""
 
 DEFAULT_WINDOWS = Windows()
 Meter = TypeVar("Meter", WindowedRate, TokenBucket)
 
 REPORTED_MAX = 100
-"""Accounts of one kind of quota in a report: each makes lines of metrics, and clients choose their names."""
+"""Accounts of one quota in a report: each adds metrics, and clients choose their names."""
 
 
 class Report(NamedTuple):
-    """`used`: the rate; of controller mutations, the tokens that are left."""
+    """`used`: the rate, or for controller mutations the tokens left."""
 
     account: Account
     used: float
@@ -37,7 +37,7 @@ class Report(NamedTuple):
     throttled_ms: int
 
     def plus(self, other: "Report") -> "Report":
-        """Both together, under the name of the first."""
+        """The sum of both, for the account of the first."""
         return Report(
             self.account,
             self.used + other.used,
@@ -47,7 +47,7 @@ class Report(NamedTuple):
 
 
 class ClientQuotas:
-    """`windows` are those of rates, `mutation_windows` those of controller mutations."""
+    """`windows`: of rates. `mutation_windows`: of controller mutations."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class ClientQuotas:
         self._rates = Accounts(lambda: WindowedRate(windows), accounts_max)
         self._buckets = Accounts(lambda: TokenBucket(mutation_windows), accounts_max)
         self.throttled: Counter[QuotaKey] = Counter()
-        """How often anyone was told to wait, and for how many ms in all."""
+        """Number of throttled requests; below, their throttle time in ms."""
         self.throttled_ms: Counter[QuotaKey] = Counter()
         self.configure({})
 
     def configure(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """What was used before still counts, as long as there are quotas at all."""
+        """Replace the quotas. Past use still counts unless all quotas are removed."""
         self._limits = Limits(quotas)
         if not quotas:
             self._rates.clear()
@@ -81,19 +81,19 @@ class ClientQuotas:
             return 0
         use = self._rates.use(key, limit, now_ms)
         use.meter.record(value, now_ms)
-        return self._told(key, use, self._throttle_ms(key, use, now_ms))
+        return self._count_throttle(key, use, self._throttle_ms(key, use, now_ms))
 
     def charge_unless_over(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Counts what is about to be done; if it is too much, it must not be done, and is not counted."""
+        """Count a value unless it exceeds the quota; then it must not be used."""
         return self._unless_over(key, self._limits.of_client(key, user, client_id), value, now_ms)
 
     def connect(self, ip: str, now_ms: int) -> int:
-        """Counts a connection from an address, unless it is one too many (KIP-612)."""
+        """Count a connection from an address unless it exceeds the quota (KIP-612)."""
         key = QuotaKey.CONNECTION_CREATION_RATE
         return self._unless_over(key, self._limits.of_ip(key, ip), 1.0, now_ms)
 
-    def note(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> None:
-        """Counts what the next charge is judged with."""
+    def record(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> None:
+        """Count a value for the next charge."""
         limit = self._limits.of_client(key, user, client_id)
         if limit is not None:
             self._rates.use(key, limit, now_ms).meter.record(value, now_ms)
@@ -101,10 +101,10 @@ class ClientQuotas:
     def mutate(
         self, user: str, client_id: str, partitions: int, now_ms: int, *, strict: bool
     ) -> tuple[bool, int]:
-        """Whether so many partitions may be created or deleted, and the time to wait (KIP-599).
+        """Whether `partitions` may be created or deleted, and the throttle time (KIP-599).
 
-        As long as the bucket is not below zero, a request may take it there. One that is not `strict` may
-        always, as its version has no error for it; it waits instead.
+        A request may take the bucket below zero, but not start below zero. A request that is not `strict`
+        always may, since its version has no error for it; it is only throttled.
         """
         key = QuotaKey.CONTROLLER_MUTATION_RATE
         limit = self._limits.of_client(key, user, client_id)
@@ -114,19 +114,19 @@ class ClientQuotas:
         bucket, bound = use.meter, limit.bound
         throttle_ms = bucket.throttle_ms(bound, now_ms)
         if strict and throttle_ms:
-            return False, self._told(key, use, min(throttle_ms, THROTTLE_MAX_MS))
+            return False, self._count_throttle(key, use, min(throttle_ms, THROTTLE_MAX_MS))
         bucket.take(partitions, bound, now_ms)
         if strict:
             return True, 0
-        return True, self._told(key, use, min(bucket.throttle_ms(bound, now_ms), THROTTLE_MAX_MS))
+        return True, self._count_throttle(key, use, min(bucket.throttle_ms(bound, now_ms), THROTTLE_MAX_MS))
 
     def most_at_once(self, key: QuotaKey, user: str, client_id: str) -> int | None:
-        """What a client may do if it did nothing lately; more would always be too much. None: no bound."""
+        """The burst of an idle client; more always exceeds the quota. None: no quota."""
         limit = self._limits.of_client(key, user, client_id)
         return None if limit is None else int(limit.bound * self._windows.least_ms / 1000)
 
     def report(self, key: QuotaKey, now_ms: int) -> list[Report]:
-        """Of those who had to wait for longest."""
+        """The accounts with the longest throttle time."""
         if key is QuotaKey.CONTROLLER_MUTATION_RATE:
             self._buckets.expire(now_ms)
             return [
@@ -145,12 +145,12 @@ class ClientQuotas:
         use = self._rates.use(key, limit, now_ms)
         throttle_ms = self._throttle_ms(key, use, now_ms, value)
         if throttle_ms and not use.meter.per_second(now_ms):
-            throttle_ms = 0  # or one that is too much by itself would be for ever
+            throttle_ms = 0  # else a value above the quota would never be allowed
         if not throttle_ms:
             use.meter.record(value, now_ms)
-        return self._told(key, use, throttle_ms)
+        return self._count_throttle(key, use, throttle_ms)
 
-    def _told(self, key: QuotaKey, use: Use[Meter], throttle_ms: int) -> int:
+    def _count_throttle(self, key: QuotaKey, use: Use[Meter], throttle_ms: int) -> int:
         if throttle_ms:
             use.throttled += 1
             use.throttled_ms += throttle_ms
@@ -164,12 +164,12 @@ class ClientQuotas:
 
 
 def _waited_longest(uses: Mapping[Account, Use[Meter]]) -> list[tuple[Account, Use[Meter]]]:
-    """Judged by the time alone: a rate is not worked out of all, but of those that are shown."""
+    """By throttle time only: rates are computed only for the reported accounts."""
     return heapq.nlargest(REPORTED_MAX, uses.items(), key=lambda row: row[1].throttled_ms)
 
 
 def windows_of(settings: NodeSettings) -> tuple[Windows, Windows]:
-    """Of the quotas of clients, and of those of changes to the metadata."""
+    """Windows of client quotas, and of controller mutations."""
     return (
         Windows(settings.quota_window_num, settings.quota_window_size_seconds * 1000),
         Windows(settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * 1000),

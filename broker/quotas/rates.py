@@ -1,17 +1,16 @@
-"""A rate over sliding windows, and a bucket of tokens: what quotas measure with. Figures as in Kafka's.
+"""Rates over sliding windows, and token buckets: the meters of quotas, computed as in Kafka.
 
-A rate is the sum of some samples by the time that they span. A sample covers one window of time; the span
-counts as all windows but the last at least, so that a first burst is set against the whole time. Such a
-burst is how much a client may have at once: its bound times (windows - 1) times their size. As what is older
-than all windows is forgotten, and a burst allowed again, one that waits as told may still get up to twice its
-bound in large pieces. So it is in Kafka; shorter waits would leave no bound at all.
+A rate is the sum of samples divided by the time that they span. A sample covers one window; the span is at
+least all windows but one, so that a first burst is averaged over that time. The burst is the bound times
+(windows - 1) times the window size. Samples older than all windows are dropped and allow another burst, so a
+client that sends large pieces may reach twice its bound, as in Kafka.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 NEVER_MS = 2**53
-"""The longest wait that is told: by a bound that is next to nothing it would be infinite, which no int is."""
+"""Maximum wait: with a bound near 0 it would be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +22,12 @@ class Windows:
 
     @property
     def total_ms(self) -> int:
-        """After so long a silence a rate is 0."""
+        """After this time without use a rate is 0."""
         return self.count * self.size_ms
 
     @property
     def least_ms(self) -> int:
-        """The shortest time that a sum is set against; of one window, a millisecond."""
+        """The minimum span; for a single window a millisecond."""
         return max((self.count - 1) * self.size_ms, 1)
 
 
@@ -40,7 +39,7 @@ class _Sample:
 
 
 class WindowedRate:
-    """Something per second. Times must not go back."""
+    """A rate per second. Times must not go back."""
 
     __slots__ = ("_samples", "_windows")
 
@@ -58,19 +57,19 @@ class WindowedRate:
         last.last_ms = now_ms
 
     def per_second(self, now_ms: int, more: float = 0.0) -> float:
-        """The rate, as it would be with `more` recorded now."""
+        """The rate with `more` recorded now."""
         self._forget(now_ms)
         return (self._total() + more) * 1000 / self._span_ms(now_ms)
 
     def throttle_ms(self, bound: float, now_ms: int, more: float = 0.0) -> int:
-        """How much longer the span would have to be for the rate to be at its bound; 0 if it is not above."""
+        """By how much the span must grow for the rate to fall to its bound; 0 if it is not above."""
         rate = self.per_second(now_ms, more)
         if rate <= bound:
             return 0
         return round(min((rate - bound) / bound * self._span_ms(now_ms), NEVER_MS))
 
     def check(self) -> bool:
-        """Samples follow each other, each begun a window after the one before; there are few."""
+        """Whether samples are in order, a window apart, and not too many."""
         samples = self._samples
         in_order = all(
             one.last_ms < following.begun_ms and one.begun_ms + self._windows.size_ms <= following.begun_ms
@@ -92,8 +91,8 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """What controller mutations are paid from (KIP-599): full at first, refilled at `bound` a second, and
-    below zero after a request that cost more than it held. Times must not go back.
+    """Bucket of controller mutations (KIP-599): full at first, refilled at `bound` a second, and below zero
+    after a request that took more than it held. Times must not go back.
     """
 
     __slots__ = ("_refilled_ms", "_tokens", "_windows")
@@ -116,6 +115,6 @@ class TokenBucket:
         return self._tokens
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """Until it is not below zero."""
+        """Time until the bucket is not below zero."""
         left = self.left(bound, now_ms)
         return round(min(-left / bound * 1000, NEVER_MS)) if left < 0 else 0

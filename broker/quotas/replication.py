@@ -1,11 +1,9 @@
-"""How fast replicas that are not in sync may catch up (KIP-73): a move must not take the network from
-clients.
+"""Replication throttles (KIP-73): limit how fast replicas catch up, so that moves leave bandwidth to clients.
 
-Each direction has a rate, `leader.` and `follower.replication.throttled.rate`, and each topic names the
-replicas that it holds for, as `partition:broker` or `*`. Only what a named replica fetches while it is not in
-sync is bounded, and counted: so a throttle never delays an acknowledgement, and what those in sync fetch does
-not use the rate up. Called by the Fetch handler (as leader) and by replica fetchers; times are monotonic
-milliseconds and must not go back.
+Each direction has a rate, `leader.` and `follower.replication.throttled.rate`; topic settings list the
+replicas that it applies to, as `partition:broker` or `*`. Only fetches of listed replicas that are not in
+sync are limited and counted, so a throttle never delays an acknowledgement. Called by the Fetch handler (as
+leader) and by replica fetchers. Times are monotonic milliseconds and must not go back.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +16,14 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
 REST_MS_MAX = 1_000
-"""A rate may be raised at any time: who waits for the next bytes looks again after so long."""
+"""Maximum wait before the next check, since the rate may be raised at any time."""
 
 Named = Mapping[str, frozenset[int] | None]
-"""Topic -> the partitions whose replica on this broker is meant; None: all of them."""
+"""Topic -> partitions whose replica on this broker is throttled; None: all."""
 
 
 class Throttle:
-    """One direction: a bucket that holds what may pass in a second, and how much did lately."""
+    """One direction: a token bucket of one second, and the current rate."""
 
     __slots__ = ("_at_ms", "_left", "_named", "_passed", "_rate")
 
@@ -50,23 +48,23 @@ class Throttle:
         return partitions is None or partition.partition in partitions
 
     def room(self, now_ms: int) -> int:
-        """Bytes that may pass now; a batch that is larger than that may pass whole if there is any room."""
+        """Bytes allowed now; a larger batch may pass as a whole if any are."""
         refill = self._rate * (now_ms - self._at_ms) / 1000
         self._left = min(self._left + refill, float(self._rate))
         self._at_ms = now_ms
         return max(int(self._left), 0)
 
     def took(self, count: int) -> None:
-        """Of what there was room for at the last look."""
+        """Count bytes that were allowed by the last `room`."""
         self._left -= count
         self._passed.record(count, self._at_ms)
 
     def byte_rate(self, now_ms: int) -> float:
-        """Of what is bounded; nothing else is counted."""
+        """Rate of throttled replicas; others are not counted."""
         return self._passed.per_second(now_ms)
 
     def rest_ms(self) -> int:
-        """Until there is room again, as of the last look."""
+        """Time until bytes are allowed again, as of the last `room`."""
         if self._left >= 1:
             return 0
         return min(int((1 - self._left) * 1000 / self._rate) + 1, REST_MS_MAX) if self._rate else REST_MS_MAX
@@ -76,13 +74,13 @@ _NONE: frozenset[int] = frozenset()
 
 
 class ReplicationThrottles:
-    """Both directions of one broker, as the settings in the newest image say."""
+    """Both directions of this broker, with the settings of the current image."""
 
     def __init__(self, settings: NodeSettings) -> None:
         self.leader = Throttle()
-        """What it sends to followers."""
+        """For bytes sent to followers."""
         self.follower = Throttle()
-        """What it fetches from leaders."""
+        """For bytes fetched from leaders."""
         self._settings = settings
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 import structlog
 from immutables import Map
 
+from tierlog.config.dynamic import DYNAMIC_SETTINGS, effective_settings, ignored_settings
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
-from tierlog.config.running import RUN_TIME_SETTINGS, settings_now, without_effect
 from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN, cluster_defaults
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
@@ -39,7 +39,7 @@ class DynamicSettings:
                 listener(self.now)
 
     def _warn(self, of_node: Mapping[str, str]) -> None:
-        ignored = without_effect(self._at_start, self.now, of_node)
+        ignored = ignored_settings(self._at_start, self.now, of_node)
         if ignored != self._ignored:
             self._ignored = ignored
             for name, (own, counts) in ignored.items():
@@ -55,7 +55,7 @@ class DynamicSettings:
 
 def settings_of(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
     of_node = image.overrides(ConfigScope.BROKER, str(at_start.node_id))
-    return settings_now(at_start, of_cluster(image), of_node)
+    return effective_settings(at_start, of_cluster(image), of_node)
 
 
 def of_cluster(image: ClusterImage) -> Map[str, str]:
@@ -70,7 +70,7 @@ def _differences(before: NodeSettings, now: NodeSettings) -> dict[str, str]:
     """Changed settings: name to new value, as text."""
     return {
         name: NODE_SETTINGS[name].text(value)
-        for name in sorted(RUN_TIME_SETTINGS)
+        for name in sorted(DYNAMIC_SETTINGS)
         for value in [getattr(now, name.replace(".", "_"))]
         if value != getattr(before, name.replace(".", "_"))
     }

@@ -101,7 +101,8 @@ def _check_known(names: Iterable[str]) -> None:
     from tierlog.cli.errors import usage
     from tierlog.config.definitions import InvalidSetting, find_setting
     from tierlog.config.kafka_names import INERT_SETTINGS
-    from tierlog.config.node import ALIASES, NODE_SETTINGS
+    from tierlog.config.node import NODE_SETTINGS
+    from tierlog.config.sources import ALIASES
 
     for name in names:
         try:

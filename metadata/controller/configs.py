@@ -1,7 +1,7 @@
 """Incremental changes of settings by scope (KIP-339). Invalid values are refused.
 
 - Topics: config/topic.py.
-- Brokers and the cluster: dynamic settings (config/running.py, KIP-226): defaults of topic settings,
+- Brokers and the cluster: dynamic settings (config/dynamic.py, KIP-226): defaults of topic settings,
   a few settings of their own, and names without effect.
 - Groups and client metrics subscriptions: config/groups.py.
 """
@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tierlog.config.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.config.dynamic import dynamic_setting, why_not_dynamic
 from tierlog.config.groups import (
     CLIENT_METRICS_SETTINGS,
     GROUP_SETTINGS,
     check_match,
     check_offset_reset,
 )
-from tierlog.config.running import dynamic_setting, why_fixed
 from tierlog.config.topic import TOPIC_SETTINGS, TopicConfig, check_local_retention
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
@@ -161,7 +161,7 @@ def _check_min_in_sync_is_uniform(scope: ConfigScope, change: c.ConfigChange) ->
 def _definition(scope: ConfigScope, name: str) -> Setting:
     """Raises InvalidSetting."""
     if scope in _OF_NODES:
-        if not name or (why := why_fixed(name)) is not None:
+        if not name or (why := why_not_dynamic(name)) is not None:
             raise InvalidSetting(f"Cannot update these configs dynamically: {why if name else repr(name)}")
         return dynamic_setting(name)
     if scope is ConfigScope.TOPIC:

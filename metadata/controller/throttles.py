@@ -7,7 +7,7 @@ any other. Called for `tierlog partition move --throttle` and `partition unthrot
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from tierlog.config.running import REPLICATION_RATES
+from tierlog.config.dynamic import REPLICATION_RATES
 from tierlog.config.topic import ALL_REPLICAS
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image import ClusterImage

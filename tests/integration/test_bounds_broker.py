@@ -216,7 +216,7 @@ def test_client_that_reads_no_responses_is_disconnected(
     wait_for_metric(broker, 200 * KIB, "tierlog_responses_kept_bytes")
     assert metric(broker, "tierlog_responses_kept_bytes") < 400 * KIB  # queued.max.response.bytes
     wait_for_metric(broker, 1, CLOSED, reason="blocked")
-    assert "bytes not taken for" in broker.log_tail()
+    assert "bytes not accepted for" in broker.log_tail()
     until(lambda: not client.recv(64 * KIB), "the end of what was sent")
 
 

@@ -14,8 +14,8 @@ from controller_and_broker import controller_and_broker
 from deliveries import Deliveries
 
 from tierlog.broker.app import Broker
-from tierlog.broker.node_base import Foundation
-from tierlog.config.node import settings_from
+from tierlog.broker.node_base import NodeBase
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.api import QUORUM_PATH
 
@@ -71,7 +71,7 @@ async def test_controller_node_serves_brokers_and_is_not_one(tmp_path: Path) -> 
     voter, broker = controller_and_broker(tmp_path)
     async with contextlib.AsyncExitStack() as stack, aiohttp.ClientSession() as session:
 
-        async def ask(node: Foundation, path: str) -> tuple[int, Any]:
+        async def ask(node: NodeBase, path: str) -> tuple[int, Any]:
             answer = await session.get(node.admin_url + path)
             return answer.status, await answer.json()
 

@@ -84,7 +84,7 @@ def test_settings_of_brokers_change_and_are_shown(tierlog_broker: TierlogBroker)
         "log.retention.ms"
     ]
     fixed = run("broker", "alter", "--config", "num.partitions=5", *at)
-    assert fixed.returncode == 1 and "read by a node when it starts" in fixed.stderr
+    assert fixed.returncode == 1 and "read by a node at startup" in fixed.stderr
     unknown = run("broker", "alter", "--config", "log.retention.mss=5", *at)
     assert unknown.returncode == 2 and "log.retention.ms" in unknown.stderr
     assert run("broker", "alter", *at).returncode == 2

@@ -16,7 +16,7 @@ from wire_client import Client
 
 from tierlog.broker.app import Broker
 from tierlog.broker.replication.replica import Replica
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import offset_commit
 from tierlog.records.writer import NewRecord, encode_batch

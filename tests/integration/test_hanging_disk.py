@@ -16,7 +16,7 @@ from tierlog.broker.app import Broker
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN, read_offsets
 from tierlog.broker.storage.disk_threads import DISK_THREADS
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.records.writer import NewRecord, encode_batch
 
 PARTITIONS = 4 * DISK_THREADS

@@ -5,7 +5,7 @@ from pathlib import Path
 from tierlog.broker.app import Broker
 from tierlog.broker.gateway.exposition import exposition
 from tierlog.broker.gateway.metrics import families
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 
 
 async def test_stop_during_a_scrape_does_not_fail_it(tmp_path: Path) -> None:

@@ -85,7 +85,10 @@ def test_process_with_the_id_of_a_live_broker_is_rejected(cluster: LocalCluster,
     await_in_sync(cluster, 1, 2, 3)
     with stray_of(cluster, 2, tmp_path / "stray") as stray, ThreadPoolExecutor(1) as pool:
         starting = pool.submit(stray.start)
-        until(lambda: b"waits for the end of another process" in stray.log_path.read_bytes(), "it is refused")
+        until(
+            lambda: b"waiting for the session of another process" in stray.log_path.read_bytes(),
+            "it is refused",
+        )
         produce(cluster, 10, 10)
         assert cluster.nodes[2].running and standing(cluster)[2] == {1, 2, 3}
 

@@ -14,7 +14,7 @@ from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
 from tierlog.broker.node_base import NodeFailed
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 
 PATIENCE_S = 30.0

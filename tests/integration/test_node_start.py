@@ -19,10 +19,10 @@ from waiting import until
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
-from tierlog.broker.controller_node import Voter
+from tierlog.broker.controller_node import ControllerNode
 from tierlog.broker.node_base import NodeFailed
 from tierlog.cli.errors import ExitCode
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.raft.messages import VoteRequest
@@ -74,7 +74,7 @@ def test_node_waiting_for_a_quorum_stops_on_request(
     waiting_node.send_signal(number)
     told, log = waiting_node.communicate(timeout=30)
     assert (waiting_node.returncode, told) == (ExitCode.OK, ""), log
-    assert "stopped before it served" in log
+    assert "stopped during startup" in log
     assert "Traceback" not in log
 
 
@@ -126,9 +126,9 @@ async def test_node_whose_only_disk_fails_at_startup_does_not_serve(tmp_path: Pa
         await broker.start()
 
 
-@pytest.mark.parametrize("kind", [Broker, Voter])
+@pytest.mark.parametrize("kind", [Broker, ControllerNode])
 async def test_voter_whose_metadata_disk_fails_stops(
-    tmp_path: Path, ports: list[int], kind: type[Broker | Voter]
+    tmp_path: Path, ports: list[int], kind: type[Broker | ControllerNode]
 ) -> None:
     files = Failing()
     more = {
@@ -136,7 +136,7 @@ async def test_voter_whose_metadata_disk_fails_stops(
         "controller_quorum_voters": f"1@127.0.0.1:{ports[0]},2@127.0.0.1:{ports[1]}",
         "controller_quorum_secret": "s",
         "admin_listener": f"127.0.0.1:{ports[0]}",
-        "process_roles": "controller" if kind is Voter else "broker,controller",
+        "process_roles": "controller" if kind is ControllerNode else "broker,controller",
     }
     broker = kind(settings_from(settings(tmp_path, **more)), files=files)
     starting = asyncio.ensure_future(broker.start())
@@ -149,7 +149,7 @@ async def test_voter_whose_metadata_disk_fails_stops(
             await starting
 
 
-async def waiting(broker: Broker | Voter) -> MetadataNode:
+async def waiting(broker: Broker | ControllerNode) -> MetadataNode:
     """Once its files are open; it has no quorum."""
     while True:
         node = getattr(broker, "metadata_node", None)

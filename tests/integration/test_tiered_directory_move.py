@@ -15,7 +15,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.app import Broker
 from tierlog.broker.maintenance.directory_moves import RATE
 from tierlog.broker.replication.replica import Replica
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode

@@ -25,8 +25,8 @@ from tierlog.base import descriptors
 from tierlog.broker.net.bounds import TURNED_AWAY_MAX
 from tierlog.cli import process
 from tierlog.cli.cluster_files import free_ports
-from tierlog.config.node import NodeSettings, settings_from
-from tierlog.config.sources import read_environment, read_toml
+from tierlog.config.node import NodeSettings
+from tierlog.config.sources import read_environment, read_toml, settings_from
 
 ROOT = Path(__file__).parents[2]
 HOST = ROOT / "terraform" / "host"

@@ -23,7 +23,7 @@ from tierlog.broker.handlers.table import SERVED, build_handlers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage, PartitionImage

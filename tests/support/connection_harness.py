@@ -9,7 +9,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.bounds import Bounds
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.errors import ErrorCode
@@ -38,7 +38,7 @@ class Broker:
         self.heartbeats: list[Any] = []
         self.records: list[bytes] = []
         self.kept: list[memoryview] = []
-        self.notes: list[tuple[Why, str]] = []
+        self.notes: list[tuple[CloseReason, str]] = []
         self.refusals: list[tuple[Refusal, str]] = []
         self.tasks = TaskGroup(lambda _, failure: self.reports.append(failure))
         self.on_heartbeat: Callable[[RequestContext, Any], Any] = lambda *_: HeartbeatResponse()
@@ -58,8 +58,9 @@ class Broker:
     async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
         self.listener = Listener(
             self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
-            host=host, bounds=Bounds(**bounds), note=lambda _, why, detail: self.notes.append((why, detail)),
-            note_refusal=lambda *both: self.refusals.append(both),
+            host=host, bounds=Bounds(**bounds),
+            on_close=lambda _, why, detail: self.notes.append((why, detail)),
+            on_refusal=lambda *both: self.refusals.append(both),
         )  # fmt: skip
         self.address = await self.listener.start()
 

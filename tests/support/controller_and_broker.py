@@ -4,11 +4,11 @@ import socket
 from pathlib import Path
 
 from tierlog.broker.app import Broker
-from tierlog.broker.controller_node import Voter
-from tierlog.config.node import settings_from
+from tierlog.broker.controller_node import ControllerNode
+from tierlog.config.sources import settings_from
 
 
-def controller_and_broker(directory: Path) -> tuple[Voter, Broker]:
+def controller_and_broker(directory: Path) -> tuple[ControllerNode, Broker]:
     """Nodes 1 and 2, neither started; start the voter first. Their data lies below the directory."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         place = f"127.0.0.1:{held.getsockname()[1]}"
@@ -22,6 +22,6 @@ def controller_and_broker(directory: Path) -> tuple[Voter, Broker]:
     voter = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
     broker = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
     return (
-        Voter(settings_from({**shared, **voter, "log.dirs": str(directory / "1")})),
+        ControllerNode(settings_from({**shared, **voter, "log.dirs": str(directory / "1")})),
         Broker(settings_from({**shared, **broker, "log.dirs": str(directory / "2")})),
     )

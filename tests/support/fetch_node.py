@@ -24,7 +24,7 @@ from tierlog.broker.replication.core.follower import Fetched
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
@@ -150,7 +150,9 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
     settings = settings_from({"log.dirs": str(directory), **texts})
     directories = LogDirectories([directory], OsFiles(), rng)
     purgatory = Purgatory(10)
-    replicas = ReplicaManager(settings, directories, SystemClock(), tasks, rng, on_change=purgatory.touch)
+    replicas = ReplicaManager(
+        settings, directories, SystemClock(), tasks, rng, on_change=purgatory.check_and_complete
+    )
     await replicas.open_all(metadata.image)
     deps = Dependencies(
         settings=settings,

@@ -30,10 +30,10 @@ from tierlog.broker.app import Broker
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.net.connection import Pump
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.connection import Channel
 from tierlog.broker.net.listener import Listener
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.protocol.api import APIS, decode_request_header, decode_response
 from tierlog.protocol.codec import reader, writer
@@ -69,7 +69,7 @@ BYSTANDER = "the-bystander"
 
 REPORTS = (
     "failed",
-    "the node cannot go on",
+    "the node cannot continue",
     "a coordinator shard failed and is rebuilt from its log",
     "cannot load a coordinator shard; it is retried",
 )
@@ -159,7 +159,7 @@ class Arena(Listener):
         super().__init__({}, broker.tasks, error_reply, _unused)
         self.dispatcher = broker.listener.dispatcher
         self.loop = asyncio.get_running_loop()
-        self.pumps: set[Pump] = set()
+        self.channels: set[Channel] = set()
         self._ids = itertools.count(1 << 40)
 
     def connect(self) -> Client:
@@ -167,11 +167,11 @@ class Arena(Listener):
         near.setblocking(False)
         far.setblocking(False)
         connection = Connection(next(self._ids), "127.0.0.1", 1, "127.0.0.1", 9092)
-        self.pumps.add(Pump(self, far, connection))
+        self.channels.add(Channel(self, far, connection))
         return Client(near)
 
-    def forget(self, pump: Pump, why: Why, detail: str) -> None:
-        self.pumps.discard(pump)
+    def forget(self, pump: Channel, why: CloseReason, detail: str) -> None:
+        self.channels.discard(pump)
         self.closed[why] += 1
 
 
@@ -342,8 +342,8 @@ class NetFuzz:
     def held(self) -> dict[str, int]:
         """Resources that cases may hold for a while and must release."""
         return {
-            "pumps": len(self.arena.pumps),
-            "bytes of requests": self.arena.buffers.budget.used + self.arena.buffers.budget.held,
+            "channels": len(self.arena.channels),
+            "bytes of requests": self.arena.buffers.memory_pool.used + self.arena.buffers.memory_pool.held,
             "bytes of answers": self.arena.kept_bytes,
             "waiting in the purgatory": len(self.broker.purgatory),
             "background tasks": len(self.broker.tasks),

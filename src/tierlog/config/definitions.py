@@ -1,4 +1,5 @@
-"""What a setting is: its Kafka name, type, default, bounds and meaning; parsing and the error it gives."""
+"""Definition of a setting: Kafka's name, type, default, bounds and documentation; parses and validates
+values."""
 
 import math
 import re
@@ -12,7 +13,7 @@ Value = bool | int | float | str | tuple[str, ...]
 class SettingType(IntEnum):
     """Kafka's ConfigDef types, numbered as DescribeConfigs v3 reports them (KIP-569)."""
 
-    UNKNOWN = 0  # of a name that is no setting: its value may be a secret
+    UNKNOWN = 0  # for names that are no settings: the value may be a secret
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -24,7 +25,7 @@ class SettingType(IntEnum):
 
 
 class InvalidSetting(ValueError):
-    """A setting's name or value cannot be used; the message tells the operator what would be accepted."""
+    """A setting's name or value is invalid; the message says what is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,10 @@ class Setting:
     most: float | None = None
     choices: tuple[str, ...] = field(default=())
     form: str = ""
-    """A regular expression that each item of a list has to match."""
+    """Regular expression that each item of a list must match."""
 
     def parse(self, text: str) -> Value:
-        """The typed value of a setting's text; raises InvalidSetting."""
+        """The typed value of a setting's text. Raises InvalidSetting."""
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
@@ -49,9 +50,9 @@ class Setting:
         return value
 
     def accept(self, text: str) -> Value:
-        """`parse`, for a value that is set now. It must also fit the type: 32 bits for an INT, as in Kafka.
+        """Parse a new value, which must also fit Kafka's type (32 bits for an INT). Raises InvalidSetting.
 
-        `parse` reads wider numbers, because earlier versions stored them. Raises InvalidSetting.
+        `parse` accepts wider numbers because earlier versions stored them.
         """
         value = self.parse(text)
         bits = _BITS.get(self.type)
@@ -73,13 +74,13 @@ class Setting:
     def _check(self, value: Value) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.least is not None and value < self.least:
-                raise InvalidSetting(f"{self.name}: {value} is below the least allowed, {self.least:g}")
+                raise InvalidSetting(f"{self.name}: {value} is below the minimum, {self.least:g}")
             if self.most is not None and value > self.most:
-                raise InvalidSetting(f"{self.name}: {value} is above the most allowed, {self.most:g}")
+                raise InvalidSetting(f"{self.name}: {value} is above the maximum, {self.most:g}")
         if self.form and isinstance(value, tuple):
             odd = next((item for item in value if not re.fullmatch(self.form, item)), None)
             if odd is not None:
-                raise InvalidSetting(f"{self.name}: {odd!r} is not of the form {self.form}")
+                raise InvalidSetting(f"{self.name}: {odd!r} does not match {self.form}")
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if str(item) not in self.choices:
@@ -112,7 +113,7 @@ _PARSERS: dict[SettingType, Callable[[str], Value]] = {
 
 
 def find_setting(settings: dict[str, Setting], name: str) -> Setting:
-    """The definition of a name; raises InvalidSetting that names the nearest known one."""
+    """The definition of a name. Raises InvalidSetting, with the most similar name as a suggestion."""
     if name in settings:
         return settings[name]
     import difflib

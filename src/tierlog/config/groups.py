@@ -1,7 +1,7 @@
-"""Settings of one consumer group and of one client metrics subscription: Kafka's names, defaults and bounds.
+"""Settings of a group and of a client metrics subscription: Kafka's names, defaults and bounds.
 
-Kafka keeps both as dynamic configs of resources of their own (KIP-848, KIP-714). Here they are checked, kept
-and shown; nothing reads them yet, since neither those groups nor telemetry are served.
+Kafka keeps both as dynamic configs of their own resource types (KIP-848, KIP-714). They are validated, kept
+and shown, but have no effect yet: neither these groups nor telemetry are supported.
 """
 
 import re
@@ -28,7 +28,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             f"{kind}.session.timeout.ms",
             INT,
             45_000,
-            f"A member of {what} that is not heard of for this long leaves it.",
+            f"How long a member of {what} may send no heartbeat before it is removed.",
             least=45_000,
             most=60_000,
         ),
@@ -44,7 +44,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             f"{kind}.assignment.interval.ms",
             INT,
             1_000,
-            f"Time between assignments of {what}.",
+            f"Minimum time between two assignments of {what}.",
             least=0,
             most=15_000,
         ),
@@ -53,21 +53,28 @@ GROUP_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         _setting(
-            "share.auto.offset.reset", STRING, "latest", "Where a share group without an offset begins."
+            "share.auto.offset.reset", STRING, "latest", "Where a share group without an offset starts."
         ),
-        _setting("share.delivery.count.limit", INT, 5, "Deliveries of one record.", least=2, most=10),
+        _setting(
+            "share.delivery.count.limit",
+            INT,
+            5,
+            "Maximum number of deliveries of a record.",
+            least=2,
+            most=10,
+        ),
         _setting(
             "share.isolation.level",
             STRING,
             "read_uncommitted",
-            "Which transactional records a share group gets.",
+            "Which transactional records a share group reads.",
             choices=("read_committed", "read_uncommitted"),
         ),
         _setting(
             "share.partition.max.record.locks",
             INT,
             2_000,
-            "Records locked in a partition.",
+            "Maximum number of locked records in a partition.",
             least=100,
             most=10_000,
         ),
@@ -75,7 +82,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
             "share.record.lock.duration.ms",
             INT,
             30_000,
-            "How long a record is locked.",
+            "How long a record stays locked.",
             least=15_000,
             most=60_000,
         ),
@@ -92,7 +99,14 @@ GROUP_SETTINGS: dict[str, Setting] = {
             "How long a new streams group waits for members.",
             least=0,
         ),
-        _setting("streams.num.standby.replicas", INT, 0, "Standby replicas of each task.", least=0, most=2),
+        _setting(
+            "streams.num.standby.replicas",
+            INT,
+            0,
+            "Number of standby replicas of each task.",
+            least=0,
+            most=2,
+        ),
     )
 }
 """KIP-848, KIP-932, KIP-1071; bounds are Kafka's defaults of `group.*.min.*` and `group.*.max.*`."""
@@ -100,7 +114,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
 OWN_DEFAULT = frozenset(
     {"share.auto.offset.reset", "share.isolation.level", "share.renew.acknowledge.enable"}
 )
-"""Settings whose default is not a broker's, under the name `group.<setting>`."""
+"""Settings without a broker setting `group.<setting>` that gives their default."""
 
 CLIENT_METRICS_SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -109,12 +123,17 @@ CLIENT_METRICS_SETTINGS: dict[str, Setting] = {
             "interval.ms",
             INT,
             300_000,
-            "How often clients send their metrics (KIP-714).",
+            "How often clients push their metrics (KIP-714).",
             least=100,
             most=3_600_000,
         ),
-        _setting("match", SettingType.LIST, (), "Clients that are asked: selector=regular expression, ..."),
-        _setting("metrics", SettingType.LIST, (), "Prefixes of the metrics that are asked for."),
+        _setting(
+            "match",
+            SettingType.LIST,
+            (),
+            "Clients that the subscription applies to, as selector=regular expression, ...",
+        ),
+        _setting("metrics", SettingType.LIST, (), "Prefixes of the metrics that clients push."),
     )
 }
 

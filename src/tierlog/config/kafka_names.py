@@ -1,8 +1,8 @@
-"""Broker settings of Kafka 4.3 that tierlog has no use for, and which of them may be set while brokers run.
+"""Broker settings of Kafka 4.3 that tierlog does not use, and which of them can be set while brokers run.
 
-What Kafka changes while brokers run is accepted, kept and shown, so that scripts written for Kafka run; its
-documentation says that it has no effect. What Kafka reads at a start is refused, as in Kafka. So is what
-would promise security, or a place for data, that is not there.
+Kafka's dynamic settings are accepted, kept and shown, so that scripts written for Kafka work; their
+documentation says that they have no effect. Settings that Kafka reads at startup are rejected, as in Kafka.
+Settings that would promise missing security features or storage are rejected too.
 """
 
 from tierlog.config.definitions import Setting, SettingType
@@ -19,7 +19,7 @@ _LEAST = {
     "group.share.assignment.interval.ms": 0,
     "group.streams.assignment.interval.ms": 0,
     "log.cleaner.io.buffer.size": 0,
-    "log.cleaner.threads": 1,  # Kafka takes 0 from a file, and fails to divide by it while it runs
+    "log.cleaner.threads": 1,  # Kafka accepts 0 in a file and later fails with a division by zero
     "num.io.threads": 1,
     "num.network.threads": 1,
     "remote.list.offsets.request.timeout.ms": 1,
@@ -45,7 +45,7 @@ INERT_SETTINGS: dict[str, Setting] = {
         choices=_CHOICES.get(name, ()),
     )
     for name, type, default, why in (
-        ("background.threads", SettingType.INT, 10, "Tasks run on the event loop."),
+        ("background.threads", SettingType.INT, 10, "Background tasks run on the event loop."),
         (
             "compression.gzip.level",
             SettingType.INT,
@@ -59,27 +59,32 @@ INERT_SETTINGS: dict[str, Setting] = {
             3,
             "Batches are compressed at the codec's default level.",
         ),
-        ("config.providers", SettingType.LIST, (), "Values of settings are taken as they are."),
+        ("config.providers", SettingType.LIST, (), "Values of settings are not looked up elsewhere."),
         (
             "follower.fetch.last.tiered.offset.enable",
             SettingType.BOOLEAN,
             False,
-            "An empty follower begins behind what is remote.",
+            "An empty follower always starts after the remote data.",
         ),
-        ("group.consumer.assignment.interval.ms", SettingType.INT, 1000, "Groups of KIP-848 are not served."),
+        (
+            "group.consumer.assignment.interval.ms",
+            SettingType.INT,
+            1000,
+            "The consumer group protocol of KIP-848 is not supported.",
+        ),
         (
             "group.coordinator.cached.buffer.max.bytes",
             SettingType.INT,
             1048588,
-            "The group coordinator keeps no buffers.",
+            "The group coordinator caches no buffers.",
         ),
-        ("group.share.assignment.interval.ms", SettingType.INT, 1000, "Share groups are not served."),
-        ("group.streams.assignment.interval.ms", SettingType.INT, 1000, "Streams groups are not served."),
-        ("log.cleaner.io.buffer.size", SettingType.INT, 524288, "The cleaner reads batch by batch."),
-        ("log.cleaner.threads", SettingType.INT, 1, "One thread compacts."),
-        ("metric.reporters", SettingType.LIST, (), "Metrics are served at /metrics."),
-        ("num.io.threads", SettingType.INT, 8, "Requests are handled on the event loop."),
-        ("num.network.threads", SettingType.INT, 3, "Connections are served on the event loop."),
+        ("group.share.assignment.interval.ms", SettingType.INT, 1000, "Share groups are not supported."),
+        ("group.streams.assignment.interval.ms", SettingType.INT, 1000, "Streams groups are not supported."),
+        ("log.cleaner.io.buffer.size", SettingType.INT, 524288, "The cleaner reads one batch at a time."),
+        ("log.cleaner.threads", SettingType.INT, 1, "The log cleaner has one thread."),
+        ("metric.reporters", SettingType.LIST, (), "Metrics are available at /metrics of the admin server."),
+        ("num.io.threads", SettingType.INT, 8, "The event loop handles requests."),
+        ("num.network.threads", SettingType.INT, 3, "The event loop serves connections."),
         (
             "remote.list.offsets.request.timeout.ms",
             SettingType.LONG,
@@ -96,7 +101,7 @@ INERT_SETTINGS: dict[str, Setting] = {
             "remote.log.manager.copier.thread.pool.size",
             SettingType.INT,
             10,
-            "Two segments are uploaded at a time.",
+            "Two segments are copied at a time.",
         ),
         (
             "remote.log.manager.copy.max.bytes.per.second",
@@ -120,23 +125,23 @@ INERT_SETTINGS: dict[str, Setting] = {
             "remote.log.manager.follower.thread.pool.size",
             SettingType.INT,
             2,
-            "Followers need no threads for it.",
+            "Followers need no thread for remote data.",
         ),
         (
             "share.coordinator.cached.buffer.max.bytes",
             SettingType.INT,
             1048588,
-            "Share groups are not served.",
+            "Share groups are not supported.",
         ),
         (
             "transaction.partition.verification.enable",
             SettingType.BOOLEAN,
             True,
-            "There is no transaction coordinator.",
+            "Transactions are not supported.",
         ),
     )
 }
-"""Kafka's default and bounds of each, and why it has no effect."""
+"""Kafka's default and bounds of each setting, and why it has no effect."""
 
 THREAD_COUNTS = frozenset(
     {
@@ -152,7 +157,7 @@ THREAD_COUNTS = frozenset(
         "remote.log.reader.threads",
     }
 )
-"""Numbers of threads, in Kafka. A change may at most double or halve one (KIP-226)."""
+"""Thread counts in Kafka. A change may at most double or halve one (KIP-226)."""
 
 _READ_AT_START = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
@@ -218,22 +223,22 @@ transaction.two.phase.commit.enable transactional.id.expiration.ms
 """
 READ_AT_START = frozenset(_READ_AT_START.split())
 
-NOT_HERE = {
-    "listeners": "the listener is opened once, at the start",
+MISSING_FEATURES = {
+    "listeners": "the listener is opened once, at startup",
     "listener.security.protocol.map": "clients connect in plaintext",
     "principal.builder.class": "clients are not authenticated",
     "cordoned.log.dirs": "log directories cannot be cordoned",
 }
-"""What Kafka changes while it runs, and nobody should believe to be in force here."""
+"""Dynamic settings of Kafka that are rejected, since an operator would rely on their effect."""
 
 NO_SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
-"""Prefixes of what else would be believed: clients connect in plaintext and are not authenticated."""
+"""Prefixes of security settings, rejected for the same reason."""
 
 
 def why_not_settable(name: str) -> str | None:
-    """Of a name that is no setting of tierlog; None: it may be set, and has no effect."""
+    """Why a name that is no setting of tierlog cannot be set; None: it can, without effect."""
     if name in READ_AT_START:
-        return "read by a node when it starts, and unknown to tierlog"
+        return "read by a node at startup, and unknown to tierlog"
     if name.startswith(NO_SECURITY):
         return "clients connect in plaintext and are not authenticated"
-    return NOT_HERE.get(name)
+    return MISSING_FEATURES.get(name)

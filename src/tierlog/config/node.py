@@ -1,17 +1,17 @@
-"""Settings of a node: Kafka's names, defaults and meaning, as one frozen value, validated once.
+"""Settings of a node: Kafka's names, defaults and meaning, in one frozen value that is validated once.
 
-A field's name is the setting's name with `_` for `.`; its definition lives in the field's metadata, so that
-type, default, bounds and documentation stand in one place. Where their texts come from is in `sources`.
-Called by the CLI and by the composition root.
+A field's name is the setting's name with `_` for `.`. Its metadata holds type, default, bounds and
+documentation, which docs/reference/settings.md is generated from; names end in their unit. `sources` reads
+settings from files and the environment.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value, find_setting
+from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value
 from tierlog.config.topic import MAX_LONG, TOPIC_DEFAULTS, TOPIC_SETTINGS, TopicConfig
 
 BROKER, CONTROLLER = "broker", "controller"
@@ -50,205 +50,271 @@ def _list(default: tuple[str, ...], doc: str, **bounds: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Everything that an operator can set on one node."""
-
-    # Who it is, and where it is reached
+    # Identity and addresses
     node_id: int = _int(1, "Number of this node, unique in the cluster.", least=0)
-    cluster_id: str = _string("", "Id of the cluster; empty: the one in meta.properties, or a new one.")
+    cluster_id: str = _string("", "Id of the cluster. Empty: the one in meta.properties, or a new one.")
     process_roles: tuple[str, ...] = _list(
-        (BROKER, CONTROLLER), "Serves clients, votes on the metadata, or both.", choices=(BROKER, CONTROLLER)
+        (BROKER, CONTROLLER),
+        "Roles of this node: broker (serves clients), controller (votes in the metadata quorum), or both.",
+        choices=(BROKER, CONTROLLER),
     )
     listeners: tuple[str, ...] = _list(
         ("PLAINTEXT://127.0.0.1:9092",),
-        "Where clients connect: PLAINTEXT://host:port; port 0 picks a free one.",
+        "Address on which clients connect, as PLAINTEXT://host:port. Port 0 picks a free port.",
     )
     advertised_listeners: tuple[str, ...] = _list(
-        (), "What clients are told to connect to; empty: the listener's address."
+        (),
+        "Address that clients are told to connect to. If empty, the listener's own address. Set it if "
+        "clients reach this broker through NAT, a container port or another name.",
     )
     admin_listener: str = _string(
-        "127.0.0.1:9644", "host:port of the admin HTTP server; port 0 picks a free one."
+        "127.0.0.1:9644", "host:port of the admin HTTP server. Port 0 picks a free port."
     )
     admin_allowed_hosts: tuple[str, ...] = _list(
         (),
-        "More names by which the admin HTTP server is reached. Addresses, localhost, this machine's name and "
-        "the names of voters and brokers are always accepted; a request for any other host is refused.",
+        "Further host names of the admin HTTP server. IP addresses, localhost, this machine's name and the "
+        "names of voters and brokers are always accepted. Requests for any other host are refused.",
     )
     controller_quorum_voters: tuple[str, ...] = _list(
-        (), "The metadata quorum, id@host:port of each admin listener; empty: this node alone."
+        (),
+        "Voters of the metadata quorum as id@host:port, with the port of each admin listener. If empty, "
+        "this node is the only voter.",
     )
     controller_quorum_secret: str = _setting(
-        SettingType.PASSWORD, "", "Shared by the voters of a quorum of several, to sign what they send."
+        SettingType.PASSWORD,
+        "",
+        "Secret shared by all nodes of the cluster; they sign their requests to each other with it.",
     )
     controller_quorum_election_timeout_ms: int = _int(
         1000,
-        "A voter that hears of no leader for this long to twice that stands for election; "
-        "a leader whose process seems dead is not waited for.",
+        "A voter that hears from no leader stands for election after a random time of one to two times this "
+        "value, or sooner if the leader's process has ended. Raise it on slow networks.",
         least=200,
     )
     controller_quorum_fetch_timeout_ms: int = _int(
-        2000, "A leader that no majority of the voters answers for this long steps down.", least=200
+        2000,
+        "How long a quorum leader without answers from a majority of the voters stays leader.",
+        least=200,
     )
     controller_quorum_ssl_certificate: str = _string(
         "",
-        "PEM file of this node's certificate; with the next two, nodes and the admin API speak mutual TLS.",
+        "PEM file of this node's certificate. With controller.quorum.ssl.key and .ca, nodes and the admin "
+        "API use mutual TLS.",
     )
-    controller_quorum_ssl_key: str = _string("", "PEM file of the key of that certificate.")
+    controller_quorum_ssl_key: str = _string("", "PEM file of that certificate's private key.")
     controller_quorum_ssl_ca: str = _string(
-        "", "PEM file of the CA that signs the certificates of nodes and operators, and nothing else."
+        "", "PEM file of the CA of nodes and operators. It must sign nothing else."
     )
-    broker_rack: str = _string("", "Zone and host of this broker, for placement.")
+    broker_rack: str = _string(
+        "", "Zone of this broker, or zone/host. Replicas are spread over zones and hosts."
+    )
     broker_heartbeat_interval_ms: int = _int(
-        500, "How often a broker tells the controller that it lives.", least=50
+        500, "How often a broker sends a heartbeat to the controller.", least=50
     )
     broker_session_timeout_ms: int = _int(
         3_000,
-        "How long the controller waits for a heartbeat before it fences the broker and elects other leaders. "
-        "A broker whose process is known to have ended is fenced at once.",
+        "How long the controller waits for a heartbeat before it fences the broker and elects other "
+        "leaders. A broker whose process has ended is fenced at once. Raise it for overloaded brokers.",
         least=200,
     )
     controlled_shutdown_timeout_ms: int = _int(
         30_000,
-        "A broker that stops waits so long for others to lead what it leads, but not if no controller "
-        "answers it for two sessions; 0: not at all.",
+        "How long a broker that stops waits for other brokers to take over its leaderships. It does not "
+        "wait longer than two sessions if no controller answers. 0: do not wait.",
         least=0,
     )
 
     auto_leader_rebalance_enable: bool = _boolean(
-        True, "The active controller has preferred leaders lead again, where brokers lack too many of theirs."
+        True, "Whether the controller moves leadership back to preferred leaders in the background."
     )
-    leader_imbalance_check_interval_seconds: int = _long(300, "How often it looks for them.", least=1)
+    leader_imbalance_check_interval_seconds: int = _long(
+        300, "How often the controller checks the balance of leaders.", least=1
+    )
     leader_imbalance_per_broker_percentage: int = _int(
-        10, "Of the partitions that prefer a broker it may lack so many in a hundred.", least=0
+        10,
+        "Maximum percentage of a broker's preferred partitions that other brokers may lead before the "
+        "controller rebalances leadership.",
+        least=0,
     )
 
-    # Directories and the object store
+    # Log directories and the object store
     log_dirs: tuple[str, ...] = _list(
-        ("tierlog-data",), "Directories of partition data; a new partition goes where most is free."
+        ("tierlog-data",),
+        "Directories of partition data, one for each disk. New partitions go where most space is free.",
     )
     log_dirs_stop_timeout_ms: int = _int(
         20_000,
-        "A stop goes on without a log directory in which nothing has ended for so long: no clean end for it.",
+        "How long shutdown waits for a log directory that does not respond. Shutdown then continues without "
+        "it, and the directory is recovered as after a crash.",
         least=1,
     )
-    metadata_log_dir: str = _string("", "Directory of the metadata log; empty: inside the first of log.dirs.")
+    metadata_log_dir: str = _string(
+        "", "Directory of the metadata log. If empty, a directory inside the first of log.dirs."
+    )
     metadata_reserve_bytes: int = _long(
-        4 * MIB, "Room set aside beside the metadata log, given up when its disk is full; 0: none.", least=0
+        4 * MIB,
+        "Disk space that is reserved beside the metadata log and released when its disk is full, so that "
+        "the quorum can go on. 0: none.",
+        least=0,
     )
     object_store_url: str = _string(
         "",
-        "file:///dir, s3://bucket/prefix?endpoint=…, memory://; empty: a directory inside log.dirs, and in a"
-        " cluster of several brokers nothing is tiered.",
+        "Object store for tiered data: file:///dir, s3://bucket/prefix?endpoint=… or memory://. Empty: a "
+        "standalone broker uses a directory inside log.dirs, and a cluster tiers nothing.",
     )
-    remote_cache_bytes: int = _long(1024 * MIB, "Disk for cached chunks of remote segments.", least=16 * MIB)
+    remote_cache_bytes: int = _long(
+        1024 * MIB,
+        "Disk space for cached chunks of remote log segments. Raise it if consumers often read old data.",
+        least=16 * MIB,
+    )
 
     log_max_open_files: int = _int(
         8192,
-        "Files of logs kept open for their next use; fewer if RLIMIT_NOFILE and max.connections leave fewer.",
+        "Maximum number of log files that stay open between uses. It is lowered if RLIMIT_NOFILE and "
+        "max.connections leave fewer descriptors.",
         least=1,
     )
 
-    # Bounds of the network side
-    socket_request_max_bytes: int = _int(100 * MIB, "The largest request.", least=1024)
+    # Limits of the network layer
+    socket_request_max_bytes: int = _int(100 * MIB, "Maximum size of a request.", least=1024)
     socket_send_buffer_bytes: int = _int(
-        512 * KIB, "SO_SNDBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+        512 * KIB, "SO_SNDBUF of client connections. -1: the system's default.", least=-1
     )
     socket_receive_buffer_bytes: int = _int(
-        -1, "SO_RCVBUF of a client's socket; -1 leaves it to the operating system.", least=-1
+        -1, "SO_RCVBUF of client connections. -1: the system's default.", least=-1
     )
-    max_connections: int = _int(10_000, "Connections in all; a further one is closed at once.", least=1)
-    max_connections_per_ip: int = _int(2**31 - 1, "Connections from one address.", least=0)
+    max_connections: int = _int(
+        10_000, "Maximum number of connections; further ones are closed at once.", least=1
+    )
+    max_connections_per_ip: int = _int(
+        2**31 - 1, "Maximum number of connections from one IP address.", least=0
+    )
     max_connections_per_ip_overrides: tuple[str, ...] = _list(
-        (), "Addresses with another number of connections: address:number, ..."
+        (),
+        "Connection limits of single IP addresses in place of max.connections.per.ip, as address:number, ...",
     )
     max_connection_creation_rate: int = _int(
-        1_000, "New connections a second; more wait in the kernel's queue until the next second.", least=1
+        1_000, "Maximum new connections a second; more wait in the kernel's queue.", least=1
     )
-    connections_max_idle_ms: int = _long(600_000, "An idle connection is closed after this time.", least=1)
+    connections_max_idle_ms: int = _long(600_000, "Idle time after which a connection is closed.", least=1)
     request_header_timeout_ms: int = _long(
-        5_000, "From the first byte of a request to its header; a slower client is cut off.", least=1
+        5_000,
+        "Maximum time from a request's first byte to the end of its header. The connection of a slower "
+        "client is closed.",
+        least=1,
     )
     request_receive_timeout_ms: int = _long(
-        30_000, "From the first byte of a request to its last; a slower client is cut off.", least=1
+        30_000,
+        "Maximum time from a request's first byte to its last. The connection of a slower client is closed.",
+        least=1,
     )
     response_send_timeout_ms: int = _long(
-        300_000, "A client that takes nothing of its responses for so long is cut off.", least=1
+        300_000,
+        "How long a client may accept no bytes of its responses before its connection is closed.",
+        least=1,
     )
     max_in_flight_requests_per_connection: int = _int(
-        64, "Requests of one connection handled at a time; then reading stops.", least=1
+        64,
+        "Maximum number of unanswered requests of one connection. At this limit the broker stops reading "
+        "from it.",
+        least=1,
     )
     queued_max_request_bytes: int = _long(
         1024 * MIB,
-        "Bytes of requests under way on all connections: received in part, or kept until they are "
-        "appended. At it, connections wait in line to be read. -1: no limit.",
+        "Maximum bytes of requests in memory over all connections: partly received, or kept until they are "
+        "appended. At this limit connections wait in line to be read. -1: no limit.",
         least=-1,
     )
     queued_max_response_bytes: int = _int(
-        64 * MIB, "Response bytes queued on one connection before reading from it stops.", least=1
+        64 * MIB,
+        "Response bytes queued on one connection at which the broker stops reading from it.",
+        least=1,
     )
     queued_max_response_total_bytes: int = _long(
         512 * MIB,
-        "Response bytes in memory that clients have not taken, on all connections. "
-        "Above it, the one that took nothing for longest is cut off.",
+        "Maximum bytes of responses in memory over all connections. Above it, the connection that has "
+        "accepted nothing for longest is closed.",
         least=1,
     )
-    fetch_max_bytes: int = _int(55 * MIB, "The most that one Fetch answers with.", least=1024)
+    fetch_max_bytes: int = _int(55 * MIB, "Maximum bytes in one Fetch response.", least=1024)
     max_request_partition_size_limit: int = _int(
-        2000, "The most partitions that one answer to DescribeTopicPartitions tells (KIP-966).", least=1
+        2000, "Maximum partitions in one DescribeTopicPartitions response (KIP-966).", least=1
     )
-    max_incremental_fetch_session_cache_slots: int = _int(1000, "Fetch sessions kept (KIP-227).", least=0)
+    max_incremental_fetch_session_cache_slots: int = _int(
+        1000, "Maximum number of fetch sessions kept (KIP-227).", least=0
+    )
     purgatory_max_operations: int = _int(
         100_000,
-        "Waiting fetches and produces; beyond, a request is answered at once. "
-        "So is a fetch beyond a million partitions that fetches wait for.",
+        "Maximum number of delayed Fetch and Produce operations; further ones are answered at once. So is a "
+        "Fetch if delayed ones already wait for a million partitions.",
         least=0,
     )
 
     # Replication
     replica_lag_time_max_ms: int = _int(
-        30_000, "A follower that was not caught up for so long leaves the in-sync set.", least=100
+        30_000,
+        "How long a follower may lag behind the leader before it leaves the in-sync replicas.",
+        least=100,
     )
     replica_fetch_wait_max_ms: int = _int(
-        500, "A leader holds a follower's fetch so long if there is nothing new.", least=1
+        500, "How long a leader holds a follower's Fetch if there is nothing new.", least=1
     )
-    replica_fetch_min_bytes: int = _int(1, "What a follower waits for, unless the wait ends before.", least=0)
+    replica_fetch_min_bytes: int = _int(
+        1,
+        "Minimum bytes for a response to a follower's Fetch. With fewer, the leader waits up to "
+        "replica.fetch.wait.max.ms.",
+        least=0,
+    )
     replica_fetch_max_bytes: int = _int(
-        MIB, "Of one partition in one answer; a larger first batch comes all the same.", least=1
+        MIB,
+        "Maximum bytes that a follower fetches from one partition in one response. A larger first batch is "
+        "returned all the same.",
+        least=1,
     )
     replica_fetch_response_max_bytes: int = _int(
-        10 * MIB, "Of all partitions in one answer to a follower.", least=1
+        10 * MIB, "Maximum bytes that a follower fetches in one response, over all partitions.", least=1
     )
     replica_selector_class: str = _string(
         "",
-        "Who names the replica that a consumer reads from; empty: it is the leader. The rack-aware one names "
-        "a replica in the zone of the consumer's client.rack (KIP-392).",
+        "Which replica a consumer reads from. Empty: the leader. The rack-aware selector chooses a replica "
+        "in the consumer's client.rack (KIP-392).",
         choices=("", RACK_AWARE_SELECTOR),
     )
     leader_replication_throttled_rate: int = _long(
         UNLIMITED_RATE,
-        "Bytes per second that followers get that are not in sync, of partitions that their topic's setting "
-        "leader.replication.throttled.replicas names.",
+        "Maximum bytes a second sent to followers that are not in sync, for replicas in the topic setting "
+        "leader.replication.throttled.replicas. Set it while partitions are moved (KIP-73).",
         least=0,
     )
     follower_replication_throttled_rate: int = _long(
         UNLIMITED_RATE,
-        "Bytes per second that this broker fetches for replicas that are not in sync and that their topic's "
-        "setting follower.replication.throttled.replicas names.",
+        "Maximum bytes a second fetched for replicas that are not in sync and are in the topic setting "
+        "follower.replication.throttled.replicas. Set it while partitions are moved (KIP-73).",
         least=0,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = _long(
-        UNLIMITED_RATE, "What is copied of replicas that move between log directories.", least=1
+        UNLIMITED_RATE,
+        "Maximum bytes a second copied for replicas that move between log directories.",
+        least=1,
     )
     num_replica_fetchers: int = _int(
-        1, "Connections to each broker that is followed; they share its partitions.", least=1
+        1,
+        "Number of connections to each source broker. They share its partitions. Raise it if followers lag "
+        "while CPU and network are idle.",
+        least=1,
     )
     replica_fetch_backoff_ms: int = _int(
-        200, "A follower that cannot fetch a partition, or reach a leader, tries again after it.", least=1
+        200, "How long a follower waits after a failed fetch or connection.", least=1
     )
 
     # Topics
-    auto_create_topics_enable: bool = _boolean(True, "Create a topic when a client asks for its metadata.")
-    num_partitions: int = _int(1, "Partitions of a topic created without a number.", least=1)
-    default_replication_factor: int = _int(1, "Replicas of a topic created without a number.", least=1)
+    auto_create_topics_enable: bool = _boolean(
+        True, "Whether a client's request for the metadata of an unknown topic creates the topic."
+    )
+    num_partitions: int = _int(1, "Number of partitions of a topic that is created without one.", least=1)
+    default_replication_factor: int = _int(
+        1, "Replication factor of a topic that is created without one.", least=1
+    )
     log_segment_bytes: int = _int(1024 * MIB, "Default of segment.bytes.", least=1)
     log_roll_ms: int = _long(604_800_000, "Default of segment.ms.", least=1)
     log_roll_jitter_ms: int = _long(0, "Default of segment.jitter.ms.", least=0)
@@ -289,103 +355,116 @@ class NodeSettings:
     min_insync_replicas: int = _int(
         1,
         "Default of min.insync.replicas for the whole cluster (KIP-966). A new cluster takes it from its "
-        "first broker; later it changes only for all brokers at once, whatever a broker's file says.",
+        "first broker; afterwards the value in a broker's file is ignored.",
         least=1,
     )
     unclean_leader_election_enable: bool = _boolean(
         False,
-        "Default of unclean.leader.election.enable for the whole cluster, kept as min.insync.replicas is."
-        " A value for one broker is kept and shown, and has no effect.",
+        "Default of unclean.leader.election.enable for the whole cluster, kept like min.insync.replicas. A "
+        "value set for one broker is kept and shown, but has no effect.",
     )
     producer_id_expiration_ms: int = _int(
-        86_400_000, "An idle producer's sequences are forgotten after it.", least=1
+        86_400_000, "How long the state of an idle producer id is kept.", least=1
     )
 
     # Quotas
-    quota_window_num: int = _int(11, "Samples that rates of client quotas are made of.", least=1)
-    quota_window_size_seconds: int = _int(1, "Time that each such sample covers.", least=1)
+    quota_window_num: int = _int(11, "Number of samples kept to measure client quotas.", least=1)
+    quota_window_size_seconds: int = _int(1, "Time span of each sample for client quotas.", least=1)
     controller_quota_window_num: int = _int(
-        11, "With the next setting: how long controller mutations may be saved up for a burst.", least=1
+        11, "Number of windows over which unused controller mutations add up.", least=1
     )
     controller_quota_window_size_seconds: int = _int(
-        1, "Time that each window of controller_mutation_rate covers.", least=1
+        1, "Time span of each window for controller_mutation_rate.", least=1
     )
 
     # Groups
-    group_min_session_timeout_ms: int = _int(
-        6_000, "The shortest session timeout of a group member.", least=1
-    )
-    group_max_session_timeout_ms: int = _int(
-        1_800_000, "The longest session timeout of a group member.", least=1
-    )
+    group_min_session_timeout_ms: int = _int(6_000, "Minimum session timeout of a group member.", least=1)
+    group_max_session_timeout_ms: int = _int(1_800_000, "Maximum session timeout of a group member.", least=1)
     group_initial_rebalance_delay_ms: int = _int(
-        3_000, "How long an empty group waits for more members before its first rebalance.", least=0
+        3_000,
+        "How long an empty group waits for more members before it rebalances. Raise it if consumers start "
+        "slowly.",
+        least=0,
     )
-    group_max_size: int = _int(2**31 - 1, "Members of one group.", least=1)
+    group_max_size: int = _int(2**31 - 1, "Maximum number of members of a group.", least=1)
     group_members_max_bytes: int = _long(
         128 * MIB,
-        "Memory that the members of all groups coordinated by this broker may hold: ids, subscriptions and "
-        "assignments. Beyond it JoinGroup and SyncGroup answer COORDINATOR_NOT_AVAILABLE; clients retry.",
+        "Maximum memory for the members of all groups of this broker: ids, subscriptions, assignments. "
+        "Beyond it JoinGroup and SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry.",
         least=1,
     )
-    offset_metadata_max_bytes: int = _int(4096, "Metadata kept with a committed offset.", least=0)
+    offset_metadata_max_bytes: int = _int(
+        4096, "Maximum size of the metadata of a committed offset.", least=0
+    )
     offsets_commit_timeout_ms: int = _int(
-        5_000, "How long a commit, or an assignment, waits for replicas before its client is told.", least=1
+        5_000, "How long an offset commit or group assignment waits for replicas.", least=1
     )
-    offsets_retention_minutes: int = _int(10_080, "Offsets of an empty group are kept this long.", least=1)
+    offsets_retention_minutes: int = _int(10_080, "How long the offsets of an empty group are kept.", least=1)
     offsets_retention_check_interval_ms: int = _long(
-        600_000, "How often expired offsets are sought.", least=1
+        600_000, "How often expired offsets are removed.", least=1
     )
-    offsets_topic_num_partitions: int = _int(50, "Partitions of __consumer_offsets.", least=1)
+    offsets_topic_num_partitions: int = _int(50, "Number of partitions of __consumer_offsets.", least=1)
     offsets_topic_replication_factor: int = _int(
         3,
-        "Replicas of __consumer_offsets. Groups wait until so many brokers have registered. A node without "
-        "controller.quorum.secret stands alone and makes one replica.",
+        "Replication factor of __consumer_offsets; a standalone node creates one replica. Groups cannot be "
+        "used before this many brokers have registered.",
         least=1,
     )
     offsets_topic_segment_bytes: int = _int(100 * MIB, "Segment size of __consumer_offsets.", least=1)
 
     # Background work
     log_retention_check_interval_ms: int = _long(
-        300_000, "How often retention and segment age are checked.", least=1
+        300_000, "How often retention and the age of segments are checked.", least=1
     )
     log_flush_scheduler_interval_ms: int = _long(
-        1_000, "How often logs with flush.ms are looked at.", least=1
+        1_000, "How often logs with flush.ms are checked for a due flush.", least=1
     )
     log_flush_offset_checkpoint_interval_ms: int = _int(
         60_000, "How often logs are flushed and their recovery points written.", least=1
     )
-    log_cleaner_enable: bool = _boolean(True, "Compact topics whose cleanup.policy says so.")
+    log_cleaner_enable: bool = _boolean(True, "Whether topics with the cleanup.policy compact are compacted.")
     log_cleaner_backoff_ms: int = _long(
-        15_000, "How often the cleaner looks for a log when none was dirty.", least=0
+        15_000, "How long the cleaner sleeps if there is no log to clean.", least=0
     )
     log_cleaner_dedupe_buffer_size: int = _long(
-        128 * MIB, "Memory for the keys of one cleaning; if it fills, it takes several.", least=1 * MIB
+        128 * MIB,
+        "Memory in bytes for the keys of one cleaning. If it fills up, cleaning a log takes several passes.",
+        least=1 * MIB,
     )
     log_cleaner_io_buffer_load_factor: float = _double(
-        0.9, "How full of keys that memory may be: fuller holds more and is slower.", least=0.1, most=1
+        0.9,
+        "Maximum fill ratio of that memory. A higher value holds more keys, but is slower.",
+        least=0.1,
+        most=1,
     )
     log_cleaner_io_max_bytes_per_second: float = _double(
-        1.7976931348623157e308, "What the cleaner may read and write.", least=1
+        1.7976931348623157e308, "Maximum bytes a second that the cleaner reads and writes.", least=1
     )
-    log_scrub_interval_ms: int = _long(604_800_000, "How often all logs are checked; 0: never.", least=0)
+    log_scrub_interval_ms: int = _long(
+        604_800_000, "How often all logs are read and verified. 0: never.", least=0
+    )
     log_scrub_max_bytes_per_second: int = _long(
-        10 * MIB, "What that may read; a batch counts as 16 KiB at the least.", least=1
+        10 * MIB, "Maximum bytes a second that the scrubber reads. A batch counts as 16 KiB or more.", least=1
     )
-    num_recovery_threads_per_data_dir: int = _int(2, "Threads that recover logs at start.", least=1)
+    num_recovery_threads_per_data_dir: int = _int(
+        2,
+        "Number of threads for each log directory that recover logs at startup. Raise it if recovery after "
+        "a crash is slow.",
+        least=1,
+    )
     remote_log_manager_task_interval_ms: int = _long(
-        30_000, "How often a partition's tiering is planned.", least=1
+        30_000, "How often the tiering work of each partition is planned.", least=1
     )
     remote_log_delete_grace_ms: int = _long(
-        3_600_000, "How long an object stays after the manifest dropped it.", least=0
+        3_600_000, "How long an object stays in the object store after it left the manifest.", least=0
     )
     remote_fetch_max_wait_ms: int = _int(
-        500, "How long a Fetch waits for remote data; what comes later is in the cache.", least=1
+        500, "How long a Fetch waits for remote data. Later data is cached for the next Fetch.", least=1
     )
-    remote_log_reader_threads: int = _int(10, "Remote reads under way at a time.", least=1)
+    remote_log_reader_threads: int = _int(10, "Maximum number of concurrent remote reads.", least=1)
 
     explicit: frozenset[str] = field(default=frozenset())
-    """Names that a source gave, as against defaults (DescribeConfigs tells them apart)."""
+    """Names that are set, as opposed to defaults; DescribeConfigs reports the difference."""
 
     @property
     def listener(self) -> tuple[str, int]:
@@ -394,7 +473,7 @@ class NodeSettings:
 
     @property
     def advertised(self) -> tuple[str, int] | None:
-        """What clients are told, if it is not the address bound."""
+        """Host and port that clients are told to connect to; None: the bound address."""
         if not self.advertised_listeners:
             return None
         return _host_and_port("advertised.listeners", self.advertised_listeners[0].partition("://")[2])
@@ -406,7 +485,7 @@ class NodeSettings:
 
     @property
     def connections_per_address(self) -> dict[str, int]:
-        """max.connections.per.ip.overrides: address -> its number."""
+        """max.connections.per.ip.overrides: address -> limit."""
         found = {}
         for override in self.max_connections_per_ip_overrides:
             address, _, number = override.rpartition(":")
@@ -424,15 +503,11 @@ class NodeSettings:
 
     @property
     def metadata_directory(self) -> Path:
-        return (
-            Path(self.metadata_log_dir)
-            if self.metadata_log_dir
-            else self.data_directory / "__cluster_metadata"
-        )
+        return Path(self.metadata_log_dir or self.data_directory / "__cluster_metadata")
 
     @property
     def voters(self) -> dict[int, str]:
-        """Voter id -> URL of its admin server; empty: this node is the whole quorum."""
+        """Voter id -> URL of its admin server; empty: this node is the only voter."""
         found = {}
         for voter in self.controller_quorum_voters:
             number, at, address = voter.partition("@")
@@ -444,16 +519,12 @@ class NodeSettings:
 
     @property
     def quorum_files(self) -> tuple[Path, ...]:
-        """Certificate, key and CA of mutual TLS; none: in the clear."""
-        names = (
-            self.controller_quorum_ssl_certificate,
-            self.controller_quorum_ssl_key,
-            self.controller_quorum_ssl_ca,
-        )
-        return tuple(map(Path, filter(None, names)))
+        """Certificate, key and CA of mutual TLS; empty: no TLS."""
+        certificate, key = self.controller_quorum_ssl_certificate, self.controller_quorum_ssl_key
+        return tuple(map(Path, filter(None, (certificate, key, self.controller_quorum_ssl_ca))))
 
     def topic_defaults(self) -> dict[str, str]:
-        """Topic setting -> text, for those whose node-wide default an operator gave."""
+        """Topic setting -> text, for the topic defaults that are set on this node."""
         return {
             topic_name: TOPIC_SETTINGS[topic_name].text(getattr(self, name.replace(".", "_")))
             for name, topic_name in TOPIC_DEFAULTS.items()
@@ -461,17 +532,19 @@ class NodeSettings:
         }
 
     def topic_config(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Its overrides, then this node's defaults, then Kafka's; raises InvalidSetting."""
+        """The topic's overrides, then this node's defaults, then Kafka's. Raises InvalidSetting."""
         return TopicConfig.parse({**self.topic_defaults(), **overrides})
 
     def validate(self) -> "NodeSettings":
-        """Checks what a single field cannot say; raises InvalidSetting."""
+        """Check conditions that involve several settings. Raises InvalidSetting."""
         if not self.log_dirs:
             raise InvalidSetting("log.dirs: at least one directory is needed")
         if len({Path(path).absolute() for path in self.log_dirs}) < len(self.log_dirs):
-            raise InvalidSetting("log.dirs: a directory is named twice")
+            raise InvalidSetting("log.dirs: a directory is listed twice")
         if len(self.listeners) != 1 or not self.listeners[0].startswith("PLAINTEXT://"):
-            raise InvalidSetting(f"listeners: one PLAINTEXT://host:port, not {','.join(self.listeners)!r}")
+            raise InvalidSetting(
+                f"listeners: must be PLAINTEXT://host:port, not {','.join(self.listeners)!r}"
+            )
         if self.advertised_listeners and self.advertised and self.advertised[1] == 0:
             raise InvalidSetting("advertised.listeners: port 0 cannot be connected to")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
@@ -486,15 +559,17 @@ class NodeSettings:
         if voters and CONTROLLER in self.process_roles and self.node_id not in voters:
             raise InvalidSetting(f"controller.quorum.voters does not name this node, {self.node_id}")
         if not self.process_roles:
-            raise InvalidSetting("process.roles: broker, controller, or both")
+            raise InvalidSetting("process.roles: must be broker, controller, or both")
         if len(set(self.process_roles)) < 2 and not (voters and self.controller_quorum_secret):
-            raise InvalidSetting("process.roles: one alone needs controller.quorum.voters and .secret")
+            raise InvalidSetting("process.roles: a single role needs controller.quorum.voters and .secret")
         if CONTROLLER not in self.process_roles and self.node_id in voters:
-            raise InvalidSetting(f"controller.quorum.voters names this node, {self.node_id}: no controller")
+            raise InvalidSetting(
+                f"controller.quorum.voters names this node, {self.node_id}, which is no controller"
+            )
         if len(self.quorum_files) not in (0, 3):
-            raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: all three, or none")
+            raise InvalidSetting("controller.quorum.ssl.certificate, .key and .ca: set all three or none")
         if len(voters) > 1 and not self.controller_quorum_secret:
-            raise InvalidSetting("controller.quorum.secret: a quorum of several voters needs one")
+            raise InvalidSetting("controller.quorum.secret: needed in a quorum of several voters")
         _ = self.listener, self.admin, self.connections_per_address
         return self
 
@@ -511,43 +586,6 @@ NODE_SETTINGS: dict[str, Setting] = {
     if item.metadata
     for name in [item.name.replace("_", ".")]
 }
-
-ALIASES: dict[str, tuple[str, int]] = {
-    "log.dir": ("log.dirs", 1),
-    "broker.id": ("node.id", 1),
-    "log.retention.hours": ("log.retention.ms", 3_600_000),
-    "log.retention.minutes": ("log.retention.ms", 60_000),
-    "log.roll.hours": ("log.roll.ms", 3_600_000),
-    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
-}
-"""Kafka's other names of a setting, and the factor to the unit of the one used here."""
-
-
-def settings_from(texts: Mapping[str, str]) -> NodeSettings:
-    """Settings from Kafka's names and texts."""
-    texts = without_aliases(texts)
-    values = {
-        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).accept(text) for name, text in texts.items()
-    }
-    return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
-
-
-def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
-    """Under the names used here; of several that say the same the finest unit wins, as in Kafka."""
-    found: dict[str, str] = {}
-    for name in sorted(texts, key=_coarseness, reverse=True):
-        real, factor = ALIASES.get(name, (name, 1))
-        found[real] = texts[name] if factor == 1 else _times(name, texts[name], factor)
-    return found
-
-
-def _coarseness(name: str) -> int:
-    return ALIASES[name][1] if name in ALIASES else 0
-
-
-def _times(name: str, text: str, factor: int) -> str:
-    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
-    return str(number if number < 0 else number * factor)
 
 
 def _host_and_port(name: str, address: str) -> tuple[str, int]:

@@ -1,15 +1,16 @@
-"""Where the settings of a node come from: a TOML file, `TIERLOG_…` in the environment, `--set key=value`.
+"""Sources of a node's settings: a TOML file, `TIERLOG_…` environment variables, `--set key=value`.
 
-All of them say Kafka's names, and texts. Called by the command line.
+All of them use Kafka's names, with texts as values. Called by the command line.
 """
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tierlog.config.definitions import InvalidSetting, find_setting
-from tierlog.config.node import ALIASES, NODE_SETTINGS, without_aliases
+from tierlog.config.definitions import InvalidSetting, Setting, SettingType, find_setting
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
 
 ENVIRONMENT_PREFIX = "TIERLOG_"
 NOT_SETTINGS = frozenset(
@@ -19,11 +20,49 @@ NOT_SETTINGS = frozenset(
         "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
     }
 )  # fmt: skip
-"""Variables with the prefix that the command line, Spark and the tests read."""
+"""Variables with this prefix that configure the command line, Spark or the tests."""
+
+
+ALIASES: dict[str, tuple[str, int]] = {
+    "log.dir": ("log.dirs", 1),
+    "broker.id": ("node.id", 1),
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
+}
+"""Kafka's other name of a setting -> the name used here, and the factor between their units."""
+
+
+def settings_from(texts: Mapping[str, str]) -> NodeSettings:
+    """Settings from Kafka's names and texts. Raises InvalidSetting."""
+    texts = without_aliases(texts)
+    values = {
+        name.replace(".", "_"): find_setting(NODE_SETTINGS, name).accept(text) for name, text in texts.items()
+    }
+    return replace(NodeSettings(**values), explicit=frozenset(texts)).validate()  # type: ignore[arg-type]
+
+
+def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
+    """Replace aliases by the names used here. If several set the same, the finest unit wins, as in Kafka."""
+    found: dict[str, str] = {}
+    for name in sorted(texts, key=_coarseness, reverse=True):
+        real, factor = ALIASES.get(name, (name, 1))
+        found[real] = texts[name] if factor == 1 else _times(name, texts[name], factor)
+    return found
+
+
+def _coarseness(name: str) -> int:
+    return ALIASES[name][1] if name in ALIASES else 0
+
+
+def _times(name: str, text: str, factor: int) -> str:
+    number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
+    return str(number if number < 0 else number * factor)
 
 
 def merged(*sources: Mapping[str, str]) -> dict[str, str]:
-    """The later source wins, by whichever of its names it calls a setting."""
+    """Merge sources; the later one wins, whichever alias of a setting it uses."""
     texts: dict[str, str] = {}
     for source in sources:
         texts |= without_aliases(source)
@@ -31,7 +70,7 @@ def merged(*sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_toml(file: Path) -> dict[str, str]:
-    """Dotted keys and tables of a TOML file, flattened to setting names and texts; raises InvalidSetting."""
+    """Dotted keys and tables of a TOML file, flattened to setting names and texts. Raises InvalidSetting."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as failure:
@@ -40,7 +79,7 @@ def read_toml(file: Path) -> dict[str, str]:
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`TIERLOG_LOG_DIRS` is `log.dirs`; raises InvalidSetting for a TIERLOG_ variable that names none."""
+    """`TIERLOG_LOG_DIRS` sets `log.dirs`. Raises InvalidSetting for an unknown TIERLOG_ variable."""
     found = {}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:

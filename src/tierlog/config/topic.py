@@ -26,103 +26,115 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "cleanup.policy",
             LIST,
             ("delete",),
-            "What retention does: delete old segments, compact by key, or both.",
+            "What retention does with old segments: delete them, compact the log by key, or both.",
             choices=("delete", "compact"),
         ),
         _setting(
             "compression.type",
             STRING,
             "producer",
-            "The codec of stored batches; `producer` keeps what was sent.",
+            "Codec of stored batches. `producer` keeps the producer's codec.",
             choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         ),
         _setting(
             "delete.retention.ms",
             LONG,
             86_400_000,
-            "How long a tombstone of a compacted topic is kept.",
+            "How long the tombstones of a compacted topic are kept.",
             least=0,
         ),
-        _setting("file.delete.delay.ms", LONG, 60_000, "How long a deleted segment's file is kept.", least=0),
+        _setting(
+            "file.delete.delay.ms", LONG, 60_000, "How long the file of a deleted segment is kept.", least=0
+        ),
         _setting(
             "flush.messages",
             LONG,
             MAX_LONG,
-            "Records appended before an fsync; 1 makes every acknowledged write durable.",
+            "Number of records after which the log is flushed (fsync). 1 makes every acknowledged write "
+            "durable on its own disk. By default replication gives durability, as in Kafka.",
             least=1,
         ),
-        _setting("flush.ms", LONG, MAX_LONG, "Longest time before an fsync.", least=0),
+        _setting(
+            "flush.ms", LONG, MAX_LONG, "Maximum time before appended records are flushed (fsync).", least=0
+        ),
         _setting(
             "follower.replication.throttled.replicas",
             LIST,
             (),
-            "Replicas that fetch no faster than their broker's follower.replication.throttled.rate while "
-            "they are not in sync: partition:broker, or * for all (KIP-73).",
+            "Replicas that follower.replication.throttled.rate of their broker limits while they are not "
+            "in sync: partition:broker, ... or * for all (KIP-73).",
             form=_REPLICA,
         ),
         _setting(
             "index.interval.bytes",
             INT,
             4096,
-            "Bytes of log between two entries of the offset index.",
+            "Bytes of the log between two entries of its offset index.",
             least=0,
         ),
         _setting(
             "leader.replication.throttled.replicas",
             LIST,
             (),
-            "Replicas that send no faster than their broker's leader.replication.throttled.rate to followers "
-            "that are not in sync: partition:broker, or * for all (KIP-73).",
+            "Replicas whose leader limits what it sends to followers that are not in sync by "
+            "leader.replication.throttled.rate: partition:broker, ... or * for all (KIP-73).",
             form=_REPLICA,
         ),
         _setting(
             "local.retention.bytes",
             LONG,
             USE_TOTAL_RETENTION,
-            "Bytes per partition kept on local disk once tiered; -2: as retention.bytes.",
+            "Maximum bytes of tiered data that each partition keeps on local disk as well. -2: as "
+            "retention.bytes.",
             least=-2,
         ),
         _setting(
             "local.retention.ms",
             LONG,
             USE_TOTAL_RETENTION,
-            "How long tiered data also stays on local disk; -2: as retention.ms.",
+            "How long tiered data is kept on local disk as well. -2: as retention.ms.",
             least=-2,
         ),
         _setting(
             "max.compaction.lag.ms",
             LONG,
             MAX_LONG,
-            "Longest time a record stays uncompacted.",
+            "Maximum time for which a record stays uncompacted.",
             least=1,
         ),
-        _setting("max.message.bytes", INT, 1_048_588, "The largest record batch accepted.", least=0),
+        _setting(
+            "max.message.bytes",
+            INT,
+            1_048_588,
+            "Maximum size of a record batch, after compression if it is compressed.",
+            least=0,
+        ),
         _setting(
             "message.timestamp.after.max.ms",
             LONG,
             DEFAULT_TIMESTAMP_AFTER_MAX_MS,
-            "How far a record's timestamp may lie in the future.",
+            "How far a record's timestamp may be ahead of the broker's clock.",
             least=0,
         ),
         _setting(
             "message.timestamp.before.max.ms",
             LONG,
             MAX_LONG,
-            "How far a record's timestamp may lie in the past.",
+            "How far a record's timestamp may be behind the broker's clock.",
             least=0,
         ),
         _setting(
             "message.timestamp.type",
             STRING,
             "CreateTime",
-            "Whose timestamp a record keeps.",
+            "Whether records keep the time of their creation or get the time of their append.",
             choices=("CreateTime", "LogAppendTime"),
         ),
         _setting(
             "min.cleanable.dirty.ratio",
             DOUBLE,
             0.5,
-            "Share of a log that must be dirty before it is compacted.",
+            "Minimum ratio of uncompacted to all bytes of a log before it is compacted.",
             least=0,
             most=1,
         ),
@@ -130,54 +142,68 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "min.compaction.lag.ms",
             LONG,
             0,
-            "Shortest time a record stays uncompacted.",
+            "Minimum time for which a record stays uncompacted.",
             least=0,
         ),
         _setting(
             "min.insync.replicas",
             INT,
             1,
-            "Replicas that must hold an acks=all write before it is acknowledged.",
+            "Minimum number of in-sync replicas for a write with acks=all. With fewer, producers get "
+            "NOT_ENOUGH_REPLICAS.",
             least=1,
         ),
         _setting(
             "preallocate",
             BOOLEAN,
             False,
-            "Reserve segment.bytes on the disk with a segment's first batch; the file's size stays as it is.",
+            "Whether segment.bytes of disk space is reserved when a segment gets its first batch. The "
+            "file's size does not change.",
         ),
         _setting(
-            "remote.storage.enable", BOOLEAN, False, "Upload rolled segments to the object store (KIP-405)."
+            "remote.storage.enable",
+            BOOLEAN,
+            False,
+            "Whether rolled segments are copied to the object store (KIP-405).",
         ),
         _setting(
             "remote.log.copy.disable",
             BOOLEAN,
             False,
-            "Stop uploading; what is remote stays readable (KIP-950).",
+            "Whether copying to the object store is stopped. Remote data stays readable (KIP-950).",
         ),
         _setting(
             "remote.log.delete.on.disable",
             BOOLEAN,
             False,
-            "Allow tiering to be switched off (KIP-950); what is remote goes with the topic, not before.",
+            "Whether tiering may be switched off (KIP-950). Remote data is deleted with the topic, not "
+            "before.",
         ),
-        _setting("retention.bytes", LONG, -1, "Bytes per partition over both tiers; -1: no limit.", least=-1),
+        _setting(
+            "retention.bytes",
+            LONG,
+            -1,
+            "Maximum bytes of each partition, local and remote together. Older segments are deleted. -1: "
+            "no limit.",
+            least=-1,
+        ),
         _setting(
             "retention.ms",
             LONG,
             604_800_000,
-            "How long records are kept over both tiers; -1: for ever.",
+            "How long records are kept, locally or remotely. -1: no limit.",
             least=-1,
         ),
         _setting("segment.bytes", INT, 1_073_741_824, "Size at which a segment is rolled.", least=14),
         _setting(
-            "segment.index.bytes", INT, 10_485_760, "Largest size of a segment's offset index.", least=4
+            "segment.index.bytes", INT, 10_485_760, "Maximum size of a segment's offset index.", least=4
         ),
         _setting(
             "segment.jitter.ms",
             LONG,
             0,
-            "Random part taken off segment.ms, so that segments do not roll all at once.",
+            "Maximum random time that is subtracted from segment.ms, so that segments do not all roll at "
+            "once.",
             least=0,
         ),
         _setting("segment.ms", LONG, 604_800_000, "Age at which a segment is rolled.", least=1),
@@ -185,7 +211,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "unclean.leader.election.enable",
             BOOLEAN,
             False,
-            "Whether a replica that may have lost data can lead.",
+            "Whether a replica that is not in sync, and so may lack records, can be elected leader if no "
+            "other can. Enable it only where availability matters more than loss of data.",
         ),
     )
 }
@@ -238,7 +265,7 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, overrides: Mapping[str, str]) -> "TopicConfig":
-        """The settings of a topic from its overrides (Kafka name -> text); raises InvalidSetting."""
+        """The settings of a topic from its overrides (Kafka name -> text). Raises InvalidSetting."""
         values = {
             name.replace(".", "_"): find_setting(TOPIC_SETTINGS, name).parse(text)
             for name, text in overrides.items()
@@ -247,8 +274,10 @@ class TopicConfig:
 
 
 def check_local_retention(config: TopicConfig, *, prefix: str = "") -> None:
-    """KIP-405: local retention is a part of the total; -1 means for ever, -2 as the total. `prefix`: of the
-    settings' names, if they are a node's. Raises InvalidSetting."""
+    """Check that local retention is not above total retention (KIP-405); -1: no limit, -2: as the total.
+
+    `prefix` of the settings' names: "log." for those of a node. Raises InvalidSetting.
+    """
     for name, local, total in (
         ("retention.ms", config.local_retention_ms, config.retention_ms),
         ("retention.bytes", config.local_retention_bytes, config.retention_bytes),
@@ -286,4 +315,4 @@ TOPIC_DEFAULTS: dict[str, str] = {
     "min.insync.replicas": "min.insync.replicas",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
-"""Node setting -> the topic setting whose default it is."""
+"""Node setting -> topic setting that it is the default of."""

@@ -2,8 +2,7 @@
 
 Each walk goes over a `Window` and yields nothing every A_SLICE records (and headers), so that whoever runs
 the event loop can let others have their turn; a batch may hold millions of records. Raises INVALID at the
-first length or offset delta that is wrong. Called by the leader's checks (`partition.examination`) and by
-time look-ups.
+first length or offset delta that is wrong. Called by batch validation and by lookups by timestamp.
 """
 
 from codecs import getincrementaldecoder

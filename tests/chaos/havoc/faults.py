@@ -27,7 +27,7 @@ FILL_EVERY_S = 0.1
 LEFT_ON_DISK = 64 << 10
 """Free space for a second or two of records. Then the disk is full."""
 TAKE_IN_S = 60.0
-REFUSED = b"waits for the end of another process's session"
+REFUSED = b"waiting for the session of another process to end"
 """Log message of a second process of a broker."""
 
 

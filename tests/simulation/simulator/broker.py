@@ -324,7 +324,7 @@ class SimBroker:
             self.clock,
             tasks,
             rng,
-            on_change=purgatory.touch,
+            on_change=purgatory.check_and_complete,
             fatal=self._report,
             flusher=commits.request,
             roles=PartitionRoles(self.node_id, self.clock, fetchers),
@@ -386,9 +386,9 @@ class SimBroker:
             tasks,
             interval_ms=self.settings.broker_heartbeat_interval_ms,
             session_ms=self.settings.broker_session_timeout_ms,
-            alone=False,
-            registered=self.directories.record_broker_epoch,
-            replaced=lambda why: self.kill(),
+            standalone=False,
+            on_registered=self.directories.record_broker_epoch,
+            on_replaced=lambda why: self.kill(),
         )
 
     def _build_tiering(
@@ -436,7 +436,7 @@ class SimBroker:
         handlers = build_handlers(deps, group_handlers(groups))
         paths = [directory.path for directory in self.directories.online]
         self.directories.may_have_lost = may_have_lost(self.files, paths, str(self.boot))
-        lifecycle.present(
+        lifecycle.set_registration(
             Registration(
                 broker_id=self.node_id,
                 incarnation=random_uuid(rng),
@@ -470,7 +470,7 @@ class SimBroker:
         self.scrubber = scrubber
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)
         await reports.report_at_start()
-        await lifecycle.enter()
+        await lifecycle.unfence()
 
     async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReporter) -> None:
         """Open all logs. Checks that each replica knows its checkpointed high watermark, up to its log's

@@ -33,7 +33,8 @@ from simulator.workload import TOPIC, Client, History, consume, produce, values_
 from tierlog.base.types import InvariantViolation
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.segment import Segment
-from tierlog.config.node import NodeSettings, settings_from
+from tierlog.config.node import NodeSettings
+from tierlog.config.sources import settings_from
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
     ConfigChange,

@@ -138,12 +138,12 @@ def _() -> Patches:
     "a lease starts when its heartbeat is sent", "a broker serves partitions that other brokers now lead"
 )
 def _() -> Patches:
-    take = BrokerLifecycle._take
+    apply = BrokerLifecycle._apply
 
     def without(lifecycle: BrokerLifecycle, reply: Any, sent_ms: int) -> None:
-        take(lifecycle, reply, lifecycle._clock.monotonic_ms())
+        apply(lifecycle, reply, lifecycle._clock.monotonic_ms())
 
-    yield BrokerLifecycle, "_take", without
+    yield BrokerLifecycle, "_apply", without
 
 
 # --- fetches

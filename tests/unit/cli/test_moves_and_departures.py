@@ -17,7 +17,7 @@ from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.cli.admin import AdminApi
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, PartitionImage

@@ -3,7 +3,8 @@
 import pytest
 
 from tierlog.config.definitions import InvalidSetting
-from tierlog.config.node import NODE_SETTINGS, NodeSettings, settings_from
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
+from tierlog.config.sources import settings_from
 from tierlog.config.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
 
 
@@ -27,13 +28,13 @@ def test_the_usual_name_wins_within_one_source() -> None:
     [
         ({"num.partition": "1"}, "did you mean 'num.partitions'"),
         ({"num.partitions": "many"}, "is not a int"),
-        ({"num.partitions": "0"}, "below the least allowed, 1"),
+        ({"num.partitions": "0"}, "below the minimum, 1"),
         ({"listeners": "SSL://h:1"}, "PLAINTEXT"),
         ({"listeners": "PLAINTEXT://h"}, "not host:port"),
         ({"advertised.listeners": "PLAINTEXT://h:0"}, "port 0"),
         ({"process.roles": "worker"}, "not one of broker, controller"),
-        ({"process.roles": "broker"}, "one alone needs controller.quorum.voters and .secret"),
-        ({"process.roles": "controller"}, "one alone needs controller.quorum.voters"),
+        ({"process.roles": "broker"}, "a single role needs controller.quorum.voters and .secret"),
+        ({"process.roles": "controller"}, "a single role needs controller.quorum.voters"),
         ({"process.roles": ""}, "broker, controller, or both"),
         (
             {
@@ -41,13 +42,13 @@ def test_the_usual_name_wins_within_one_source() -> None:
                 "controller.quorum.voters": "1@h:1",
                 "controller.quorum.secret": "s",
             },
-            "names this node, 1: no controller",
+            "names this node, 1, which is no controller",
         ),
         ({"controller.quorum.voters": "1"}, "id@host:port"),
         ({"controller.quorum.voters": "2@h:1"}, "does not name this node"),
         ({"controller.quorum.voters": "1@h:1,2@h:2"}, "controller.quorum.secret"),
         ({"log.dirs": ""}, "at least one directory"),
-        ({"controller.quorum.ssl.ca": "ca.crt"}, "all three, or none"),
+        ({"controller.quorum.ssl.ca": "ca.crt"}, "set all three or none"),
         ({"broker.heartbeat.interval.ms": "2701"}, "above nine tenths of broker.session.timeout.ms"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tierlog.config.definitions import InvalidSetting
-from tierlog.config.node import settings_from
-from tierlog.config.sources import merged, read_environment, read_toml
+from tierlog.config.sources import merged, read_environment, read_toml, settings_from
 
 
 def test_later_sources_win(tmp_path: Path) -> None:

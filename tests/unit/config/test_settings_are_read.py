@@ -12,9 +12,8 @@ from tierlog.config.topic import NO_EFFECT_YET, TOPIC_DEFAULTS, TOPIC_SETTINGS
 ROOT = Path(__file__).parents[3]
 READ = {
     name
-    for package in ("broker", "metadata", "tiering")
+    for package in ("broker", "metadata", "tiering", "src/tierlog/config")
     for file in (ROOT / package).rglob("*.py")
-    if "messages" not in file.parts
     for name in re.findall(r"\.([a-z_]+)\b", file.read_text(encoding="utf-8"))
 }
 NODE = [setting for name, setting in NODE_SETTINGS.items() if name not in TOPIC_DEFAULTS]

@@ -3,7 +3,7 @@
 import pytest
 
 from tierlog.broker.gateway.admin import url_for_others
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 
 TLS = {f"controller.quorum.ssl.{name}": name for name in ("certificate", "key", "ca")}
 

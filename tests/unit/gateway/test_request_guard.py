@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from tierlog.broker.gateway import request_guard
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.request_guard import known_names
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.member_address import InvalidMemberUrl, MemberResolver, check_resolved, check_url
 from tierlog.metadata.quorum.api import quorum_routes, raft_routes

@@ -19,7 +19,7 @@ from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -102,7 +102,7 @@ def test_only_changes_are_told() -> None:
     partition = SessionPartition(TOPIC, 0, 0, 1000)
 
     def tell(error: int = 0, high_watermark: int = 5, log_start: int = 0, records: bool = False) -> bool:
-        return partition.tell(
+        return partition.record_response(
             error=error, high_watermark=high_watermark, log_start_offset=log_start, noteworthy=records
         )
 
@@ -126,10 +126,10 @@ def test_one_that_was_cut_or_follows_anew_hears_the_high_watermark_again(
     partition = SessionPartition(TOPIC, 0, 10, 1000, 4)
 
     def tell() -> bool:
-        return partition.tell(error=0, high_watermark=5, log_start_offset=0, noteworthy=False)
+        return partition.record_response(error=0, high_watermark=5, log_start_offset=0, noteworthy=False)
 
     assert tell()
-    partition.ask(SessionPartition(TOPIC, 0, offset, 1000, epoch))
+    partition.update(SessionPartition(TOPIC, 0, offset, 1000, epoch))
     assert tell() is hears
 
 
@@ -243,12 +243,12 @@ def test_one_session_has_a_share_of_the_partitions() -> None:
 def test_a_log_start_is_told_again_until_the_follower_begins_there() -> None:
     follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
     told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
-    assert follower.tell(**told) and follower.tell(**told)
-    follower.ask(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
-    assert not follower.tell(**told)
+    assert follower.record_response(**told) and follower.record_response(**told)
+    follower.update(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
+    assert not follower.record_response(**told)
 
 
 def test_a_consumer_is_told_of_a_log_start_once() -> None:
     consumer = SessionPartition("t", 0, 10, 1000)
     told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
-    assert consumer.tell(**told) and not consumer.tell(**told)
+    assert consumer.record_response(**told) and not consumer.record_response(**told)

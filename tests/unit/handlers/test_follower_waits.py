@@ -8,7 +8,7 @@ import pytest
 from connection_harness import until
 from fetch_node import EPOCH, FOLLOWED, LED, NEWEST, TOPIC, Node, fetch_node
 
-from tierlog.broker.handlers.purgatory import PATIENT_TURNS
+from tierlog.broker.handlers.purgatory import COALESCED_TURNS
 from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import fetch
@@ -65,7 +65,7 @@ async def test_a_new_epoch_of_one_partition_is_told_with_what_the_other_has_mean
     await parked(node, min_bytes=100_000)
     node.lead(1, SECOND)
     if not in_one_turn:
-        for _ in range(PATIENT_TURNS + 3):
+        for _ in range(COALESCED_TURNS + 3):
             await asyncio.sleep(0)
         assert len(node.purgatory) == 1, "it is not enough"
     node.take_lead(LED, EPOCH + 1)

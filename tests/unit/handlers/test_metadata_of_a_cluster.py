@@ -10,7 +10,7 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX, TOPICS_PER_COMMAND, AutoTopicCreation
-from tierlog.broker.handlers.recently_fenced import NAMED_FOR_MS
+from tierlog.broker.handlers.recently_fenced import LISTED_FOR_MS
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics
 from tierlog.metadata.image import ClusterImage
@@ -103,23 +103,23 @@ async def test_a_broker_is_named_for_a_while_after_it_was_fenced(cluster: AdminC
     answer = await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
     assert [broker.node_id for broker in answer.brokers] == [1, 2, 3, 4]
     assert answer.topics[0].partitions[0].leader_id == 4
-    cluster.clock.ahead_ms += NAMED_FOR_MS
+    cluster.clock.ahead_ms += LISTED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert [broker.node_id for broker in answer.brokers] == [1, 2, 4]
 
 
 async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(cluster: AdminCluster) -> None:
     await cluster.fence(3)
-    cluster.clock.ahead_ms += NAMED_FOR_MS
+    cluster.clock.ahead_ms += LISTED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([1, 2, 4], 1)
     await cluster.fence(1)
-    cluster.clock.ahead_ms += NAMED_FOR_MS
+    cluster.clock.ahead_ms += LISTED_FOR_MS
     answer = await cluster.ask("Metadata", 12, topics=[])
     assert ([broker.node_id for broker in answer.brokers], answer.controller_id) == ([2, 4], 2)
 
 
-@pytest.mark.parametrize("passed_ms", [0, NAMED_FOR_MS])
+@pytest.mark.parametrize("passed_ms", [0, LISTED_FOR_MS])
 async def test_a_broker_names_itself_if_it_knows_of_no_live_one(
     cluster: AdminCluster, passed_ms: int
 ) -> None:

@@ -1,11 +1,11 @@
-"""Waiting operations: woken by touch, together, once; expired at their time; bounded."""
+"""Delayed operations: completed by check_and_complete, together, once; expired at their deadline; bounded."""
 
 import asyncio
 from collections.abc import Collection, Hashable
 
 import pytest
 
-from tierlog.broker.handlers.purgatory import PATIENT_TURNS, Purgatory, Write
+from tierlog.broker.handlers.purgatory import COALESCED_TURNS, Purgatory, Write
 
 LONG_MS = 3_600_000
 
@@ -18,98 +18,98 @@ class Box:
         self.enough = enough
         self.attempts = 0
 
-    def attempt(self) -> str | None:
+    def try_complete(self) -> str | None:
         self.attempts += 1
         return f"{self.bytes} bytes" if self.bytes >= self.enough else None
 
-    def attempt_of(self, touched: Collection[Hashable]) -> str | None:
-        return self.attempt()
+    def try_keys(self, changed: Collection[Hashable]) -> str | None:
+        return self.try_complete()
 
     def expire(self) -> str:
         return f"expired with {self.bytes}"
 
 
-async def test_a_touch_completes_what_has_enough() -> None:
+async def test_check_completes_an_operation_that_has_enough() -> None:
     purgatory, box = Purgatory(10), Box(2)
-    future = purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    future = purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire)
     assert isinstance(future, asyncio.Future)
     box.bytes = 1
-    purgatory.touch("a")
+    purgatory.check_and_complete("a")
     await asyncio.sleep(0)
     assert not future.done()
     box.bytes = 2
-    purgatory.touch("b")
+    purgatory.check_and_complete("b")
     assert await future == "2 bytes"
     assert len(purgatory) == 0
 
 
-async def test_touches_of_one_turn_make_one_attempt() -> None:
+async def test_checks_of_one_turn_try_once() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire)
     for key in ("a", "b", "a", "c"):
-        purgatory.touch(key)
+        purgatory.check_and_complete(key)
     await asyncio.sleep(0)
     assert box.attempts == 1
 
 
-async def test_one_that_is_patient_gets_what_the_next_turn_brings_too() -> None:
+async def test_coalesced_operation_gets_the_bytes_of_the_next_turn_too() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    eager = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
-    patient = purgatory.wait_patiently(["a"], LONG_MS, box.attempt_of, box.expire)
+    immediate = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
 
     def bring() -> None:
         box.bytes += 1
-        purgatory.touch("a")
+        purgatory.check_and_complete("a")
 
     bring()
     asyncio.get_running_loop().call_soon(bring)  # behind those that were tried because of the first
-    assert isinstance(eager, asyncio.Future) and isinstance(patient, asyncio.Future)
-    assert (await eager, await patient) == ("1 bytes", "2 bytes")
+    assert isinstance(immediate, asyncio.Future) and isinstance(coalesced, asyncio.Future)
+    assert (await immediate, await coalesced) == ("1 bytes", "2 bytes")
     assert len(purgatory) == 0
 
 
-async def test_patience_lasts_as_long_as_each_turn_brings_something_and_no_longer_than_its_turns() -> None:
+async def test_coalesced_operation_waits_at_most_its_turns() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    patient = purgatory.wait_patiently(["a"], LONG_MS, box.attempt_of, box.expire)
+    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
 
     def bring_on() -> None:
         box.bytes += 1
-        purgatory.touch("a")
-        if not patient.done():  # for ever, if it were not for the bound
+        purgatory.check_and_complete("a")
+        if not coalesced.done():  # for ever, if it were not for the bound
             asyncio.get_running_loop().call_soon(bring_on)
 
-    assert isinstance(patient, asyncio.Future)
+    assert isinstance(coalesced, asyncio.Future)
     bring_on()
-    assert (await patient, box.attempts) == (f"{PATIENT_TURNS + 2} bytes", 1)
+    assert (await coalesced, box.attempts) == (f"{COALESCED_TURNS + 2} bytes", 1)
 
     box = Box(2)  # one that has waited for its turns in vain has them again
-    patient = purgatory.wait_patiently(["a"], LONG_MS, box.attempt_of, box.expire)
-    assert isinstance(patient, asyncio.Future)
+    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
+    assert isinstance(coalesced, asyncio.Future)
     box.bytes = 1
-    purgatory.touch("a")
+    purgatory.check_and_complete("a")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (box.attempts, patient.done()) == (1, False)
+    assert (box.attempts, coalesced.done()) == (1, False)
     box.bytes = 2
-    purgatory.touch("a")
-    assert await patient == "2 bytes"
+    purgatory.check_and_complete("a")
+    assert await coalesced == "2 bytes"
 
 
-async def test_one_that_is_patient_is_told_what_was_touched_since_it_was_tried() -> None:
-    purgatory, told = Purgatory(10), list[set[Hashable]]()
+async def test_coalesced_operation_gets_the_keys_that_changed_since_its_last_try() -> None:
+    purgatory, seen = Purgatory(10), list[set[Hashable]]()
 
-    def attempt(touched: Collection[Hashable]) -> str | None:
-        told.append(set(touched))
-        return "enough" if len(told) == 2 else None
+    def try_complete(changed: Collection[Hashable]) -> str | None:
+        seen.append(set(changed))
+        return "enough" if len(seen) == 2 else None
 
-    waiting = purgatory.wait_patiently(["a", "b", "c"], LONG_MS, attempt, lambda: "expired")
+    waiting = purgatory.wait_coalesced(["a", "b", "c"], LONG_MS, try_complete, lambda: "expired")
     assert isinstance(waiting, asyncio.Future)
-    purgatory.touch("a")
-    asyncio.get_running_loop().call_soon(purgatory.touch, "b")
-    for _ in range(PATIENT_TURNS + 1):
+    purgatory.check_and_complete("a")
+    asyncio.get_running_loop().call_soon(purgatory.check_and_complete, "b")
+    for _ in range(COALESCED_TURNS + 1):
         await asyncio.sleep(0)
-    purgatory.touch("c")
-    assert (await waiting, told) == ("enough", [{"a", "b"}, {"c"}])
+    purgatory.check_and_complete("c")
+    assert (await waiting, seen) == ("enough", [{"a", "b"}, {"c"}])
 
 
 class Line:
@@ -122,25 +122,25 @@ class Line:
         self.answers: list[asyncio.Future[str]] = []
 
     def write(self, end: int, lane: int = -1) -> Write:
-        def is_settled() -> bool:
+        def is_complete() -> bool:
             self.looks.append(end)
             return end <= self.reached
 
-        return Write("a", lane, is_settled)
+        return Write("a", lane, is_complete)
 
     def wait(self, *ends: int, lane: int = -1, wait_ms: int = LONG_MS) -> "asyncio.Future[str]":
         writes = [self.write(end, lane) for end in ends]
-        answer = self.purgatory.wait_in_line(writes, wait_ms, f"up to {ends[-1]}", lambda: "expired")
+        answer = self.purgatory.wait_in_order(writes, wait_ms, f"up to {ends[-1]}", lambda: "expired")
         assert isinstance(answer, asyncio.Future)
         return answer
 
     async def reach(self, end: int) -> None:
         self.reached = end
-        self.purgatory.touch("a")
+        self.purgatory.check_and_complete("a")
         await asyncio.sleep(0)
 
 
-async def test_of_writes_in_line_a_touch_looks_no_further_than_the_first_that_has_to_wait() -> None:
+async def test_check_stops_at_the_first_write_that_must_wait() -> None:
     line = Line(Purgatory(10))
     first, second, third = line.wait(1), line.wait(2), line.wait(3)
     await line.reach(0)
@@ -151,10 +151,10 @@ async def test_of_writes_in_line_a_touch_looks_no_further_than_the_first_that_ha
     await line.reach(3)
     assert await third == "up to 3"
     await asyncio.sleep(0)
-    assert (len(line.purgatory), line.purgatory._lines) == (0, {})
+    assert (len(line.purgatory), line.purgatory._writes) == (0, {})
 
 
-async def test_a_produce_of_several_batches_waits_for_all_of_them() -> None:
+async def test_produce_completes_after_all_of_its_batches() -> None:
     line = Line(Purgatory(10))
     both = line.wait(1, 2)
     await line.reach(1)
@@ -163,14 +163,14 @@ async def test_a_produce_of_several_batches_waits_for_all_of_them() -> None:
     assert await both == "up to 2"
 
 
-async def test_writes_that_wait_for_other_things_are_in_lines_of_their_own() -> None:
+async def test_lanes_of_a_key_complete_independently() -> None:
     line = Line(Purgatory(10))
     for_all, for_leader = line.wait(2), line.wait(1, lane=1)
     await line.reach(1)
     assert (await for_leader, for_all.done()) == ("up to 1", False)
 
 
-async def test_one_that_gave_up_does_not_hold_up_those_behind_it() -> None:
+async def test_cancelled_and_expired_writes_do_not_block_later_ones() -> None:
     line = Line(Purgatory(10))
     cancelled, expired, last = line.wait(5), line.wait(4, wait_ms=1), line.wait(3)
     cancelled.cancel()
@@ -178,11 +178,11 @@ async def test_one_that_gave_up_does_not_hold_up_those_behind_it() -> None:
     await line.reach(3)
     assert await last == "up to 3"
     await asyncio.sleep(0)
-    assert line.purgatory._lines == {}
+    assert line.purgatory._writes == {}
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
-async def test_when_the_first_in_line_gives_up_the_next_is_looked_at_at_once(
+async def test_next_write_is_checked_at_once_when_the_first_leaves(
     how: str,
 ) -> None:
     line = Line(Purgatory(10))
@@ -194,16 +194,16 @@ async def test_when_the_first_in_line_gives_up_the_next_is_looked_at_at_once(
     async with asyncio.timeout(20):
         assert await second == "up to 3"
     await asyncio.sleep(0)
-    assert line.purgatory._lines == {}
+    assert line.purgatory._writes == {}
 
 
-async def test_a_write_that_cannot_be_judged_fails_its_own_produce_only() -> None:
+async def test_failing_write_fails_only_its_own_produce() -> None:
     line = Line(Purgatory(10))
 
     def broken() -> bool:
         raise RuntimeError("cannot tell")
 
-    failing = line.purgatory.wait_in_line([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
+    failing = line.purgatory.wait_in_order([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
     behind = line.wait(1)
     await line.reach(1)
     assert isinstance(failing, asyncio.Future)
@@ -212,10 +212,10 @@ async def test_a_write_that_cannot_be_judged_fails_its_own_produce_only() -> Non
     assert await behind == "up to 1"
 
 
-async def test_a_deadline_answers_with_what_there_is() -> None:
+async def test_operation_expires_with_what_there_is() -> None:
     purgatory, box = Purgatory(10), Box(100)
-    later = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
-    soon = purgatory.wait(["a"], 1, box.attempt, box.expire)
+    later = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    soon = purgatory.wait(["a"], 1, box.try_complete, box.expire)
     box.bytes = 7
     assert isinstance(soon, asyncio.Future)
     assert await soon == "expired with 7"
@@ -224,45 +224,45 @@ async def test_a_deadline_answers_with_what_there_is() -> None:
     assert len(purgatory) == 1
 
 
-async def test_no_time_or_no_room_answers_at_once() -> None:
+async def test_operation_is_answered_at_once_without_time_or_at_the_limit() -> None:
     purgatory, box = Purgatory(1), Box(1)
-    assert purgatory.wait(["a"], 0, box.attempt, box.expire) == "expired with 0"
-    purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
-    assert purgatory.wait(["a"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+    assert purgatory.wait(["a"], 0, box.try_complete, box.expire) == "expired with 0"
+    purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    assert purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire) == "expired with 0"
 
 
-async def test_a_cancelled_wait_is_forgotten_and_frees_its_place() -> None:
+async def test_cancelled_operation_frees_its_place() -> None:
     purgatory, box = Purgatory(1), Box(1)
     for _ in range(200):
-        future = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+        future = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
         assert isinstance(future, asyncio.Future)
         future.cancel()
         await asyncio.sleep(0)
-    purgatory.touch("a")
+    purgatory.check_and_complete("a")
     await asyncio.sleep(0)
     assert box.attempts == 0
     assert len(purgatory) == 0
     assert len(purgatory._deadlines) <= 65, "cancelled waits pile up in the heap"
 
 
-async def test_close_completes_everything_and_refuses_to_wait() -> None:
+async def test_close_expires_all_operations() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    future = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
+    future = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
     purgatory.close()
     assert isinstance(future, asyncio.Future)
     assert await future == "expired with 0"
-    assert purgatory.wait(["a"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+    assert purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire) == "expired with 0"
 
 
-async def test_an_attempt_that_fails_fails_its_own_waiter_only() -> None:
+async def test_failing_try_fails_only_its_own_operation() -> None:
     purgatory, box = Purgatory(10), Box(0)
 
     def broken() -> str:
         raise RuntimeError("cannot read")
 
     failing = purgatory.wait(["a"], LONG_MS, broken, box.expire)
-    other = purgatory.wait(["a"], LONG_MS, box.attempt, box.expire)
-    purgatory.touch("a")
+    other = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    purgatory.check_and_complete("a")
     assert isinstance(failing, asyncio.Future)
     assert isinstance(other, asyncio.Future)
     with pytest.raises(RuntimeError, match="cannot read"):
@@ -270,15 +270,15 @@ async def test_an_attempt_that_fails_fails_its_own_waiter_only() -> None:
     assert await other == "0 bytes"
 
 
-async def test_what_all_fetches_watch_together_is_bounded() -> None:
+async def test_number_of_watched_keys_is_bounded() -> None:
     purgatory, box = Purgatory(10, watched_max=5), Box(100)
-    first = purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire)
-    assert purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire) == "expired with 0"
+    first = purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire)
+    assert purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire) == "expired with 0"
     assert purgatory.refused["Fetch"] == 1
-    second = purgatory.wait(["a", "b"], LONG_MS, box.attempt, box.expire)
+    second = purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire)
     assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future)
     first.cancel()
     await asyncio.sleep(0)
-    assert isinstance(purgatory.wait(["a", "b", "c"], LONG_MS, box.attempt, box.expire), asyncio.Future)
+    assert isinstance(purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire), asyncio.Future)
     write = Write("a", -1, lambda: False)
-    assert isinstance(purgatory.wait_in_line([write], LONG_MS, "", box.expire), asyncio.Future)
+    assert isinstance(purgatory.wait_in_order([write], LONG_MS, "", box.expire), asyncio.Future)

@@ -21,7 +21,7 @@ from tierlog.broker.storage.checkpoints import CLEANER_OFFSETS
 from tierlog.broker.storage.damage import mark_repaired, segments_of
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -17,7 +17,7 @@ from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.codec import encode
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -69,7 +69,7 @@ async def test_bad_input_closes_without_a_reply(broker: Broker, bad: bytes) -> N
         assert tracemalloc.get_traced_memory()[1] < 2 * len(bad) + (8 << 20)
     finally:
         tracemalloc.stop()
-    assert [why for why, _ in broker.notes] == [Why.MALFORMED]
+    assert [why for why, _ in broker.notes] == [CloseReason.MALFORMED]
     assert broker.reports == []
     assert await other.ask(METADATA, 9, MetadataRequest(topics=None)) == MetadataResponse(controller_id=0)
     assert broker.listener.connections == 1
@@ -105,13 +105,13 @@ async def test_a_claimed_frame_costs_nothing_until_it_arrives(broker: Broker) ->
     clients = [await broker.connect() for _ in range(4)]
     for client in clients:
         client.writer.write(struct.pack(">ihh", 100 << 20, 0, 9))
-    budget = broker.listener.buffers.budget
-    await until(lambda: budget.waiting == 1)  # the fourth passes the bound over all connections
+    memory_pool = broker.listener.buffers.memory_pool
+    await until(lambda: memory_pool.waiting == 1)  # the fourth passes the bound over all connections
     assert resident_bytes() - before < 8 << 20
     for client in clients:
         client.close()
     await until(lambda: not broker.listener.connections)
-    assert (budget.used, budget.waiting) == (0, 0)
+    assert (memory_pool.used, memory_pool.waiting) == (0, 0)
 
 
 def resident_bytes() -> int:

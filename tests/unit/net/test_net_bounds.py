@@ -16,7 +16,7 @@ from tierlog.broker.net.bounds import (
     SWEPT_PER_TURN,
     TURNED_AWAY_OF_ADDRESS_MAX,
 )
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal, plain_address
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -36,13 +36,13 @@ def large(size: int = 600 * KIB) -> bytes:
 
 async def test_who_finds_no_room_is_read_in_the_order_of_arrival(broker: Broker) -> None:
     await broker.start(request_bytes=1 * MIB)
-    budget = broker.listener.buffers.budget
+    memory_pool = broker.listener.buffers.memory_pool
     clients = [await broker.connect() for _ in range(4)]
     frame = large()
     for number, client in enumerate(clients):
         client.writer.write(frame[:1000])
-        await until(lambda: budget.waiting == max(number - 1, 0))  # noqa: B023
-        await until(lambda: budget.used > min(number + 1, 2) * 600 * KIB)  # noqa: B023
+        await until(lambda: memory_pool.waiting == max(number - 1, 0))  # noqa: B023
+        await until(lambda: memory_pool.used > min(number + 1, 2) * 600 * KIB)  # noqa: B023
     for client in clients[2:]:
         client.writer.write(frame[1000:])
     await turns(50)
@@ -53,8 +53,8 @@ async def test_who_finds_no_room_is_read_in_the_order_of_arrival(broker: Broker)
     for client in clients:
         await client.receive(PRODUCE, 9)
     assert len(broker.records) == 4
-    await until(lambda: not budget.used)
-    assert budget.waits == 2
+    await until(lambda: not memory_pool.used)
+    assert memory_pool.waits == 2
 
 
 async def test_a_frame_larger_than_all_room_is_received(broker: Broker) -> None:
@@ -80,11 +80,11 @@ async def test_requests_that_wait_for_an_answer_hold_up_nobody(broker: Broker) -
         waiting.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 30 * KIB))
     waiting.writer.write(large())
     await until(lambda: len(futures) == 21)
-    assert broker.listener.budget.used == 0
+    assert broker.listener.memory_pool.used == 0
     broker.on_produce = broker.produce
     split.writer.write(large())
     await split.receive(PRODUCE, 9)
-    assert (broker.listener.budget.waits, broker.listener.connections) == (0, 2)
+    assert (broker.listener.memory_pool.waits, broker.listener.connections) == (0, 2)
 
 
 async def test_requests_of_one_connection_that_wait_are_bounded_in_bytes(broker: Broker) -> None:
@@ -116,12 +116,12 @@ async def test_a_frame_that_is_kept_has_its_room_once_until_it_is_answered(broke
     split.writer.write(large())
     whole.writer.write(small)
     await until(lambda: len(broker.tasks) == 2)
-    budget = broker.listener.budget
-    assert (budget.used, budget.waits) == (len(large()) + len(small) - 8, 0)
+    memory_pool = broker.listener.memory_pool
+    assert (memory_pool.used, memory_pool.waits) == (len(large()) + len(small) - 8, 0)
     go.set()
     for client in (split, whole):
         await client.receive(PRODUCE, 9)
-    assert budget.used == 0
+    assert memory_pool.used == 0
 
 
 async def test_frames_that_are_kept_are_bounded(broker: Broker) -> None:
@@ -138,28 +138,28 @@ async def test_frames_that_are_kept_are_bounded(broker: Broker) -> None:
     client.writer.write(large(60 * KIB) * 4)
     await until(lambda: len(answers) == 2)
     await turns()
-    assert (len(answers), broker.listener.budget.waiting) == (2, 1)
+    assert (len(answers), broker.listener.memory_pool.waiting) == (2, 1)
     for number in range(4):
         await until(lambda: len(answers) > number)  # noqa: B023
         answers[number].set_result(None)
         await client.receive(PRODUCE, 9)
-    await until(lambda: not broker.listener.budget.used)
+    await until(lambda: not broker.listener.memory_pool.used)
 
 
 async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Broker) -> None:
     await broker.start(request_bytes=500 * KIB)
-    budget = broker.listener.buffers.budget
+    memory_pool = broker.listener.buffers.memory_pool
     holder, second, third = [await broker.connect() for _ in range(3)]
     holder.writer.write(large()[:5000])
-    await until(lambda: budget.used > 0)
+    await until(lambda: memory_pool.used > 0)
     for number, client in enumerate((second, third), 1):
         client.writer.write(large())
-        await until(lambda: budget.waiting == number)  # noqa: B023
+        await until(lambda: memory_pool.waiting == number)  # noqa: B023
     second.writer.transport.abort()
     holder.writer.transport.abort()
     await third.receive(PRODUCE, 9)
     await until(lambda: broker.listener.connections == 1)
-    assert (budget.used, budget.waiting) == (0, 0)
+    assert (memory_pool.used, memory_pool.waiting) == (0, 0)
 
 
 async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: Broker) -> None:
@@ -168,18 +168,18 @@ async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: 
     unused = iter(futures)
     broker.on_heartbeat = lambda *_: next(unused, HeartbeatResponse())
     clients = [await broker.connect() for _ in range(2)]
-    budget = broker.listener.buffers.budget
+    memory_pool = broker.listener.buffers.memory_pool
     for client, count in zip(clients, (11, 5), strict=True):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
         for _ in range(count):
             client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 10 * KIB))
-        await until(lambda: budget.held > 105 * KIB or bool(broker.notes))
+        await until(lambda: memory_pool.held > 105 * KIB or bool(broker.notes))
     assert await clients[0].expect_close() == b""
-    assert [why for why, _ in broker.notes] == [Why.CROWDED]
+    assert [why for why, _ in broker.notes] == [CloseReason.CROWDED]
     futures[1].set_result(HeartbeatResponse())
     for _ in range(6):
         await clients[1].frame()
-    assert (budget.used, budget.held) == (0, 0)
+    assert (memory_pool.used, memory_pool.held) == (0, 0)
 
 
 async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker) -> None:
@@ -195,7 +195,7 @@ async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker
     await until(lambda: broker.listener.connections == 0)
     assert (len(futures), broker.records) == (4, [b"last words"])
     assert all(future.cancelled() for future in futures)
-    assert broker.listener.closed == {Why.CLIENT: 1}
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
 
 
 async def test_who_closes_its_sending_side_is_not_free_of_its_bounds(broker: Broker) -> None:
@@ -207,10 +207,10 @@ async def test_who_closes_its_sending_side_is_not_free_of_its_bounds(broker: Bro
     client.writer.write_eof()
     await until(lambda: broker.listener.connections == 0)
     assert len(futures) == 2 + ABANDONED_REQUESTS
-    assert broker.listener.closed == {Why.CLIENT: 1}
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
 
 
-# ---- responses that nobody takes ------------------------------------------------------------------
+# ---- responses that the client does not accept ----------------------------------------------------
 
 
 async def sleeper(broker: Broker) -> Client:
@@ -222,7 +222,7 @@ async def sleeper(broker: Broker) -> Client:
 
 
 def sending(broker: Broker) -> int:
-    return sum(pump.is_sending for pump in broker.listener._pumps.values())
+    return sum(pump.is_sending for pump in broker.listener._channels.values())
 
 
 async def test_who_takes_nothing_for_a_second_is_shown_as_blocked(broker: Broker) -> None:
@@ -232,7 +232,7 @@ async def test_who_takes_nothing_for_a_second_is_shown_as_blocked(broker: Broker
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: sending(broker) == 1)
     assert broker.listener.blocked == 0
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     pump.blocked_at -= 1.1
     assert broker.listener.blocked == 1
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
@@ -246,8 +246,8 @@ async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
     client = await sleeper(broker)
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: bool(broker.notes))
-    assert broker.notes[0][0] is Why.BLOCKED
-    assert "bytes not taken" in broker.notes[0][1]
+    assert broker.notes[0][0] is CloseReason.BLOCKED
+    assert "bytes not accepted" in broker.notes[0][1]
     assert broker.listener.kept_bytes == 0
 
 
@@ -258,13 +258,13 @@ async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Brok
     client = await sleeper(broker)
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     client.writer.write(large()[:1000])
-    await until(lambda: broker.listener.budget.used > 600 * KIB)
+    await until(lambda: broker.listener.memory_pool.used > 600 * KIB)
     future.set_result(RawReply([bytes(8 * MIB)]))
     await until(lambda: sending(broker) == 1)
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
-    assert [why for why, _ in broker.notes] == [Why.SLOW]
-    assert broker.listener.budget.used == 0
+    assert [why for why, _ in broker.notes] == [CloseReason.SLOW]
+    assert broker.listener.memory_pool.used == 0
 
 
 async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker: Broker) -> None:
@@ -274,9 +274,9 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker
     for number in range(5):
         sleepers.append(await sleeper(broker))
         sleepers[-1].send(HEARTBEAT, 0, HeartbeatRequest())
-        await until(lambda: broker.listener.closed[Why.CROWDED] + sending(broker) > number)  # noqa: B023
+        await until(lambda: broker.listener.closed[CloseReason.CROWDED] + sending(broker) > number)  # noqa: B023
         assert broker.listener.kept_bytes <= 20 * MIB
-    assert broker.listener.closed == {Why.CROWDED: 3}
+    assert broker.listener.closed == {CloseReason.CROWDED: 3}
     sleepers[-1].reader._transport.resume_reading()  # type: ignore[attr-defined]
     assert len(await sleepers[-1].frame()) > 8 * MIB  # the last one was not the slowest
     assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
@@ -333,7 +333,7 @@ async def test_a_client_with_many_requests_at_once_gives_way(broker: Broker) -> 
     last = max(place for place, who in enumerate(order) if who == "other")
     assert order[:last].count("hog") <= 2 * FRAMES_PER_TURN
     assert order.count("hog") == 10 * FRAMES_PER_TURN
-    assert broker.listener.buffers.budget.used == 0
+    assert broker.listener.buffers.memory_pool.used == 0
 
 
 async def test_a_sweep_reaches_every_connection(broker: Broker) -> None:
@@ -341,7 +341,7 @@ async def test_a_sweep_reaches_every_connection(broker: Broker) -> None:
     clients = [await broker.connect() for _ in range(SWEPT_PER_TURN + 10)]
     for client in clients:
         assert await client.expect_close() == b""
-    assert broker.listener.closed == {Why.IDLE: SWEPT_PER_TURN + 10}
+    assert broker.listener.closed == {CloseReason.IDLE: SWEPT_PER_TURN + 10}
 
 
 # ---- accepting ------------------------------------------------------------------------------------

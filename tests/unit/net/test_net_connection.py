@@ -13,7 +13,7 @@ from connection_harness import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broke
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.codec import encode
@@ -127,7 +127,7 @@ async def test_without_an_error_response_the_connection_closes(broker: Broker) -
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x"))
     assert await client.expect_close() == b""
-    assert broker.listener.closed == {Why.UNANSWERED: 1}
+    assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
 
 
 async def test_an_answer_that_cannot_be_encoded_closes_the_connection(broker: Broker) -> None:
@@ -156,7 +156,7 @@ async def test_an_answer_that_is_none_closes_the_connection(broker: Broker, way:
     client = await broker.connect()
     client.send(HEARTBEAT, 3, HeartbeatRequest())
     assert await client.expect_close() == b""
-    assert broker.listener.closed == {Why.UNANSWERED: 1}
+    assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
     assert len(broker.reports) == 1
 
 
@@ -332,7 +332,7 @@ async def test_answers_that_are_there_in_one_turn_leave_together(
     for _ in order:
         client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: len(futures) == 3)
-    (pump,) = broker.listener._pumps.values()
+    (pump,) = broker.listener._channels.values()
     with CountingSocket(fileno=os.dup(pump._out._socket.fileno())) as counting:
         pump._out._socket = counting
         for number in order:
@@ -340,7 +340,7 @@ async def test_answers_that_are_there_in_one_turn_leave_together(
         assert [(await client.receive(HEARTBEAT, 0))[0] for _ in order] == [1, 2, 3]
         assert counting.sends == 1
         client.close()
-        await until(lambda: not broker.listener._pumps)
+        await until(lambda: not broker.listener._channels)
 
 
 async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(broker: Broker) -> None:
@@ -350,8 +350,8 @@ async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(bro
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump._held for pump in broker.listener._pumps.values()))
-    (pump,) = broker.listener._pumps.values()
+    await until(lambda: any(pump._held for pump in broker.listener._channels.values()))
+    (pump,) = broker.listener._channels.values()
     pump.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
@@ -367,7 +367,7 @@ async def test_connections_have_the_socket_buffers_of_the_settings(broker: Broke
     await broker.start(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     served = pump._socket
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 40_000  # the kernel doubles it
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
@@ -402,14 +402,14 @@ async def test_connections_per_address_are_limited(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("begun", "limits", "why"),
     [
-        (b"", {"idle_s": 0.01}, Why.IDLE),
-        (b"\0\0", {"header_s": 0.01}, Why.SLOW),
-        (b"\0\0\1\0\0\3\0", {"header_s": 0.01}, Why.SLOW),
-        (b"\0\0\1\0\0\3\0\1\0\0\0\0\0\0", {"header_s": 100.0, "frame_s": 0.01}, Why.SLOW),
+        (b"", {"idle_s": 0.01}, CloseReason.IDLE),
+        (b"\0\0", {"header_s": 0.01}, CloseReason.SLOW),
+        (b"\0\0\1\0\0\3\0", {"header_s": 0.01}, CloseReason.SLOW),
+        (b"\0\0\1\0\0\3\0\1\0\0\0\0\0\0", {"header_s": 100.0, "frame_s": 0.01}, CloseReason.SLOW),
     ],
 )
 async def test_slow_and_idle_clients_are_closed(
-    broker: Broker, begun: bytes, limits: dict[str, float], why: Why
+    broker: Broker, begun: bytes, limits: dict[str, float], why: CloseReason
 ) -> None:
     await broker.start(sweep_s=0.005, **limits)
     client = await broker.connect()
@@ -425,7 +425,7 @@ async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     idle = await broker.connect()
     await until(lambda: len(futures) == 1 and broker.listener.connections == 2)
-    for pump in list(broker.listener._pumps.values()):
+    for pump in list(broker.listener._channels.values()):
         pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await idle.expect_close() == b""
     futures[0].set_result(HeartbeatResponse())
@@ -438,10 +438,10 @@ async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump._pending for pump in broker.listener._pumps.values()))
+    await until(lambda: any(pump._pending for pump in broker.listener._channels.values()))
     client.close()
     await until(future.cancelled)
-    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+    assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]
 
 
 async def test_closing_the_listener_closes_connections(broker: Broker) -> None:
@@ -466,5 +466,5 @@ async def test_close_comes_after_the_answers_before_it(broker: Broker) -> None:
     future.set_result(HeartbeatResponse())
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
     assert await client.expect_close() == b""
-    assert broker.listener.closed == {Why.UNANSWERED: 1}
+    assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
     assert len(answers) == 1, "what came after it was not handled"

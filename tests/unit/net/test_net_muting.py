@@ -7,7 +7,7 @@ import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -115,7 +115,7 @@ async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> No
     client.send(HEARTBEAT, 4, BEAT)
     client.writer.write(b"\0\0")  # the beginning of a frame
     await client.receive(HEARTBEAT, 4)
-    for pump in broker.listener._pumps.values():
+    for pump in broker.listener._channels.values():
         pump.close_if_overdue(pump.active_at + FOR_EVER_S)
     assert (broker.listener.muted, broker.notes) == (1, [])
 
@@ -130,7 +130,7 @@ async def test_a_client_that_goes_away_while_muted_is_let_go(broker: Broker) -> 
     client.writer.write_eof()
     await until(lambda: not broker.listener.connections)
     assert len(muted) == 1  # to close the sending side does not lift the mute
-    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+    assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]
 
 
 async def test_who_has_gone_is_not_handled_to_the_end_if_it_is_over_its_quota(broker: Broker) -> None:
@@ -151,14 +151,14 @@ async def test_who_has_gone_is_not_handled_to_the_end_if_it_is_over_its_quota(br
     client.writer.write_eof()
     await until(lambda: not broker.listener.connections)
     assert len(calls) == 2
-    assert [why for why, _ in broker.notes] == [Why.CLIENT]
+    assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]
 
 
 LARGE = bytes(encode_request(APIS[PRODUCE], 9, 2, "c", produce(bytes(600_000))))
 
 
 async def muted_with_a_begun_frame(broker: Broker) -> Client:
-    """Its frame has room in the budget."""
+    """Its frame has room in the memory_pool."""
     waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     contexts: list[RequestContext] = []
 
@@ -170,7 +170,7 @@ async def muted_with_a_begun_frame(broker: Broker) -> Client:
     client = await broker.connect()
     client.send(HEARTBEAT, 4, BEAT)
     client.writer.write(LARGE[:1000])
-    await until(lambda: broker.listener.budget.used > 0)
+    await until(lambda: broker.listener.memory_pool.used > 0)
     waiting.set_result(HeartbeatResponse())
     await client.receive(HEARTBEAT, 4)
     broker.listener.mute(contexts[0].connection, FOR_EVER_S)
@@ -183,17 +183,17 @@ async def test_a_frame_that_was_begun_arrives_while_muted_and_nothing_behind_it(
     client.writer.write(LARGE[1000:] + LARGE)
     await client.receive(PRODUCE, 9)
     await turns(50)
-    assert (broker.listener.budget.used, broker.listener.muted, len(broker.records)) == (0, 1, 1)
+    assert (broker.listener.memory_pool.used, broker.listener.muted, len(broker.records)) == (0, 1, 1)
 
 
 async def test_a_frame_that_was_begun_must_arrive_in_time_while_muted(broker: Broker) -> None:
     await broker.start(frame_s=1000.0)
     client = await muted_with_a_begun_frame(broker)
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await client.expect_close() == b""
-    assert [why for why, _ in broker.notes] == [Why.SLOW]
-    assert broker.listener.budget.used == 0
+    assert [why for why, _ in broker.notes] == [CloseReason.SLOW]
+    assert broker.listener.memory_pool.used == 0
 
 
 async def test_stopping_closes_a_muted_connection(broker: Broker) -> None:
@@ -203,4 +203,4 @@ async def test_stopping_closes_a_muted_connection(broker: Broker) -> None:
     await client.ask(HEARTBEAT, 4, BEAT)
     await broker.listener.close()
     assert await client.expect_close() == b""
-    assert [why for why, _ in broker.notes] == [Why.STOPPING]
+    assert [why for why, _ in broker.notes] == [CloseReason.STOPPING]

@@ -76,7 +76,7 @@ async def test_later_requests_wait_and_those_of_others_do_not(
                for key in (PRODUCE, PRODUCE, HEARTBEAT, PRODUCE, PRODUCE)]  # fmt: skip
     assert answers == [1, 2, 3, 4, 5]
     assert [each for each in broker.records if each not in (b"other", b"more")] == contents
-    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
 async def test_its_answer_may_come_later_than_its_turn_ends(broker: Broker) -> None:
@@ -119,7 +119,11 @@ async def test_a_client_that_has_gone_is_carried_out_and_leaves_nothing(
     held.go[0].set()
     await until(lambda: not broker.listener.connections)
     assert broker.records == contents
-    assert (broker.listener.budget.used, broker.listener.budget.held, len(broker.tasks)) == (0, 0, 0)
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held, len(broker.tasks)) == (
+        0,
+        0,
+        0,
+    )
 
 
 async def test_a_connection_that_we_close_cancels_it(broker: Broker, held: Held) -> None:
@@ -131,5 +135,5 @@ async def test_a_connection_that_we_close_cancels_it(broker: Broker, held: Held)
     await broker.listener.close()
     await until(lambda: not len(broker.tasks))
     assert broker.records == []
-    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
     assert await client.expect_close() == b""

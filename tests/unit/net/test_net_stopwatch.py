@@ -34,7 +34,7 @@ class Timing:
         self.answer: Any = HeartbeatResponse()
         self.mutes_s: list[float] = []
         broker.on_heartbeat = self.heartbeat
-        broker.listener.time_clients(self.stopwatch)
+        broker.listener.set_stopwatch(self.stopwatch)
 
     def stopwatch(self, connection: Connection, callback: Any, *arguments: Any) -> None:
         before = self.broker.listener.sent_bytes
@@ -97,7 +97,7 @@ async def test_what_is_handled_when_there_is_room(broker: Broker, timing: Timing
     client = await broker.connect()
     kept = bytes(encode_request(APIS[PRODUCE], 9, 1, "c", produce(bytes(20_000))))
     write_at_once(client, kept + BEAT * 10)
-    await until(lambda: broker.listener.budget.waiting == 1)
+    await until(lambda: broker.listener.memory_pool.waiting == 1)
     assert not timing.handled
     answer.set_result(broker.produce(None, produce(b"")))  # type: ignore[arg-type]
     for _ in range(11):
@@ -142,12 +142,12 @@ async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) ->
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
     assert not timed
-    broker.listener.time_clients(stopwatch)
+    broker.listener.set_stopwatch(stopwatch)
     await client.ask(METADATA, 9, MetadataRequest())
     later = await broker.connect()
     await later.ask(METADATA, 9, MetadataRequest())
     assert len({connection.id for connection in timed}) == 2
-    broker.listener.time_clients(None)
+    broker.listener.set_stopwatch(None)
     timed.clear()
     await client.ask(METADATA, 9, MetadataRequest())
     assert not timed
@@ -168,7 +168,7 @@ async def test_a_request_that_was_held_back(broker: Broker, timing: Timing) -> N
     client.send(PRODUCE, 9, produce(b"x"))
     client.send(DELETE_TOPICS, 5, DeleteTopicsRequest())
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: broker.listener.budget.held > 0)
+    await until(lambda: broker.listener.memory_pool.held > 0)
     assert (inside, timing.handled) == ([], [])
     appended.set_result(ProduceResponse())
     for key, version in ((PRODUCE, 9), (DELETE_TOPICS, 5), (HEARTBEAT, 0)):

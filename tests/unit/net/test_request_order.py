@@ -19,7 +19,7 @@ from connection_harness import (
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.ordering import ORDERS, Order
-from tierlog.broker.net.end_reasons import Why
+from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -165,12 +165,12 @@ async def test_nothing_is_left_of_requests_that_waited_when_the_client_goes(
     send(client, PRODUCE, LIST_OFFSETS, METADATA)
     await until(lambda: len(traffic.appends) == 1)
     await turns()
-    for connection in [*broker.listener._pumps.values()]:
-        connection.close(Why.CLIENT)
+    for connection in [*broker.listener._channels.values()]:
+        connection.close(CloseReason.CLIENT)
     traffic.appends[0].cancel()
     await until(lambda: not broker.tasks)
     assert traffic.started == [PRODUCE]
-    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
 GONE = [(PRODUCE, LIST_OFFSETS), (PRODUCE, DELETE_TOPICS, METADATA), (DELETE_TOPICS,)]
@@ -186,12 +186,12 @@ async def test_a_client_that_has_gone_is_noticed_although_its_requests_wait_for_
     await until(lambda: bool(traffic.appends or traffic.changes))
     client.close()
     await until(lambda: not broker.listener.connections)
-    assert broker.listener.closed == {Why.CLIENT: 1}
+    assert broker.listener.closed == {CloseReason.CLIENT: 1}
     assert traffic.started == [sent[0]]
     for future in (*traffic.appends, *traffic.changes):
         future.cancel()
     await until(lambda: not broker.tasks)
-    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
 async def test_what_a_client_sent_last_is_carried_out_after_it_has_gone(
@@ -203,7 +203,7 @@ async def test_what_a_client_sent_last_is_carried_out_after_it_has_gone(
     send(client, PRODUCE, DELETE_TOPICS)
     await until(lambda: bool(traffic.appends))
     client.close()
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     await until(lambda: pump._gone_at is not None)
     traffic.append(0)
     await until(lambda: bool(traffic.changes))
@@ -223,25 +223,25 @@ async def test_a_request_that_is_held_back_counts_as_received_until_it_starts(
     client = await broker.connect()
     send(client, PRODUCE)
     client.send(LIST_OFFSETS, 7, LARGE)
-    budget = broker.listener.budget
-    await until(lambda: budget.held > 600 * KIB)
+    memory_pool = broker.listener.memory_pool
+    await until(lambda: memory_pool.held > 600 * KIB)
     traffic.append(0)
     await receive(client, PRODUCE, LIST_OFFSETS)
-    assert (budget.used, budget.held) == (0, 0)
+    assert (memory_pool.used, memory_pool.held) == (0, 0)
 
 
 async def test_requests_that_are_held_back_are_bounded_together(broker: Broker, traffic: Traffic) -> None:
     await broker.start(request_bytes=1500 * KIB)
     clients = [await broker.connect() for _ in range(5)]
-    budget = broker.listener.budget
+    memory_pool = broker.listener.memory_pool
     for number, client in enumerate(clients):
         send(client, PRODUCE)
         client.send(LIST_OFFSETS, 7, LARGE)
         await until(lambda: len(traffic.appends) == number + 1)  # noqa: B023
-        await until(lambda: budget.held > min(number + 1, 2) * 600 * KIB)  # noqa: B023
+        await until(lambda: memory_pool.held > min(number + 1, 2) * 600 * KIB)  # noqa: B023
         await until(lambda: len(broker.notes) == max(0, number - 1))  # noqa: B023
-        assert budget.held <= budget.limit
-    assert {why for why, _ in broker.notes} == {Why.CROWDED}
+        assert memory_pool.held <= memory_pool.limit
+    assert {why for why, _ in broker.notes} == {CloseReason.CROWDED}
 
 
 async def test_a_held_back_request_that_is_malformed_ends_the_connection_when_it_starts(
@@ -253,12 +253,12 @@ async def test_a_held_back_request_that_is_malformed_ends_the_connection_when_it
     malformed = bytearray(encode_request(APIS[LIST_OFFSETS], 7, 2, "test", LARGE))
     client.writer.write(malformed[:-KIB])
     client.writer.write(b"\xff" * KIB)
-    await until(lambda: broker.listener.budget.held > 600 * KIB)
+    await until(lambda: broker.listener.memory_pool.held > 600 * KIB)
     traffic.append(0)
     assert await receive(client, PRODUCE) == [1]
     assert await client.expect_close() == b""
-    assert broker.listener.closed == {Why.MALFORMED: 1}
-    assert (broker.listener.budget.used, broker.listener.budget.held) == (0, 0)
+    assert broker.listener.closed == {CloseReason.MALFORMED: 1}
+    assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
 def test_apis_that_change_something_are_changes_or_appends() -> None:

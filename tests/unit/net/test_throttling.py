@@ -99,7 +99,7 @@ async def test_answers_that_have_to_be_waited_for_are_judged_when_they_are_there
     broker.on_produce = lambda *_: answer if how == "future" else finish()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000))
-    await until(lambda: any(pump._pending for pump in broker.listener._pumps.values()))
+    await until(lambda: any(pump._pending for pump in broker.listener._channels.values()))
     assert throttled.muted == 0
     answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
     assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000
@@ -131,7 +131,7 @@ async def test_replicas_of_the_cluster_are_neither_capped_nor_judged_and_who_onl
     throttled = Throttled(broker)
     broker.handlers[FETCH] = fetch
     await throttled.start(request_percentage=1, consumer_byte_rate=100)
-    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
     accepted = FetchRequest(max_bytes=5_000, replica_state=ReplicaState(replica_id=2, replica_epoch=2))
     answer = await client.ask(FETCH, 17, accepted)
@@ -143,7 +143,7 @@ async def test_replicas_of_the_cluster_are_neither_capped_nor_judged_and_who_onl
 
 async def test_a_fetch_is_judged_once(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1, consumer_byte_rate=100)
-    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
     answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
     assert (answer.throttle_time_ms, answer.session_id) == (1_000, 0)
@@ -187,7 +187,7 @@ async def test_a_failed_request_costs_time_too(broker: Broker, how: str) -> None
         raise failure
 
     broker.on_heartbeat = handle
-    throttled.quotas.note(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
+    throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
     assert (await client.ask(HEARTBEAT, 4, BEAT)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert throttled.muted == 1
@@ -236,7 +236,7 @@ async def test_a_client_id_of_any_length_takes_little_memory(broker: Broker) -> 
     client = await broker.connect()
     client.writer.write(encode_request(APIS[HEARTBEAT], 4, 1, "x" * 300, BEAT))
     await client.receive(HEARTBEAT, 4)
-    [pump] = broker.listener._pumps.values()
+    [pump] = broker.listener._channels.values()
     [row] = throttled.quotas.report(REQUEST, throttled.clock.now)
     assert (pump.connection.client_id, row.account.client_id) == (OVERLONG, OVERLONG)
 

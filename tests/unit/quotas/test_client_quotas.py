@@ -50,9 +50,9 @@ def test_a_users_quota_is_shared_by_its_clients() -> None:
 
 def test_time_is_noted_and_judged_later_and_waits_are_short() -> None:
     made = quotas(DEFAULT_CLIENT, request_percentage=10)
-    made.note(REQUEST, "u", "a", 100.0, 0)
+    made.record(REQUEST, "u", "a", 100.0, 0)
     assert made.charge(REQUEST, "u", "a", 0, 0) == 0
-    made.note(REQUEST, "u", "a", 900.0, 0)
+    made.record(REQUEST, "u", "a", 900.0, 0)
     assert made.charge(REQUEST, "u", "a", 0, 0) == 1_000  # a window, not the 90 s that it would be
 
 
@@ -74,7 +74,7 @@ def test_mutations_are_refused_while_the_bucket_is_overdrawn() -> None:
 
 def test_whoever_may_do_next_to_nothing_waits_for_as_long_as_anyone() -> None:
     made = quotas(DEFAULT_CLIENT, request_percentage=1e-310, controller_mutation_rate=1e-310)
-    made.note(REQUEST, "u", "a", 1.0, 0)
+    made.record(REQUEST, "u", "a", 1.0, 0)
     assert made.charge(REQUEST, "u", "a", 0, 0) == 1_000
     assert made.mutate("u", "a", 1, 0, strict=True) == (True, 0)
     assert made.mutate("u", "a", 1, 0, strict=True) == (False, THROTTLE_MAX_MS)

@@ -7,7 +7,8 @@ import pytest
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import REST_MS_MAX, ReplicationThrottles, Throttle
-from tierlog.config.node import UNLIMITED_RATE, settings_from
+from tierlog.config.node import UNLIMITED_RATE
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

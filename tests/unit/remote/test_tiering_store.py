@@ -14,7 +14,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.network import Network
 from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, Tiering
 from tierlog.broker.replication.tcp_network import TcpNetwork
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.local_store import LocalStore

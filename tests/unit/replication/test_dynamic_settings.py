@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
-from tierlog.config.node import NodeSettings, settings_from
+from tierlog.config.node import NodeSettings
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -12,7 +12,7 @@ from simulator.loop import SimLoop
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.lifecycle import (
-    STOP_SESSIONS,
+    SHUTDOWN_SESSIONS,
     BrokerLifecycle,
     Registration,
     RegistrationRefused,
@@ -83,14 +83,14 @@ class Bench:
             self.tasks,
             interval_ms=interval_ms,
             session_ms=session_ms,
-            alone=False,
+            standalone=False,
         )
 
     async def enter(self) -> None:
-        self.lifecycle.present(BROKER)
+        self.lifecycle.set_registration(BROKER)
         await self.lifecycle.register()
         self.lifecycle.start()
-        await self.lifecycle.enter()
+        await self.lifecycle.unfence()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_controlled_shutdown_continues_until_the_broker_leads_no_partition() -> 
 
     async def main() -> bool:
         await bench.enter()
-        left = await bench.lifecycle.leave(10)
+        left = await bench.lifecycle.controlled_shutdown(10)
         await bench.lifecycle.stop()
         return left
 
@@ -180,9 +180,9 @@ def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
         await bench.enter()
         bench.controller.takes_s = math.inf
         began_ms = bench.clock.monotonic_ms()
-        left = await bench.lifecycle.leave(3600)
+        left = await bench.lifecycle.controlled_shutdown(3600)
         await bench.lifecycle.stop()
-        assert bench.clock.monotonic_ms() - began_ms <= 2 * STOP_SESSIONS * 3000, "of virtual time"
+        assert bench.clock.monotonic_ms() - began_ms <= 2 * SHUTDOWN_SESSIONS * 3000, "of virtual time"
         return left
 
     assert not bench.loop.run_for(main())
@@ -197,7 +197,7 @@ def test_controlled_shutdown_waits_for_a_new_controller() -> None:
         await bench.enter()
         bench.controller.takes_s = math.inf
         asyncio.get_running_loop().call_later(4, setattr, bench.controller, "takes_s", 0.0)
-        left = await bench.lifecycle.leave(3600)
+        left = await bench.lifecycle.controlled_shutdown(3600)
         await bench.lifecycle.stop()
         return left
 
@@ -210,7 +210,7 @@ def test_controlled_shutdown_ends_in_time_if_no_other_leader_is_elected() -> Non
 
     async def main() -> bool:
         await bench.enter()
-        left = await bench.lifecycle.leave(10)
+        left = await bench.lifecycle.controlled_shutdown(10)
         await bench.lifecycle.stop()
         return left
 

@@ -14,7 +14,7 @@ from wire_client import message
 
 from tierlog.base.files import OsFiles
 from tierlog.base.types import TopicPartition
-from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.offsets import list_offsets_handler
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.lookups import FoundTimestamp, TimestampSearch, retry_if_replaced
@@ -103,7 +103,7 @@ def handler_of(*replicas: Replica) -> Callable[..., Any]:
 
     image = SimpleNamespace(remote_partition=lambda *_: RemotePartition())
     deps: Any = SimpleNamespace(
-        find_replica=find_replica, metadata=SimpleNamespace(image=image), examiner=Examiner()
+        find_replica=find_replica, metadata=SimpleNamespace(image=image), validator=BatchValidator()
     )
     handle = list_offsets_handler(deps)
     partitions = [{"partition_index": n, "timestamp": MAX_TIMESTAMP} for n in range(len(replicas))]

@@ -19,7 +19,7 @@ from tierlog.broker.replication.replica_manager import CREATED_ON_LOOP_MAX, Repl
 from tierlog.broker.storage.checkpoints import PARTITION_METADATA, encode_uuid
 from tierlog.broker.storage.log_dir import CONCURRENT_REMOVALS
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, changed_topics

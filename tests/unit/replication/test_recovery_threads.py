@@ -14,7 +14,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica_manager import PROGRESS_EVERY, ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

@@ -18,7 +18,8 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
-from tierlog.config.node import NodeSettings, settings_from
+from tierlog.config.node import NodeSettings
+from tierlog.config.sources import settings_from
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all

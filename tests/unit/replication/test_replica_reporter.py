@@ -22,7 +22,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.log_dir import DirectoryUnusable
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage

@@ -18,7 +18,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.broker.storage.log_dir import DirectoryUnusable, ForeignDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage

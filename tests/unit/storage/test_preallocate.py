@@ -12,7 +12,7 @@ import pytest
 from tierlog.base.files import Buffer, OsFiles, Space
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import RESERVE_FROM
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, read_header
 from tierlog.records.writer import NewRecord, encode_batch

@@ -31,14 +31,14 @@ def records(count: int) -> list[NewRecord]:
     return [NewRecord(NOW + number, b"k", b"v") for number in range(count)]
 
 
-def examination(batch: bytearray, config: TopicConfig) -> BatchValidation:
+def validation(batch: bytearray, config: TopicConfig) -> BatchValidation:
     view = memoryview(batch)
     return BatchValidation(view, check_produced(view), config, NOW)
 
 
 def found(batch: bytearray, config: TopicConfig) -> ValidationResult:
     """The result at once and step by step, which must be equal."""
-    at_once, in_steps = examination(batch, config), examination(batch, config)
+    at_once, in_steps = validation(batch, config), validation(batch, config)
     at_once.fits_one_turn()
     result = at_once.at_once()
     for _ in range(1 + at_once.needs_exclusive_memory):
@@ -222,7 +222,7 @@ def test_size_limit_applies_to_the_stored_batch() -> None:
 def turns(batch: bytearray, config: TopicConfig) -> int:
     """How often the event loop can serve others."""
     given = 0
-    for step in examination(batch, config).steps():
+    for step in validation(batch, config).steps():
         if step is None:
             given += 1
         else:
@@ -247,6 +247,6 @@ def test_work_that_fits_one_turn_is_bounded(config: TopicConfig) -> None:
     by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]
     by_records = [encode_batch(records(count), codec=Codec.ZSTD) for count in (1, 100, 100_000)]
     for batches in (by_bytes, by_records):
-        fit = [examination(batch, config).fits_one_turn() for batch in batches]
+        fit = [validation(batch, config).fits_one_turn() for batch in batches]
         assert fit[0] and not fit[-1]
         assert all(smaller or not larger for smaller, larger in pairwise(fit))

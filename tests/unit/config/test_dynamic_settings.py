@@ -3,31 +3,32 @@
 import pytest
 
 from tierlog.config.definitions import InvalidSetting
-from tierlog.config.node import NODE_SETTINGS, NodeSettings, settings_from
-from tierlog.config.running import (
-    RUN_TIME_SETTINGS,
+from tierlog.config.dynamic import (
+    DYNAMIC_SETTINGS,
     check_thread_counts,
     check_together,
-    settings_now,
+    effective_settings,
+    ignored_settings,
     thread_counts,
-    why_fixed,
-    without_effect,
+    why_not_dynamic,
 )
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
+from tierlog.config.sources import settings_from
 
 AT_START = settings_from({"log.retention.ms": "1", "num.partitions": "7"})
 
 
 def test_a_nodes_own_value_wins_over_that_of_all_and_that_over_its_start() -> None:
     of_cluster = {"log.retention.ms": "2", "message.max.bytes": "20"}
-    now = settings_now(AT_START, of_cluster, {"log.retention.ms": "3"})
+    now = effective_settings(AT_START, of_cluster, {"log.retention.ms": "3"})
     assert (now.log_retention_ms, now.message_max_bytes, now.num_partitions) == (3, 20, 7)
     assert now.topic_defaults() == {"retention.ms": "3", "max.message.bytes": "20"}
-    assert settings_now(AT_START, {}, {}) == AT_START
+    assert effective_settings(AT_START, {}, {}) == AT_START
 
 
 def test_what_a_node_does_not_understand_counts_as_not_set() -> None:
     of_cluster = {"log.retention.ms": "2", "log.of.the.future": "1", "num.partitions": "9"}
-    now = settings_now(AT_START, of_cluster, {"log.retention.ms": "soon"})
+    now = effective_settings(AT_START, of_cluster, {"log.retention.ms": "soon"})
     assert (now.log_retention_ms, now.num_partitions) == (2, 7)
 
 
@@ -42,7 +43,7 @@ def test_what_a_node_does_not_understand_counts_as_not_set() -> None:
 def test_what_makes_no_sense_together_is_refused(texts: dict[str, str]) -> None:
     (name,) = list(texts)[-1:]
     with pytest.raises(InvalidSetting, match=name):
-        check_together(settings_now(NodeSettings(), texts, {}))
+        check_together(effective_settings(NodeSettings(), texts, {}))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
     at_start: dict[str, str], change: dict[str, str], refused: str | None
 ) -> None:
     files = settings_from({"log.retention.ms": "2", "log.local.retention.ms": "3", **at_start})
-    before, after = settings_now(files, {}, {}), settings_now(files, change, {})
+    before, after = effective_settings(files, {}, {}), effective_settings(files, change, {})
     if refused is None:
         check_together(after, before)
     else:
@@ -68,16 +69,16 @@ def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
 
 def test_what_the_quorum_keeps_does_not_come_from_a_nodes_file_nor_is_it_set_for_one_node() -> None:
     file = settings_from({"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
-    now = settings_now(file, {"min.insync.replicas": "2"}, {"min.insync.replicas": "3"})
+    now = effective_settings(file, {"min.insync.replicas": "2"}, {"min.insync.replicas": "3"})
     assert (now.min_insync_replicas, now.unclean_leader_election_enable) == (2, False)
     assert now.topic_defaults() == {"min.insync.replicas": "2"}
-    assert without_effect(file, now, {}) == {
+    assert ignored_settings(file, now, {}) == {
         "min.insync.replicas": ("1", "2"),
         "unclean.leader.election.enable": ("true", "false"),
     }
-    assert without_effect(settings_from({}), now, {}) == {}
+    assert ignored_settings(settings_from({}), now, {}) == {}
     own = {"unclean.leader.election.enable": "true", "log.retention.ms": "1"}
-    assert without_effect(settings_from({}), now, own) == {
+    assert ignored_settings(settings_from({}), now, own) == {
         "unclean.leader.election.enable": ("true", "false")
     }
 
@@ -101,7 +102,7 @@ def test_a_number_of_threads_at_most_doubles_or_halves(
 def test_a_nodes_own_number_of_threads_counts() -> None:
     of_cluster = {"num.network.threads": "4", "num.replica.fetchers": "2", "num.io.threads": "5"}
     of_node = {"num.network.threads": "6", "num.io.threads": "-5"}  # as an older version took it
-    counts = thread_counts(settings_now(AT_START, of_cluster, of_node), of_cluster, of_node)
+    counts = thread_counts(effective_settings(AT_START, of_cluster, of_node), of_cluster, of_node)
     assert counts["num.network.threads"] == 6
     assert counts["num.replica.fetchers"] == 2
     assert counts["num.io.threads"] == 5
@@ -110,24 +111,24 @@ def test_a_nodes_own_number_of_threads_counts() -> None:
 
 def test_local_retention_may_be_all_that_is_kept() -> None:
     texts = {"log.retention.ms": "10", "log.local.retention.ms": "10", "log.local.retention.bytes": "5"}
-    check_together(settings_now(NodeSettings(), texts, {}))
+    check_together(effective_settings(NodeSettings(), texts, {}))
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("num.partitions", "read by a node when it starts"),
-        ("broker.id", "read by a node when it starts"),
+        ("num.partitions", "read by a node at startup"),
+        ("broker.id", "read by a node at startup"),
         ("log.retention.hours", "set log.retention.ms instead"),
-        ("queued.max.requests", "read by a node when it starts, and unknown to tierlog"),
+        ("queued.max.requests", "read by a node at startup, and unknown to tierlog"),
         ("sasl.jaas.config", "clients connect in plaintext and are not authenticated"),
         ("cordoned.log.dirs", "log directories cannot be cordoned"),
     ],
 )
 def test_why_a_setting_is_not_changed_is_told(name: str, why: str) -> None:
-    assert why_fixed(name) == f"{name}: {why}"
+    assert why_not_dynamic(name) == f"{name}: {why}"
 
 
 def test_each_is_a_setting_of_a_node() -> None:
-    assert NODE_SETTINGS.keys() >= RUN_TIME_SETTINGS
-    assert {why_fixed(name) for name in RUN_TIME_SETTINGS} == {None}
+    assert NODE_SETTINGS.keys() >= DYNAMIC_SETTINGS
+    assert {why_not_dynamic(name) for name in DYNAMIC_SETTINGS} == {None}

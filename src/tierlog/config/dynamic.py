@@ -1,8 +1,8 @@
-"""Settings that change while nodes run (KIP-226): those of Kafka's update mode `cluster-wide`.
+"""Dynamic settings (KIP-226): those that can change while nodes run, Kafka's update mode `cluster-wide`.
 
-What is set for one node wins over what is set for all of them, and that over what the node was started with.
-The controller and the handlers check changes, and each node takes them in (`runtime.running_settings`). Kafka
-also keeps names that it does not know, and so does tierlog.
+A value for one node overrides a value for all nodes, which overrides the value that the node started with.
+The controller and the handlers validate changes; each node applies them (`replication.dynamic_settings`).
+Like Kafka, tierlog also keeps names that it does not know.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,16 +11,17 @@ from dataclasses import replace
 
 from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value
 from tierlog.config.kafka_names import INERT_SETTINGS, NO_EFFECT, THREAD_COUNTS, why_not_settable
-from tierlog.config.node import ALIASES, NODE_SETTINGS, NodeSettings
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
+from tierlog.config.sources import ALIASES
 from tierlog.config.topic import TOPIC_DEFAULTS, check_local_retention
 
 REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
 
 QUORUM_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
-"""Topic defaults that the controller elects by: settings of the cluster, which the quorum keeps
-(`metadata.controller.rules.cluster_defaults`). A node's file gives them to a new cluster, and no more."""
+"""Topic defaults that elections depend on. They belong to the cluster, and the quorum keeps them
+(`metadata.controller.rules.cluster_defaults`). A node's file only sets them for a new cluster."""
 
-RUN_TIME_SETTINGS = REPLICATION_RATES | {
+DYNAMIC_SETTINGS = REPLICATION_RATES | {
     *TOPIC_DEFAULTS,
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
@@ -41,13 +42,16 @@ RUN_TIME_SETTINGS = REPLICATION_RATES | {
 }
 
 
-def settings_now(
+def effective_settings(
     at_start: NodeSettings, of_cluster: Mapping[str, str], of_node: Mapping[str, str]
 ) -> NodeSettings:
-    """Those of a node that was started with `at_start`. What it does not understand, as a newer one took it,
-    counts as not set. `QUORUM_SETTINGS` are the cluster's alone."""
+    """Effective settings of a node that was started with `at_start`.
+
+    Values that it does not understand, accepted by a newer node, count as not set. `QUORUM_SETTINGS` come
+    from the cluster only.
+    """
     values: dict[str, Value] = {}
-    for source, names in ((of_cluster, RUN_TIME_SETTINGS), (of_node, RUN_TIME_SETTINGS - QUORUM_SETTINGS)):
+    for source, names in ((of_cluster, DYNAMIC_SETTINGS), (of_node, DYNAMIC_SETTINGS - QUORUM_SETTINGS)):
         for name in names.intersection(source):
             with suppress(InvalidSetting):
                 values[name] = NODE_SETTINGS[name].parse(source[name])
@@ -57,11 +61,11 @@ def settings_now(
     return replace(at_start, explicit=explicit, **changes)  # type: ignore[arg-type]
 
 
-def without_effect(
+def ignored_settings(
     at_start: NodeSettings, now: NodeSettings, of_node: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """Settings that the quorum keeps for all nodes, and that this node's file, or what was set for it alone,
-    gives another value: name -> (its own value, the one that counts)."""
+    """`QUORUM_SETTINGS` that this node's file, or a value for this node, sets differently and in vain:
+    name -> (ignored value, effective value)."""
     found = {}
     for name in sorted(QUORUM_SETTINGS & at_start.explicit.union(of_node)):
         own, counts = (
@@ -76,10 +80,10 @@ def without_effect(
 def thread_counts(
     settings: NodeSettings, of_cluster: Mapping[str, str], of_node: Mapping[str, str]
 ) -> dict[str, int]:
-    """Kafka's numbers of threads as they are on a node with these settings, with an effect or without."""
+    """Kafka's thread counts on a node with these settings, whether they have an effect or not."""
     counts = {}
     for name in THREAD_COUNTS:
-        if name in RUN_TIME_SETTINGS:
+        if name in DYNAMIC_SETTINGS:
             value: Value = getattr(settings, name.replace(".", "_"))
         else:
             value = INERT_SETTINGS[name].default
@@ -91,7 +95,7 @@ def thread_counts(
 
 
 def check_thread_counts(before: Mapping[str, int], after: Mapping[str, int]) -> None:
-    """Kafka's rule for each change of a number of threads, deletions included. Raises InvalidSetting."""
+    """Kafka's rule for changes of thread counts, deletions included. Raises InvalidSetting."""
     for name, count in after.items():
         current = before[name]
         why = (
@@ -106,8 +110,10 @@ def check_thread_counts(before: Mapping[str, int], after: Mapping[str, int]) -> 
 
 
 def check_together(settings: NodeSettings, before: NodeSettings | None = None) -> None:
-    """What must hold between those that change, and within them. Raises InvalidSetting. `before` a change:
-    what did not hold then, as by the node's own file, is no reason to refuse this one."""
+    """Check conditions within and between dynamic settings. Raises InvalidSetting.
+
+    A condition that was already violated `before` the change, such as by the node's file, does not reject it.
+    """
     for check in (_check_connections, _check_local_retention):
         try:
             check(settings)
@@ -132,22 +138,22 @@ def _holds(check: Callable[[NodeSettings], None], settings: NodeSettings) -> boo
     return True
 
 
-def why_fixed(name: str) -> str | None:
-    """Why a name cannot be set while nodes run, in words; None: it can, though it may have no effect."""
-    if name in RUN_TIME_SETTINGS or name in INERT_SETTINGS:
+def why_not_dynamic(name: str) -> str | None:
+    """Why a setting cannot change while nodes run; None: it can, though it may have no effect."""
+    if name in DYNAMIC_SETTINGS or name in INERT_SETTINGS:
         return None
-    if name in ALIASES and (other := ALIASES[name][0]) in RUN_TIME_SETTINGS:
+    if name in ALIASES and (other := ALIASES[name][0]) in DYNAMIC_SETTINGS:
         return f"{name}: set {other} instead"
     if name == "listeners" or name not in NODE_SETTINGS.keys() | ALIASES.keys():
         why = why_not_settable(name)
         return None if why is None else f"{name}: {why}"
-    return f"{name}: read by a node when it starts"
+    return f"{name}: read by a node at startup"
 
 
 def dynamic_setting(name: str) -> Setting:
-    """The definition of what may be set while nodes run. An unknown name takes any text: in Kafka, plug-ins
-    have settings of their own."""
+    """The definition of a dynamic setting. An unknown name accepts any text: in Kafka, plug-ins define their
+    own settings."""
     known = INERT_SETTINGS if name in INERT_SETTINGS else NODE_SETTINGS
     return known.get(name) or Setting(
-        name=name, type=SettingType.UNKNOWN, default="", doc="No setting of tierlog." + NO_EFFECT
+        name=name, type=SettingType.UNKNOWN, default="", doc="Not a setting of tierlog." + NO_EFFECT
     )

@@ -18,19 +18,19 @@ from connection_harness import Client, turns, until
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.handlers.batch_validator import Examiner
+from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.purgatory import Purgatory
-from tierlog.broker.handlers.validated_produce import Unexamined
+from tierlog.broker.handlers.validated_produce import UnvalidatedBatch
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.core.record_validation import BYTES_PER_TURN, RECORDS_PER_TURN
 from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.config.node import settings_from
+from tierlog.config.sources import settings_from
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -108,7 +108,7 @@ class Node:
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         self.threads = HeldThreads()
-        self.examiner = Examiner(threads or self.threads)
+        self.validator = BatchValidator(threads or self.threads)
         self.purgatory = Purgatory(10)
         rng = random.Random(1)
         self.metadata = Metadata()
@@ -119,7 +119,7 @@ class Node:
             SystemClock(),
             self.tasks,
             rng,
-            on_change=self.purgatory.touch,
+            on_change=self.purgatory.check_and_complete,
         )
         deps = Dependencies(
             settings=settings,
@@ -130,7 +130,7 @@ class Node:
             producer_ids=None,  # type: ignore[arg-type]
             clock=SystemClock(),
             tasks=self.tasks,
-            examiner=self.examiner,
+            validator=self.validator,
         )
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731
         self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, error_reply, report)
@@ -149,8 +149,8 @@ class Node:
 
     @property
     def is_idle(self) -> bool:
-        budget = self.listener.budget
-        return (self.examiner.batches, len(self.tasks), budget.used, budget.held) == (0, 0, 0, 0)
+        memory_pool = self.listener.memory_pool
+        return (self.validator.batches, len(self.tasks), memory_pool.used, memory_pool.held) == (0, 0, 0, 0)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ async def test_batches_of_one_connection_are_appended_as_they_came(node: Node, a
         fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
         client.send(PRODUCE_KEY, 9, request(batch(count, codec, **fields), acks=acks))
         sequence += count
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     assert told(await other.ask(PRODUCE_KEY, 9, request(batch(2), partition=1))) == [(0, 0)]
     assert told(await other.ask(PRODUCE_KEY, 9, request(batch(5)))) == [(0, 0)], "others do not wait"
     assert node.replica().log_end_offset == 5
@@ -219,7 +219,7 @@ async def test_the_other_partitions_of_a_request_do_not_wait(node: Node) -> None
     assert node.replica().log_end_offset == MANY
 
 
-async def test_a_retry_of_a_large_batch_is_not_examined(node: Node) -> None:
+async def test_a_retry_of_a_large_batch_is_not_validated(node: Node) -> None:
     client = await node.connect()
     large = request(batch(MANY, Codec.LZ4, producer_id=7, producer_epoch=0, base_sequence=0))
     node.threads.release()
@@ -235,7 +235,7 @@ async def test_a_leader_that_is_deposed_meanwhile_does_not_append(node: Node) ->
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     client.send(PRODUCE_KEY, 9, request(batch(1)))
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     node.replica().become_follower(2, 5, 1)
     node.threads.release()
     assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
@@ -246,7 +246,7 @@ async def test_a_leader_that_is_deposed_meanwhile_does_not_append(node: Node) ->
 async def test_a_new_leader_epoch_is_the_one_that_is_written(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     node.replica().become_follower(2, 5, 1)
     node.replica().become_leader(6, 2, [1])
     node.threads.release()
@@ -257,7 +257,7 @@ async def test_a_new_leader_epoch_is_the_one_that_is_written(node: Node) -> None
 async def test_a_topic_that_is_deleted_meanwhile(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     old = node.metadata.image
     node.metadata.image = evolve_all(old, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)])
     node.replicas.follow(old, node.metadata.image)
@@ -269,7 +269,7 @@ async def test_a_topic_that_is_deleted_meanwhile(node: Node) -> None:
 async def test_settings_that_change_meanwhile_count(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4, key=None)))
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     node.replica().update_config(TopicConfig(cleanup_policy=("compact",)))
     node.threads.release()
     _, answer = await client.receive(PRODUCE_KEY, 9)
@@ -283,7 +283,7 @@ async def test_acks_0_of_a_client_that_has_gone_is_written(node: Node) -> None:
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(4), acks=NONE))
     await client.writer.drain()
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     client.close()
     await turns()
     node.threads.release()
@@ -307,7 +307,7 @@ async def test_no_later_request_is_carried_out_after_acks_0_of_a_bad_batch(node:
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
     client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(1), acks=NONE))
-    await until(lambda: node.examiner.batches == 1)
+    await until(lambda: node.validator.batches == 1)
     node.threads.release()
     assert await client.expect_close() == b""
     assert node.replica().log_end_offset == 0
@@ -363,11 +363,11 @@ def incompressible(size: int) -> bytes:
 
 async def test_a_small_batch_is_copied_out_of_the_receive_buffer(node: Node) -> None:
     client, other = await node.connect(), await node.connect()
-    buffers, budget = node.listener.buffers, node.listener.budget
+    buffers, memory_pool = node.listener.buffers, node.listener.memory_pool
     shared, small = buffers.shared, incompressible(200_000)
     client.send(PRODUCE_KEY, 9, request(small))
-    await until(lambda: node.examiner.batches == 1)
-    assert (buffers.shared is shared, budget.used) == (True, len(small))
+    await until(lambda: node.validator.batches == 1)
+    assert (buffers.shared is shared, memory_pool.used) == (True, len(small))
     assert told(await other.ask(PRODUCE_KEY, 9, request(incompressible(60_000), partition=1))) == [(0, 0)]
     node.threads.release()
     assert await receive(client) == [(0, 0)]
@@ -385,13 +385,13 @@ async def test_the_bytes_of_a_request_are_let_go_before_it_is_acknowledged(node:
     replica.flusher = lambda _: None
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(incompressible(size), acks=ALL))
-    await until(lambda: node.examiner.batches == 1)
-    assert node.listener.budget.used >= size
+    await until(lambda: node.validator.batches == 1)
+    assert node.listener.memory_pool.used >= size
     node.threads.release()
     await until(lambda: replica.log_end_offset > 0)
     await turns()
-    assert (node.listener.budget.used, len(node.tasks)) == (0, 1)
-    assert not [one for one in gc.get_objects() if type(one) is Unexamined]  # some are dead proxies
+    assert (node.listener.memory_pool.used, len(node.tasks)) == (0, 1)
+    assert not [one for one in gc.get_objects() if type(one) is UnvalidatedBatch]  # some are dead proxies
     replica.flush()
     replica.flushed()
     assert await receive(client) == [(0, 0)]
@@ -401,7 +401,7 @@ async def test_closing_takes_everything_along(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
-    await until(lambda: node.examiner.batches == 8)
+    await until(lambda: node.validator.batches == 8)
     await node.listener.close()
     await until(lambda: node.is_idle)
     node.threads.release()
@@ -413,7 +413,7 @@ async def test_no_more_than_so_many_at_once(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
-    await until(lambda: node.examiner.batches == 8)
+    await until(lambda: node.validator.batches == 8)
     await turns()
     assert node.threads.held is not None and len(node.threads.held) == 4
     node.threads.release()
@@ -421,7 +421,7 @@ async def test_no_more_than_so_many_at_once(node: Node) -> None:
     assert found == [(0, MANY * number) for number in range(8)]
 
 
-async def test_acks_all_that_was_committed_while_another_batch_was_examined(node: Node) -> None:
+async def test_acks_all_that_was_committed_while_another_batch_was_validated(node: Node) -> None:
     """The high watermark has moved by then; nobody touches the partition again."""
     replica = node.replica(1)
     replica.update_config(TopicConfig(flush_messages=1))
@@ -445,7 +445,7 @@ async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> 
     large = bytes(encode_batch([NewRecord(SystemClock().now_ms(), None, bytes(BYTES_PER_TURN))]))
     assert told(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
     assert told(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
-    assert (node.threads.held, node.examiner.batches) == ([], 0)
+    assert (node.threads.held, node.validator.batches) == ([], 0)
 
 
 async def test_threads_do_it_too(tmp_path: Path) -> None:
@@ -506,7 +506,7 @@ def raw_snappy() -> bytes:
     return bytes(with_section(header, bytes(cramjam.snappy.compress_raw(plain[HEADER_SIZE:])), Codec.SNAPPY))
 
 
-async def test_batches_that_have_to_be_held_whole_are_examined_one_at_a_time(node: Node) -> None:
+async def test_batches_that_have_to_be_held_whole_are_validated_one_at_a_time(node: Node) -> None:
     node.replica().update_config(HUGE)
     clients = [await node.connect() for _ in range(3)]
     large = raw_snappy()
@@ -520,8 +520,8 @@ async def test_batches_that_have_to_be_held_whole_are_examined_one_at_a_time(nod
         await until(lambda: bool(node.threads.held))
         await turns()
         assert len(node.threads.held or ()) == 1
-        while node.examiner.batches == left:
-            await until(lambda: bool(node.threads.held) or node.examiner.batches < left)  # noqa: B023
+        while node.validator.batches == left:
+            await until(lambda: bool(node.threads.held) or node.validator.batches < left)  # noqa: B023
             if node.threads.held:
                 node.threads.run_one()
             await turns()

@@ -1,15 +1,15 @@
-"""Reasons why a connection ended, for the log and for metrics."""
+"""Reasons for closing a connection."""
 
 from enum import StrEnum
 
 
-class Why(StrEnum):
-    """Why a connection ended; a label of metrics."""
+class CloseReason(StrEnum):
+    """Why a connection was closed; a label of metrics."""
 
     CLIENT = "client"  # the client closed it
     NETWORK = "network"
-    MALFORMED = "malformed"  # what it sent is no request
-    UNANSWERED = "unanswered"  # an error for which the API has no answer
+    MALFORMED = "malformed"  # not a valid request
+    UNANSWERED = "unanswered"  # an error that the API's response cannot carry
     SLOW = "slow"  # request.header.timeout.ms, request.receive.timeout.ms
     BLOCKED = "blocked"  # response.send.timeout.ms
     CROWDED = "crowded"  # queued.max.response.total.bytes, queued.max.request.bytes

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.base.slices import LogSlice
-from tierlog.broker.handlers.follower_answer import Told, follower_answer
+from tierlog.broker.handlers.follower_response import PartitionResponse, follower_response
 from tierlog.protocol.codec import encode
 from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
@@ -18,15 +18,19 @@ OFFSETS = strategies.integers(0, 2**63 - 1)
 
 
 @strategies.composite
-def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, Told]:
+def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionResponse]:
     records = draw(strategies.binary(max_size=300))
     found = LogSlice((records[:1], records[1:]), len(records), 0, 1) if records else None
     offsets = draw(strategies.tuples(OFFSETS, OFFSETS, OFFSETS))
-    return draw(strategies.sampled_from(TOPICS)), Told(draw(strategies.integers(0, 300)), *offsets, found)
+    return draw(strategies.sampled_from(TOPICS)), PartitionResponse(
+        draw(strategies.integers(0, 300)), *offsets, found
+    )
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
-def test_it_is_what_the_codec_writes(session_id: int, told: list[tuple[uuid.UUID, Told]]) -> None:
+def test_it_is_what_the_codec_writes(
+    session_id: int, told: list[tuple[uuid.UUID, PartitionResponse]]
+) -> None:
     message = FetchResponse(session_id=session_id)
     for topic, one in told:
         if not message.responses or message.responses[-1].topic_id != topic:
@@ -41,13 +45,13 @@ def test_it_is_what_the_codec_writes(session_id: int, told: list[tuple[uuid.UUID
                 records=b"" if one.found is None else b"".join(map(bytes, one.found.parts)),  # type: ignore[arg-type]
             )
         )
-    written = b"".join(map(bytes, follower_answer(session_id, told).parts))  # type: ignore[arg-type]
+    written = b"".join(map(bytes, follower_response(session_id, told).parts))  # type: ignore[arg-type]
     assert {encode(message, version) for version in VERSIONS} == {written}
 
 
 def test_slices_of_files_stay_slices(tmp_path: Path) -> None:
     file = SharedFile(OsFiles(), tmp_path / "log", create=True)
     part = FileSlice(file, 3, 5)
-    answer = follower_answer(7, [(TOPICS[0], Told(0, 1, 1, 0, LogSlice((part,), 5, 0, 1)))])
+    answer = follower_response(7, [(TOPICS[0], PartitionResponse(0, 1, 1, 0, LogSlice((part,), 5, 0, 1)))])
     assert answer.parts[1] is part
     assert len(answer.parts) == 3

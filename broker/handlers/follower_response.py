@@ -1,8 +1,8 @@
-"""What a leader answers followers with, written without the messages that the codec would write: a Fetch
-response of v15 on in which no partition has an error, a diverging epoch or aborted transactions.
+"""Fetch responses for followers, encoded without the codec's message classes.
 
-It is the same bytes as the codec's (tests/unit/handlers/test_follower_answer.py), for a third of the time; a
-leader makes one for every few batches of acks=all. Called by `fetch`.
+Only for v15 and later, and only if no partition has an error, a diverging epoch or aborted transactions. The
+bytes equal the codec's (tests/unit/handlers/test_follower_response.py) and take a third of the time; with
+acks=all a leader sends one for every few batches. Called by `fetch`.
 """
 
 from struct import Struct
@@ -21,8 +21,8 @@ _NO_TAGS = b"\0"
 _NO_RECORDS = b"\1"
 
 
-class Told:
-    """One partition of an answer."""
+class PartitionResponse:
+    """One partition of a response. `found`: its records, if any."""
 
     __slots__ = ("found", "high_watermark", "last_stable_offset", "log_start_offset", "partition")
 
@@ -41,23 +41,27 @@ class Told:
         self.found = found
 
 
-def follower_answer(session_id: int, told: list[tuple[UUID, Told]]) -> RawReply:
-    """Of each topic's id; partitions of one topic that follow each other share its entry."""
-    topics: list[tuple[UUID, list[Told]]] = []
-    for topic, one in told:
+def follower_response(session_id: int, responses: list[tuple[UUID, PartitionResponse]]) -> RawReply:
+    """`responses`: topic id and partition. Consecutive partitions of a topic share its entry."""
+    topics: list[tuple[UUID, list[PartitionResponse]]] = []
+    for topic, response in responses:
         if topics and topics[-1][0] == topic:
-            topics[-1][1].append(one)
+            topics[-1][1].append(response)
         else:
-            topics.append((topic, [one]))
+            topics.append((topic, [response]))
     parts: list[Part] = []
     pieces = [_HEAD(0, 0, session_id), uvarint(len(topics) + 1)]
     for topic, partitions in topics:
         pieces.append(topic.bytes)
         pieces.append(uvarint(len(partitions) + 1))
-        for one in partitions:
-            high, stable, start = one.high_watermark, one.last_stable_offset, one.log_start_offset
-            pieces.append(_PARTITION(one.partition, 0, high, stable, start, _NULL, _LEADER_ITSELF))
-            found = one.found
+        for response in partitions:
+            high, stable, start = (
+                response.high_watermark,
+                response.last_stable_offset,
+                response.log_start_offset,
+            )
+            pieces.append(_PARTITION(response.partition, 0, high, stable, start, _NULL, _LEADER_ITSELF))
+            found = response.found
             if found is None:
                 pieces.append(_NO_RECORDS)
             else:
