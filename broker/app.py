@@ -378,7 +378,7 @@ class Broker(NodeBase):
         self.replicas.checkpoints.lower(replica)
 
     async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
-        """The remote tier is put together after those who fetch."""
+        """Tiering is built after the fetchers."""
         return await self.tiering.tier_state_machine.start(replica, step)
 
     async def _join(self) -> None:

@@ -146,17 +146,20 @@ def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
     for key, (use, throttle_time) in _OF_A_QUOTA.items():
         yield PAUSE
         rows = _by_labels(quotas.report(key, clock.monotonic_ms()))
-        yield use, [(who, row.used) for who, row in rows.items()]
-        yield throttle_time, [(who, row.throttled_ms / max(row.throttled, 1)) for who, row in rows.items()]
+        yield use, [(labels, row.used) for labels, row in rows.items()]
+        yield (
+            throttle_time,
+            [(labels, row.throttled_ms / max(row.throttled, 1)) for labels, row in rows.items()],
+        )
 
 
 def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
     """Add reports with the same labels: those of a user, and of the user's clients without an id."""
     rows: dict[tuple[str, str], Report] = {}
     for new in reports:
-        who = new.account.user or "", new.account.client_id or ""
-        before = rows.get(who)
-        rows[who] = new if before is None else before.plus(new)
+        labels = new.account.user or "", new.account.client_id or ""
+        before = rows.get(labels)
+        rows[labels] = new if before is None else before.plus(new)
     return rows
 
 

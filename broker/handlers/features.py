@@ -1,10 +1,9 @@
-"""The cluster's features (KIP-584): what ApiVersions reports of them, and UpdateFeatures (v0-2).
+"""Features of the cluster (KIP-584): those that ApiVersions reports, and UpdateFeatures (v0-2).
 
 `tierlog.format` is the version of the formats that the quorum writes; it can be raised. Kafka's own features
-are reported for its tools and clients as far as what they stand for is served: each has one level, which
-UpdateFeatures accepts and does not change. A level of 0 means that the feature is not there; as in Kafka it
-is not among the finalized ones. Java's producer, for one, uses transactions v2 (KIP-890) where
-`transaction.version` is finalized at 2.
+are reported for its tools and clients, each with the one level that is supported, which UpdateFeatures
+accepts. A feature of level 0 is missing, and as in Kafka not among the finalized ones. Clients rely on that:
+Java's producer uses transactions v2 (KIP-890) if `transaction.version` is finalized at 2.
 """
 
 from enum import IntEnum
@@ -28,20 +27,20 @@ from tierlog.protocol.messages.update_features import (
 FORMAT = "tierlog.format"
 KAFKA_FEATURES = {
     "eligible.leader.replicas.version": 1,  # KIP-966
-    "group.version": 0,  # KIP-848: consumer groups by ConsumerGroupHeartbeat are not served
-    "kraft.version": 0,  # KIP-853: voters change by `tierlog quorum`, not by AddRaftVoter
-    "metadata.version": 30,  # 4.3-IV0: the release whose broker requests are answered alike
-    "share.version": 0,  # KIP-932: share groups are not served
-    "streams.version": 0,  # KIP-1071: streams groups are not served
-    "transaction.version": 0,  # KIP-890: there is no transaction coordinator
+    "group.version": 0,  # KIP-848: ConsumerGroupHeartbeat is not supported
+    "kraft.version": 0,  # KIP-853: `tierlog quorum` changes voters, not AddRaftVoter
+    "metadata.version": 30,  # 4.3-IV0: broker requests are answered as by this release
+    "share.version": 0,  # KIP-932: share groups are not supported
+    "streams.version": 0,  # KIP-1071: streams groups are not supported
+    "transaction.version": 0,  # KIP-890: transactions are not supported
 }
-"""Kafka's features, each at the one level that is served."""
+"""Kafka's features with their supported level."""
 
-UPGRADE_TYPE_FROM = 1  # before, a flag allowed downgrades
+UPGRADE_TYPE_FROM = 1  # v0 has a flag that allows downgrades
 
 
 class UpgradeType(IntEnum):
-    """Numbered as in UpdateFeatures (KIP-778)."""
+    """Kafka's numbers (KIP-778)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -70,7 +69,7 @@ def _known(image: ClusterImage) -> dict[str, Feature]:
 
 def update_features_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Reply:
-        """All or none: the first that cannot be refuses the whole request."""
+        """All updates or none: the first invalid one fails the whole request."""
         updates = {update.feature: update for update in request.feature_updates}
         for update in updates.values():
             refusal = _refusal(deps, update, context.version)
@@ -92,7 +91,8 @@ def update_features_handler(deps: Dependencies) -> Handler:
 
 
 def _refusal(deps: Dependencies, update: FeatureUpdateKey, version: int) -> str | None:
-    """In Kafka's order and words. What the other nodes know of `tierlog.format` the controller checks."""
+    """Why an update is invalid, in Kafka's order and words. The controller checks that all nodes support a
+    version of `tierlog.format`."""
     kind, level = update.upgrade_type, update.max_version_level
     if version < UPGRADE_TYPE_FROM:
         kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE

@@ -74,7 +74,7 @@ def described(status: NodeStatus) -> DescribeQuorumResponse:
 
 
 def _state(member: PeerStatus) -> ReplicaState:
-    """A member that the leader has not heard of yet is known to hold nothing."""
+    """A member that has not answered this leader yet counts as empty."""
     heard, caught_up = member.last_heard_ms, member.last_caught_up_ms
     index = None if heard is None else member.match_index
     return ReplicaState(

@@ -1,4 +1,4 @@
-"""Moving partitions (KIP-455): AlterPartitionReassignments (v0-1), ListPartitionReassignments (v0)."""
+"""AlterPartitionReassignments (v0-1) and ListPartitionReassignments (v0), KIP-455."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,7 @@ from tierlog.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-PARTITIONS_MAX = 10_000  # of one request, as Kafka bounds what one request may change
+PARTITIONS_MAX = 10_000  # of one request, as in Kafka
 FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860
 
 Change = tuple[str, int, tuple[int, ...] | None]
@@ -71,8 +71,7 @@ def _by_topic(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicRespons
 
 
 def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
-    """What has ended is not told, nor what does not exist. The answer knows what was altered before, by
-    whichever broker."""
+    """Running reassignments only. The response includes those started at any broker before."""
 
     async def handle(context: RequestContext, request: ListPartitionReassignmentsRequest) -> Reply:
         image = await deps.metadata.current(within_s(request.timeout_ms))
@@ -91,8 +90,8 @@ def _ongoing(
     for topic, number, partition in under_way(image):
         if wanted is not None and (topic.name, number) not in wanted:
             continue
-        told = topics.setdefault(topic.name, OngoingTopicReassignment(name=topic.name))
-        told.partitions.append(
+        ongoing = topics.setdefault(topic.name, OngoingTopicReassignment(name=topic.name))
+        ongoing.partitions.append(
             OngoingPartitionReassignment(
                 partition_index=number,
                 replicas=list(partition.replicas),

@@ -44,7 +44,7 @@ from tierlog.protocol.messages.delete_topics import (
 )
 from tierlog.protocol.schema import ZERO_UUID
 
-CONFIGS_FROM = 5  # CreateTopics tells the topic's settings (KIP-525)
+CONFIGS_FROM = 5  # CreateTopics returns the settings of the topic (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
 TOPICS_PER_SLICE = 100
 """Of a response with all settings of each topic: about 10 ms of the event loop."""
@@ -113,15 +113,15 @@ async def _create_within(
     if not mutations.are_bounded:
         return list(await _create(deps, topics, validate_only))
     outcomes = [
-        TopicOutcome(name=judged.name, error=REFUSED, message=MESSAGE)
-        if judged.error is ErrorCode.NONE and not mutations.allow(judged.partitions)
-        else judged
-        for judged in await _create(deps, topics, validate_only=True)
+        TopicOutcome(name=checked.name, error=REFUSED, message=MESSAGE)
+        if checked.error is ErrorCode.NONE and not mutations.allow(checked.partitions)
+        else checked
+        for checked in await _create(deps, topics, validate_only=True)
     ]
     if validate_only:
         return outcomes
     allowed = [
-        topic for topic, judged in zip(topics, outcomes, strict=True) if judged.error is ErrorCode.NONE
+        topic for topic, checked in zip(topics, outcomes, strict=True) if checked.error is ErrorCode.NONE
     ]
     created = {outcome.name: outcome for outcome in await _create(deps, allowed, validate_only=False)}
     return [created.get(outcome.name, outcome) for outcome in outcomes]
@@ -324,10 +324,10 @@ async def _grow_within(
     if not mutations.are_bounded:
         return list(await _grow(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}
-    for topic, judged in zip(wanted, await _grow(deps, wanted, validate_only=True), strict=True):
+    for topic, checked in zip(wanted, await _grow(deps, wanted, validate_only=True), strict=True):
         now = deps.metadata.image.topic(topic.name)
         more = topic.count - len(now.partitions) if now is not None else 0
-        if judged.error is ErrorCode.NONE and not mutations.allow(more):
+        if checked.error is ErrorCode.NONE and not mutations.allow(more):
             refused[topic.name] = TopicOutcome(name=topic.name, error=REFUSED, message=MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)
     done = {outcome.name: outcome for outcome in await _grow(deps, allowed, validate_only)}

@@ -339,19 +339,19 @@ class Segment:
     def unload(self) -> None:
         """Release the descriptor and indexes; the next use loads them again."""
         if self.rolled:
-            self.files.open_files.let_go(self)
+            self.files.open_files.release(self)
             self._offset_index = self._time_index = self._txn_index = None
 
     def switch_directory(self, directory: Path, files: Files) -> None:
         """Continue with identical files in another directory. Readers of the old files can continue."""
         self.directory, self.files = directory, files
-        files.open_files.let_go(self)
+        files.open_files.release(self)
         self._has_excess = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def close(self) -> None:
         """Release the descriptor for good; slices that are being sent keep it open."""
-        self.files.open_files.let_go(self)
+        self.files.open_files.release(self)
 
     def prefix_until(self, boundary: BatchBoundary, interval_bytes: int) -> "Segment":
         """The segment as it would be after truncation at a boundary, over the same file. Raises OSError, and

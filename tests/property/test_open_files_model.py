@@ -62,8 +62,8 @@ class Machine(RuleBasedStateMachine):
             self.bound.trim()
 
     @rule(number=NUMBERS)
-    def let_go(self, number: int) -> None:
-        self.bound.let_go(self.owners[number])
+    def release_owner(self, number: int) -> None:
+        self.bound.release(self.owners[number])
 
     @rule(number=NUMBERS)
     def lose(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Time as a port: drivers read a Clock and hand `now_ms` to the cores, which never read one."""
+"""Clock: drivers read it and pass `now_ms` to the pure cores, which never read a clock."""
 
 import time
 from typing import Protocol
@@ -6,15 +6,15 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970-01-01 UTC. May jump; decides only retention and timestamps."""
+        """Wall clock, milliseconds since 1970-01-01 UTC. It may jump; only for retention and timestamps."""
 
     def monotonic_ms(self) -> int:
-        """Never goes back, and goes on while the machine is suspended; for timeouts and leases."""
+        """Never goes back, and continues while the machine is suspended; for timeouts and leases."""
 
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux stops CLOCK_MONOTONIC while the machine is suspended: a lease would outlive the broker's session.
-Other systems have no CLOCK_BOOTTIME, and their CLOCK_MONOTONIC does not stop."""
+"""On Linux CLOCK_MONOTONIC stops while the machine is suspended, so a lease would outlive the broker's
+session. Other systems have no CLOCK_BOOTTIME, but their CLOCK_MONOTONIC does not stop."""
 
 
 class SystemClock:

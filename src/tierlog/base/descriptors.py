@@ -1,26 +1,24 @@
-"""How many descriptors this process may have, and how many of them its logs get.
-
-Called by the composition root at the start.
-"""
+"""File descriptor limit of the process, and the share of its logs. Called by the composition root at
+startup."""
 
 import resource
 
 OTHERS = 512
-"""Neither logs nor clients, be they served or turned away: the metadata log, chunks of the cache, connections
-to the object store, and files that threads open for a moment.
+"""Descriptors for other uses than logs and clients: metadata log, cached chunks, connections to the object
+store, files that threads open for a moment.
 """
 
 LEAST = 256
-"""With fewer a node does not start."""
+"""Minimum with which a node starts."""
 
 
 def raise_limit() -> int:
-    """Takes the soft limit of RLIMIT_NOFILE to the hard one; returns what may be open now."""
+    """Raise the soft limit of RLIMIT_NOFILE to the hard limit. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):  # some kernels allow less than they promise (macOS)
+        except (ValueError, OSError):  # some kernels allow less than the hard limit (macOS)
             return soft
     return hard
 
@@ -30,8 +28,8 @@ def limit() -> int:
 
 
 def share_of_logs(wanted: int, connections: int, limit: int) -> int:
-    """Of `limit`: what is wanted if it fits beside that many connections of clients; else what they leave,
-    but a quarter at least, since a bound on connections is seldom reached and logs are always read.
+    """Descriptors for logs: `wanted` if they fit into `limit` beside the connections, else what the
+    connections leave, but at least a quarter: connections seldom reach their limit, and logs are always read.
     """
     if limit == resource.RLIM_INFINITY:
         return wanted

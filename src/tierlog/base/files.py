@@ -1,8 +1,7 @@
-"""The file port: every file operation of the log and of the write-ahead log goes through `Files`.
+"""File port: every file operation of the logs and of the metadata log goes through `Files`.
 
-A test replaces it to enumerate crashes. Descriptors are plain integers, so that the hot path costs one
-attribute look-up more than calling `os` itself; whoever keeps one open does it by a `SharedFile` of the
-port's `open_files`.
+Tests replace it to enumerate crashes. Descriptors are plain integers, so that a call costs only one attribute
+lookup more than `os` itself. A file that stays open is a `SharedFile` of `open_files`.
 """
 
 import ctypes
@@ -16,52 +15,52 @@ from typing import NamedTuple, Protocol
 from tierlog.base.open_files import OpenFiles, SharedFile
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors that pass once something is deleted."""
+"""Errors of a full disk, which pass when files are deleted."""
 
 _SMALL_FILE = 4096
-"""Most files that are read whole are smaller: checkpoints, ids, snapshots and indexes of small segments."""
+"""Most files that are read as a whole are smaller: checkpoints, ids, snapshots, indexes of small segments."""
 
 Buffer = bytes | bytearray | memoryview
 
-_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE; os.posix_fallocate knows no flags
-_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # of Linux alone
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE; os.posix_fallocate has no flags
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux only
 if _fallocate is not None:
     _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 class Space(NamedTuple):
-    """Bytes of a file system: all of it, and what this process may still take."""
+    """Bytes of a file system: total, and usable by this process."""
 
     total: int
     usable: int
 
 
 class Files(Protocol):
-    """What tierlog asks of a file system. Errors are OSError, as `os` raises them."""
+    """File system operations. Errors are OSError, as raised by `os`."""
 
     open_files: OpenFiles
-    """What of it stays open."""
+    """Files that stay open."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        """Opens for reading and writing; returns a descriptor."""
+        """Open for reading and writing. Returns a descriptor."""
 
     def close(self, fd: int) -> None: ...
     def size(self, fd: int) -> int: ...
     def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Writes all buffers at the position (retries short writes); returns the bytes written."""
+        """Write all buffers at the position, retrying short writes. Returns the bytes written."""
 
     def read_at(self, fd: int, count: int, position: int) -> bytes: ...
     def truncate(self, fd: int, size: int) -> None: ...
     def reserve(self, fd: int, position: int, count: int) -> None:
-        """Takes room on the disk ahead of writes. The file's size stays as it is, and `truncate`, be it to
-        that size, gives back what was not used. Not every file system can.
+        """Reserve disk space for later writes. The file's size does not change; `truncate`, even to the same
+        size, releases unused space. Not every file system supports it.
         """
 
     def sync(self, fd: int) -> None:
         """fdatasync: data and size are durable when it returns."""
 
     def sync_directory(self, path: Path) -> None:
-        """Makes creations, renames and unlinks in the directory durable."""
+        """Make creations, renames and unlinks in the directory durable."""
 
     def rename(self, source: Path, target: Path) -> None: ...
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None: ...
@@ -72,17 +71,17 @@ class Files(Protocol):
     def exists(self, path: Path) -> bool: ...
     def size_of(self, path: Path) -> int: ...
     def space(self, path: Path) -> Space:
-        """Of the file system that holds an existing path."""
+        """Space of the file system of an existing path."""
 
 
 OPEN_FILES = 512
-"""Kept open where nobody says how many: tools and tests."""
+"""Default number of files that stay open, for tools and tests."""
 
 
 class OsFiles:
     """The real file system."""
 
-    open_files = OpenFiles(OPEN_FILES)  # of the process, as descriptors are, unless one is given
+    open_files = OpenFiles(OPEN_FILES)  # shared by the process, unless one is given
 
     def __init__(self, open_files: OpenFiles | None = None) -> None:
         if open_files is not None:
@@ -142,7 +141,7 @@ class OsFiles:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = os.read(fd, _SMALL_FILE)
-            if len(content) < _SMALL_FILE:  # the end was seen: a regular file is read short only there
+            if len(content) < _SMALL_FILE:  # a short read means the end of a regular file
                 return content
             pieces = [content]
             while more := os.read(fd, 1 << 20):
@@ -163,7 +162,8 @@ class OsFiles:
 
 
 def write_atomically(files: Files, path: Path, content: bytes) -> None:
-    """Replaces a small file (temporary, fsync, rename, fsync directory): a crash leaves old or new."""
+    """Replace a small file (temporary file, fsync, rename, fsync directory). A crash leaves the old or the
+    new."""
     temporary = path.with_name(path.name + ".tmp")
     files.unlink(temporary, missing_ok=True)
     fd = files.open(temporary, exclusive=True)
@@ -178,7 +178,7 @@ def write_atomically(files: Files, path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """`count` bytes of a file from `position`; net sends it with sendfile, nobody else reads it."""
+    """`count` bytes of a file from `position`, which net sends with sendfile."""
 
     file: SharedFile
     position: int
@@ -188,13 +188,13 @@ class FileSlice:
         return self.count
 
     def read(self) -> bytes:
-        """The bytes, for the paths that cannot use sendfile."""
+        """The bytes, if sendfile cannot be used."""
         return os.pread(self.file.fd, self.count, self.position)
 
     def read_into(self, buffer: memoryview) -> int:
-        """As many of them as there are; returns how many."""
+        """Read into the buffer. Returns the number of bytes read."""
         return os.preadv(self.file.fd, [buffer], self.position)
 
 
 Part = bytes | bytearray | memoryview | FileSlice
-"""What a response is made of: bytes, or an opaque slice of a file."""
+"""Part of a response: bytes, or an opaque slice of a file."""

@@ -1,4 +1,4 @@
-"""Counts of observations by size, as Prometheus has them. Plain numbers; the gateway reads them on demand."""
+"""Histogram as in Prometheus: counts observations by size. The gateway exports it as a metric."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """`buckets[i]` counts observations of at most `bounds[i]`; the last one, any larger."""
+    """`buckets[i]` counts observations of at most `bounds[i]`; the last one counts larger ones."""
 
     __slots__ = ("bounds", "buckets", "count", "total")
 
@@ -22,7 +22,7 @@ class Histogram:
         self.total += value
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        """Both together; their bounds must be the same."""
+        """The sum of two histograms with the same bounds."""
         both = Histogram(self.bounds)
         both.buckets = [mine + theirs for mine, theirs in zip(self.buckets, other.buckets, strict=True)]
         both.count = self.count + other.count
@@ -30,5 +30,5 @@ class Histogram:
         return both
 
     def cumulative(self) -> Iterator[tuple[float | None, int]]:
-        """Each bound (None: any size) and how many observations were at most that."""
+        """Each bound (None: no bound) and the number of observations up to it."""
         return zip([*self.bounds, None], accumulate(self.buckets), strict=True)

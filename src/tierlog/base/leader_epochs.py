@@ -1,8 +1,7 @@
-"""Leader epochs of one partition: where each epoch's records begin (KIP-101, KIP-320).
+"""Leader epoch cache of one partition: the start offset of each leader epoch (KIP-101, KIP-320).
 
-Invariant: epochs and start offsets both grow strictly from entry to entry. The log owns one instance,
-assigns an epoch when its first record arrives, and keeps the entries in Kafka's `leader-epoch-checkpoint`
-file.
+Invariant: epochs and start offsets both increase from entry to entry. Owned by the log, which assigns an
+epoch with its first record and stores the entries in Kafka's `leader-epoch-checkpoint` file.
 """
 
 from bisect import bisect_right
@@ -23,7 +22,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ends; both -1 if this replica cannot tell."""
+    """The end of an epoch; both -1 if this replica does not know it."""
 
     epoch: int
     end_offset: int
@@ -52,8 +51,8 @@ class LeaderEpochs:
         return self._entries[-1] if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begins an epoch; entries that contradict it give way (a follower's log was cut). True if it was
-        new.
+        """Start an epoch and remove entries that contradict it (after truncation of a follower's log).
+        Returns whether it is new.
         """
         latest = self.latest
         if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
@@ -63,25 +62,25 @@ class LeaderEpochs:
         return True
 
     def note(self, epoch: int, base_offset: int) -> None:
-        """A batch of that epoch lies there: for a rebuild, in offset order."""
+        """Rebuild from batches: record a batch's epoch. Called in offset order."""
         if epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
             self.assign(epoch, base_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch of the record at an offset; -1 if it lies before all entries."""
+        """The epoch of the record at an offset; -1 if it is before all entries."""
         at = bisect_right(self._entries, offset, key=_START_OFFSET)
         return self._entries[at - 1].epoch if at else NO_EPOCH
 
     def allows(self, epoch: int, offset: int) -> bool:
-        """Whether a record at an offset may be of that epoch: also if either of both is not known."""
+        """Whether a record at an offset may be of that epoch; true if either epoch is unknown."""
         latest = self._entries[-1] if self._entries else None
         if latest is not None and latest.epoch == epoch and latest.start_offset <= offset:
             return True
         return epoch == NO_EPOCH or self.epoch_of(offset) in (NO_EPOCH, epoch)
 
     def known_until(self, epoch: int, offset: int, end_offset: int) -> int:
-        """Where the records from an offset on stop being of that epoch, but not above `end_offset`; the
-        offset itself if they are not known to be.
+        """End of the records of that epoch from `offset` on, at most `end_offset`; `offset` if they are not
+        known to be of that epoch.
         """
         at = bisect_right(self._entries, offset, key=_START_OFFSET)
         if not at or self._entries[at - 1].epoch != epoch:
@@ -89,7 +88,7 @@ class LeaderEpochs:
         return end_offset if at == len(self._entries) else min(self._entries[at].start_offset, end_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The largest known epoch <= `epoch` and where it ends (OffsetForLeaderEpoch, KIP-320)."""
+        """The largest known epoch <= `epoch` and its end (OffsetForLeaderEpoch, KIP-320)."""
         latest = self.latest
         if epoch < 0 or latest is None or epoch > latest.epoch:
             return UNKNOWN_END
@@ -100,19 +99,20 @@ class LeaderEpochs:
         return EpochEnd(known, self._entries[above].start_offset)
 
     def covering(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """The entries that the records in [start_offset, end_offset) belong to, as a manifest lists them."""
+        """The entries of the records in [start_offset, end_offset), for a manifest."""
         first = max(0, bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset) - 1)
         return tuple(entry for entry in self._entries[first:] if entry.start_offset < end_offset)
 
     def truncate_from_end(self, offset: int) -> bool:
-        """Forgets epochs that begin at or after a cut. True if that changed anything."""
+        """Remove epochs that start at or after the offset. Returns whether anything changed."""
         kept = [entry for entry in self._entries if entry.start_offset < offset]
         changed = len(kept) < len(self._entries)
         self._entries = kept
         return changed
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Forgets epochs that end at or before a new log start; the epoch around it begins there."""
+        """Remove epochs that end at or before a new log start offset; the epoch around it then starts
+        there."""
         below = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         if not below or (self._entries[below - 1].start_offset == offset and below == 1):
             return False
@@ -120,7 +120,7 @@ class LeaderEpochs:
         return True
 
     def restart(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        """Forgets all, and takes these instead, in turn: a later one is right where two contradict."""
+        """Replace all entries. If two contradict, the later one wins."""
         self._entries = []
         for epoch, start_offset in entries:
             self.assign(epoch, start_offset)
@@ -139,7 +139,7 @@ class LeaderEpochs:
         """Raises MalformedEpochs."""
         try:
             if not text.endswith(b"\n"):
-                raise MalformedEpochs("cut short")  # its last number may be, too
+                raise MalformedEpochs("truncated")  # its last number may be too short
             version, count, *lines = text.decode().splitlines()
             entries = [tuple(map(int, line.split())) for line in lines]
             if (
@@ -149,7 +149,7 @@ class LeaderEpochs:
             ):
                 raise MalformedEpochs("wrong version or number of lines")
             if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(entries)):
-                raise MalformedEpochs("epochs do not grow")
+                raise MalformedEpochs("epochs do not increase")
         except MalformedEpochs:
             raise
         except ValueError as error:
@@ -157,7 +157,7 @@ class LeaderEpochs:
         return cls((epoch, start) for epoch, start in entries)
 
     def check(self) -> None:
-        """Raises InvariantViolation unless epochs and offsets both grow."""
+        """Raises InvariantViolation unless epochs and offsets both increase."""
         for before, after in pairwise(self._entries):
             require(
                 before.epoch < after.epoch and before.start_offset < after.start_offset,

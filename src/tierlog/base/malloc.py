@@ -1,24 +1,24 @@
-"""Keeps the C allocator from holding on to memory that Python has given back.
+"""Allocator settings that return freed memory to the kernel.
 
-glibc makes an arena for each thread, and takes blocks of up to 32 MiB from arenas as soon as one of that size
-was freed. Threads that read, check and upload segments then leave holes that nobody fills: `make soak` saw a
-broker of 70 MiB pass 360 MiB within eight minutes. With few arenas, and large blocks mapped each by itself,
-what is freed goes back to the kernel. Called once by the process, before it starts threads.
+glibc creates an arena for each thread, and takes blocks of up to 32 MiB from arenas once one of that size was
+freed. Threads that read, verify and upload segments then fragment the arenas: in `make soak` a broker grew
+from 70 MiB to 360 MiB within eight minutes. With few arenas, and with large blocks mapped separately, freed
+memory returns to the kernel. Called once by the process, before it starts threads.
 """
 
 import ctypes
 
 ARENAS = 2
-"""The event loop's, and one for all other threads, which seldom allocate at the same moment."""
+"""One for the event loop, one for all other threads, which seldom allocate at the same time."""
 
 MAPPED_FROM_BYTES = 256 << 10
-"""A block of this size is mapped and unmapped by itself; setting it stops glibc from raising it."""
+"""Blocks of this size or more are mapped separately; setting it stops glibc from raising it."""
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
 def keep_malloc_small() -> bool:
-    """False where the C library is not glibc, and then nothing has changed."""
+    """Returns False, and changes nothing, if the C library is not glibc."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

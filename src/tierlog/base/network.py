@@ -1,5 +1,5 @@
-"""The network port: how a broker asks another one. A simulation replaces it; replication/tcp_network.py is
-the real one.
+"""Network port: requests from one broker to another. Implemented by replication/tcp_network.py, and replaced
+by the simulator.
 """
 
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Unreachable(ConnectionError):
-    """No connection, or it broke: what was asked may have been carried out or not."""
+    """No connection, or it broke; the request may have been carried out or not."""
 
 
 class Caller(Protocol):

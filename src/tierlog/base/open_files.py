@@ -1,13 +1,13 @@
-"""Which files stay open: a bounded number of descriptors, and those that nobody used for a while go first.
+"""Open files: a bounded number of descriptors that stay open, closed in about least-recently-used order.
 
-A `SharedFile` is a descriptor with holders, closed when the last one lets go. Whoever reads, writes, syncs or
-sends holds the object meanwhile, never the bare number: so no descriptor is closed, or its number given
-to another file, under anybody. `OpenFiles` makes owners let go when there are too many; an owner opens its
-file again at its next use.
+A `SharedFile` is a reference-counted descriptor, closed with its last reference. Code that reads, writes,
+syncs or sends holds the object, never the bare number, so that no descriptor is closed or reused while it is
+in use. `OpenFiles` drops owners' references when there are too many; an owner opens its file again at its
+next use.
 
-Invariants: at most `most` files are kept, save those that somebody else holds too (answers that are being
-sent count, but cannot be closed); a file with unsynced bytes is closed only if no other is left in sight.
-Owners belong to any thread; built by the composition root, used through the file port.
+Invariants: at most `most` files stay open, except files that others hold too (responses that are being sent
+count, but cannot be closed). A file with unsynced bytes is closed only if no other is found. Owners may
+belong to any thread. Built by the composition root, used through the file port.
 """
 
 import errno
@@ -18,23 +18,23 @@ from pathlib import Path
 from typing import Protocol
 
 SWEEP = 32
-"""Files looked at to close one: the nearest to the longest unused that a bounded time finds."""
+"""Files examined to close one, which bounds the time."""
 
 TRIM = 1000
-"""Files closed in one go: they take a few milliseconds."""
+"""Files closed at once, which takes a few milliseconds."""
 
 OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Opener(Protocol):
-    """The part of the file port that is needed here."""
+    """The part of the file port that this module uses."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int: ...
     def close(self, fd: int) -> None: ...
 
 
 class SharedFile:
-    """An open descriptor that is closed when the last holder lets go; readers survive an unlink."""
+    """An open descriptor that is closed with its last reference; readers survive an unlink."""
 
     __slots__ = ("__weakref__", "_files", "fd", "path", "unsynced", "used")
 
@@ -42,11 +42,9 @@ class SharedFile:
         self._files = files
         self.path = path
         self.used = True
-        """Since the bound last looked at it: its second chance."""
+        """Since it was last examined: its second chance."""
         self.unsynced = False
-        """Whether writes went through it that no fsync has covered. Set after a write, cleared before a
-        sync.
-        """
+        """Whether it has writes that no fsync covers. Set after a write, cleared before a sync."""
         self.fd = -1
         self.fd = files.open(path, create=create)
 
@@ -56,29 +54,29 @@ class SharedFile:
 
 
 class Owner(Protocol):
-    """Whose file it is, such as a segment. It may be lost without a word: it is referred to weakly."""
+    """The owner of a file, such as a segment. Referenced weakly."""
 
     open_file: SharedFile | None
 
 
 class OpenFiles:
-    """All owners with an open file, in the order in which the second-chance hand meets them."""
+    """All owners with an open file, in the order of the second-chance algorithm."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.opened = 0
-        """Times that an owner's file had to be opened; every other use found it open."""
+        """Uses that had to open a file; every other use found it open."""
         self.evicted = 0
         self._lock = threading.Lock()
         self._ring: OrderedDict[weakref.ref[Owner], None] = OrderedDict()
-        self._opening: dict[weakref.ref[Owner], object] = {}  # and not let go of since
+        self._opening: dict[weakref.ref[Owner], object] = {}  # until released
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def open(self, owner: Owner, files: Opener, path: Path, *, create: bool = False) -> SharedFile:
-        """The owner's file, kept until there are too many; one that the owner let go of while it was being
-        opened is the caller's alone. Raises OSError.
+        """The owner's file, which stays open until there are too many. If the owner releases it during the
+        open, only the caller holds it. Raises OSError.
         """
         entry = weakref.ref(owner)
         with self._lock:
@@ -92,7 +90,7 @@ class OpenFiles:
             self._opening.pop(entry, None)
             raise
         with self._lock:
-            if (kept := owner.open_file) is not None:  # another thread was faster: marks are made in its file
+            if (kept := owner.open_file) is not None:  # another thread was faster: use its file
                 return kept
             if self._opening.pop(entry, None) is opening:
                 owner.open_file = file
@@ -100,8 +98,8 @@ class OpenFiles:
             self.opened += 1
         return file
 
-    def let_go(self, owner: Owner) -> None:
-        """The owner needs its file no more; slices of it that were handed out keep it open."""
+    def release(self, owner: Owner) -> None:
+        """The owner no longer needs its file; slices in use keep it open."""
         entry = weakref.ref(owner)
         with self._lock:
             self._ring.pop(entry, None)
@@ -109,7 +107,7 @@ class OpenFiles:
             owner.open_file = None
 
     def trim(self) -> None:
-        """Down to the bound again, after answers held more; to be called now and then."""
+        """Close files above the limit, which responses held before. Called periodically."""
         for _ in range(min(TRIM, len(self._ring) - self.most)):
             with self._lock:
                 if not self._close_one():
@@ -121,21 +119,21 @@ class OpenFiles:
         except OSError as failure:
             if failure.errno not in OUT_OF_DESCRIPTORS:
                 raise
-            with self._lock:  # somebody else of the process has taken what was ours: do with fewer
+            with self._lock:  # other parts of the process use too many: close some
                 for _ in range(SWEEP):
                     self._close_one()
             return SharedFile(files, path, create=create)
 
     def _make_room(self) -> None:
-        """For one more; and one more than that, as there may be more than the bound."""
+        """Close a file for a new one; and another, as there may be more than the limit."""
         for _ in range(2):
             if len(self._ring) < self.most or not self._close_one():
                 return
 
     def _close_one(self) -> bool:
-        """Closes the first file that nobody used since the hand was here; failing that one in use, then one
-        with unsynced bytes. After the latter the kernel tells a failed write to the next fsync that opens
-        the file (Linux 4.17, `errseq`), unless it has forgotten the inode by then: hence last.
+        """Close the first file that was not used since it was last examined; else a used one, else one with
+        unsynced bytes. The kernel reports a failed write to the next fsync of a reopened file (Linux 4.17,
+        `errseq`) unless the inode was evicted, so these come last.
         """
         used: list[weakref.ref[Owner]] = []
         unsynced: list[weakref.ref[Owner]] = []
@@ -156,9 +154,7 @@ class OpenFiles:
         return any(map(self._close, used + unsynced))
 
     def _close(self, entry: "weakref.ref[Owner]") -> bool:
-        """False if somebody else holds the file: then its owner keeps it, for a second descriptor would be
-        no gain.
-        """
+        """False if the file has other references: the owner keeps it then, since it stays open anyway."""
         owner = entry()
         if owner is None or owner.open_file is None:
             del self._ring[entry]

@@ -1,6 +1,4 @@
-"""What the rules know of a segment, without its files. The log makes these values; retention and tiering
-read them.
-"""
+"""Segment descriptions without files. Built by the log; read by the rules of retention and tiering."""
 
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -19,24 +17,21 @@ class SegmentInfo:
     max_timestamp: int
     last_modified_ms: int
     rolled: bool
-    has_transactions: bool | None  # None: not known before its batches are read again (after a clean start)
+    has_transactions: bool | None  # None: unknown until its batches are read (after a clean start)
     has_aborts: bool
     leader_epochs: tuple[EpochEntry, ...]
     path_log: PurePath
     damaged_end: int = -1
-    """Below it, offsets are known to be damaged; -1 if none are."""
+    """End of known damage, exclusive; -1: none."""
 
     @property
     def newest_ms(self) -> int:
-        """What retention by time counts from: the largest timestamp of a record, or the last write if none
-        has one, as in Kafka. A maximum of 0 counts as none: clients that know no time write it (librdkafka),
-        and earlier versions stored it.
+        """Time for retention: the largest timestamp of a record, or the last write if no record has one, as
+        in Kafka. 0 counts as none: librdkafka writes it if it has no time, and earlier versions stored it.
         """
         return self.max_timestamp if self.max_timestamp > 0 else self.last_modified_ms
 
     @property
     def records(self) -> int:
-        """Offsets have no gaps in a log that is not compacted, and a compacted one is never tiered
-        (KIP-405).
-        """
+        """Number of records. Offsets have no gaps: compacted logs are never tiered (KIP-405)."""
         return self.end_offset - self.base_offset

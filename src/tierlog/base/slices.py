@@ -1,4 +1,4 @@
-"""What a read of either tier returns: whole record batches as bytes or file slices, in offset order."""
+"""Result of a local or remote read: whole record batches as bytes or file slices, in offset order."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from tierlog.base.files import Part
 
 
 class LogSlice(NamedTuple):
-    """`size` bytes of whole batches (the first holds the offset asked for); `end_offset` is exclusive."""
+    """`size` bytes of whole batches; the first contains the requested offset. `end_offset` is exclusive."""
 
     parts: tuple[Part, ...]
     size: int
@@ -15,5 +15,5 @@ class LogSlice(NamedTuple):
 
 
 def empty_slice(offset: int) -> LogSlice:
-    """A read that found nothing: the offset is at the end of what may be read."""
+    """The result of a read at the end of the readable records."""
     return LogSlice((), 0, offset, offset)

@@ -1,11 +1,11 @@
-"""Background tasks that are never lost: each belongs to a group, and a failed one is reported."""
+"""Task groups: own background tasks, report their failures, and cancel them at shutdown."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 RETRY_S = 1.0
-"""After a turn that failed. A bug that every turn meets must not fill the log; others must not wait long."""
+"""Pause after a failed run: a permanent bug must not fill the log, and other failures should recover soon."""
 
 T = TypeVar("T")
 Report = Callable[[str, BaseException], None]
@@ -16,7 +16,7 @@ def _always() -> bool:
 
 
 class TaskGroup:
-    """Owns tasks for the lifetime of a component; `close()` cancels and awaits them all."""
+    """Owns the tasks of a component; `close()` cancels and awaits them."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -26,7 +26,7 @@ class TaskGroup:
         return len(self._tasks)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Starts a task; an exception other than cancellation goes to the group's report."""
+        """Start a task. An exception other than cancellation is reported."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -35,10 +35,11 @@ class TaskGroup:
     def repeat(
         self, name: str, turn: Callable[[], Awaitable[object]], goes_on: Callable[[], bool] = _always
     ) -> asyncio.Task[None]:
-        """Starts a task that takes one turn after the other until it is cancelled, or `goes_on` says no.
+        """Start a task that runs `turn` repeatedly until it is cancelled or `goes_on` returns False.
 
-        An exception ends the turn and not the task: it goes to the group's report, and the next turn comes
-        after RETRY_S. A turn waits by itself for what it is to do."""
+        An exception is reported and does not end the task; the next run follows after RETRY_S. A run waits
+        for its work by itself.
+        """
         return self.spawn(name, self._take_turns(name, turn, goes_on))
 
     async def _take_turns(
@@ -48,16 +49,16 @@ class TaskGroup:
             try:
                 await turn()
             except Exception as failure:
-                self._report(f"a turn of: {name}", failure)
+                self._report(f"repeated task: {name}", failure)
                 await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
-        """Cancels what still runs and waits until all of it has ended, with what that started in the end."""
+        """Cancel all tasks and wait for their end, including tasks that they start while ending."""
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # gather does not wait for those that have just ended
+            await asyncio.sleep(0)  # done callbacks of tasks that have just ended run
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -66,8 +67,8 @@ class TaskGroup:
 
 
 async def done_before(event: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Whether the work was done before the event came; else it was cancelled, and has ended."""
-    tasks = TaskGroup(lambda name, failure: None)  # the caller hears of it
+    """Run the work until it or the event is done. Returns whether the work was; else it is cancelled."""
+    tasks = TaskGroup(lambda name, failure: None)  # raised to the caller
     working = tasks.spawn("start", work)
     try:
         await asyncio.wait((working, event), return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Identifiers and units that all rooms share.
+"""Identifiers and units of all packages.
 
-Offsets count records within a partition; positions count bytes within a file; both ends of a range are
-exclusive above. A broken invariant raises `InvariantViolation` and stops the owner of the broken state.
+Offsets count records in a partition; positions count bytes in a file; ends of ranges are exclusive. A broken
+invariant raises `InvariantViolation` and stops the owner of the broken state.
 """
 
 import random
@@ -13,7 +13,7 @@ Epoch = NewType("Epoch", int)
 Position = NewType("Position", int)
 
 Rng = random.Random
-"""An injected source of chance; pure rooms name this instead of importing `random`."""
+"""An injected random number generator; pure packages use this type instead of importing `random`."""
 
 NO_EPOCH = Epoch(-1)
 NO_OFFSET = Offset(-1)
@@ -21,7 +21,7 @@ NO_TIMESTAMP = -1
 
 
 class TopicPartition(NamedTuple):
-    """A partition by the topic's name; what the older versions of the protocol address."""
+    """A partition by its topic's name, as in older versions of the protocol."""
 
     topic: str
     partition: int
@@ -31,7 +31,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by the topic's id (KIP-516): a topic deleted and created again shares nothing."""
+    """A partition by its topic's id (KIP-516), which a recreated topic does not share."""
 
     topic_id: uuid.UUID
     partition: int
@@ -41,7 +41,7 @@ class TopicIdPartition(NamedTuple):
 
 
 class InvariantViolation(Exception):
-    """A promise that the code makes to itself does not hold; the owner of the state must stop."""
+    """An invariant of the code does not hold; the owner of the state must stop."""
 
 
 def require(condition: bool, broken: str) -> None:
@@ -51,5 +51,5 @@ def require(condition: bool, broken: str) -> None:
 
 
 def random_uuid(rng: random.Random) -> uuid.UUID:
-    """A version 4 UUID from an injected source of chance."""
+    """A version 4 UUID from an injected random number generator."""
     return uuid.UUID(int=rng.getrandbits(128), version=4)

@@ -1,9 +1,9 @@
-"""The table of APIs, and the envelope of requests and responses: size, header, body.
+"""Table of APIs, and the framing of requests and responses: size, header, body.
 
-`APIS` knows every API that tierlog could speak; what a node advertises is what has a handler. Message
-classes are imported when an API is first used. Servers use `decode_request_header` and `encode_response`,
-clients `encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) when
-the body is, but the response of ApiVersions always has the old header: its reader knows no version yet
+`APIS` has every API that tierlog could serve; a node advertises those with a handler. Message classes are
+imported when an API is first used. Servers use `decode_request_header` and `encode_response`, clients
+`encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) if the body is,
+except that ApiVersions responses always have the old header: the client does not know their version yet
 (KIP-511).
 """
 
@@ -20,13 +20,13 @@ from tierlog.protocol.schema import Buffer, Message
 PRODUCE_KEY, FETCH_KEY = 0, 1
 API_VERSIONS_KEY = 18
 RECORDS_KEYS = frozenset({FETCH_KEY, 78})
-"""Fetch and ShareFetch: their responses hold records."""
+"""Fetch and ShareFetch: their responses contain records."""
 CLIENT_ELEMENTS_MAX = 50_000_000
-"""A client trusts its broker more than a broker its clients: Metadata of 100,000 partitions is legal."""
+"""Clients trust brokers more than brokers trust clients: Metadata of 100,000 partitions is legal."""
 
 
 class Api:
-    """One API: its key, name, the versions that its messages know, and the first flexible one."""
+    """An API: key, name, supported versions of its messages, and the first flexible version."""
 
     def __init__(
         self, key: int, name: str, module: str, versions: tuple[int, int], flexible: int | None
@@ -57,7 +57,7 @@ class Api:
         return self._response
 
     def supports(self, version: int) -> bool:
-        """Whether the messages know the version."""
+        """Whether the messages support the version."""
         return self.least <= version <= self.most
 
     def is_flexible(self, version: int) -> bool:
@@ -75,7 +75,7 @@ BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
 
 
 class RequestHeader(NamedTuple):
-    """`body_at`: where the body starts; -1 when key or version are unknown and so the header's end is."""
+    """`body_at`: start of the body; -1 if key or version is unknown, and therefore the end of the header."""
 
     api_key: int
     api_version: int
@@ -85,7 +85,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(buffer: Buffer, at: int, end: int) -> RequestHeader:
-    """The header of the request in buffer[at:end] (the frame without its size); raises MalformedFrame."""
+    """The header of the request in buffer[at:end], the frame without its size. Raises MalformedFrame."""
     if end - at < _FIXED_SIZE:
         raise MalformedFrame("a frame shorter than a request header")
     key, version, correlation_id, length = _FIXED(buffer, at)
@@ -115,7 +115,7 @@ def decode_request_header(buffer: Buffer, at: int, end: int) -> RequestHeader:
 
 
 def response_head(api: Api, version: int, correlation_id: int, body_size: int) -> bytes:
-    """Size prefix and header of a response whose body follows."""
+    """Size prefix and header of a response; the body follows."""
     if api.is_flexible(version) and api.key != API_VERSIONS_KEY:
         return _HEAD_1(5 + body_size, correlation_id, 0)
     return _HEAD_0(4 + body_size, correlation_id)

@@ -1,12 +1,12 @@
-"""Reads and writes any message of the protocol from its schema.
+"""Codec: reads and writes any message of the protocol from its schema.
 
-The first use of a message at a version compiles a straight-line function from the message's `FIELDS`; after
-that the schema is not looked at any more. Compiling takes about a millisecond, so none happens at start.
+The first use of a message at a version compiles a straight-line function from its `FIELDS`; the schema is not
+used after that. Compiling takes about a millisecond, so nothing is compiled at startup.
 
-Hostile input: every length is compared with the bytes left, and every count with the bytes left divided by
-the least size of an element, before anything is allocated. As an element of three bytes becomes an object
-of a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). Whatever is wrong, the
-caller sees MalformedFrame; if it is their number alone, TooManyElements.
+Hostile input: before anything is allocated, every length is compared with the bytes left, and every count
+with the bytes left divided by the minimum size of an element. Since an element of three bytes becomes an
+object of a hundred, the elements of a whole message are limited too (`ELEMENTS_MAX`). All faults raise
+MalformedFrame, too many elements TooManyElements.
 """
 
 import struct
@@ -38,11 +38,12 @@ Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 Writer = Callable[[Any, Callable[[Any], None]], None]
 
 ELEMENTS_MAX = 65_536
-"""Array elements in one request, nested ones included: about 8 MiB of objects at most. `NUMBERS_PER_ELEMENT`
-numbers count as one element (compile_reader)."""
+"""Maximum array elements in one request, nested ones included: about 8 MiB of objects. `NUMBERS_PER_ELEMENT`
+numbers count as one element (compile_reader).
+"""
 
 JOIN_BYTES_MAX = 4096
-"""A larger piece of records is sent from where it lies; a smaller one costs less to copy than to list."""
+"""Larger pieces of records are sent in place; smaller ones are cheaper to copy than to list."""
 
 _readers: dict[tuple[type, int], Reader] = {}
 _writers: dict[tuple[type, int], Writer] = {}
@@ -57,9 +58,9 @@ def decode(
     *,
     elements_max: int = ELEMENTS_MAX,
 ) -> M:
-    """The message that fills buffer[at:end]; raises MalformedFrame, also when bytes are left over.
+    """The message in buffer[at:end]. Raises MalformedFrame, also for bytes left over.
 
-    Bytes and records fields are views into the buffer: they live as long as the caller keeps it unchanged.
+    Bytes and records fields are views into the buffer, valid while the caller keeps it unchanged.
     """
     decoded, next_at = decode_from(message, version, buffer, at, end, elements_max=elements_max)
     if next_at != (len(buffer) if end is None else end):
@@ -76,12 +77,12 @@ def decode_from(
     *,
     elements_max: int = ELEMENTS_MAX,
 ) -> tuple[M, int]:
-    """Like `decode`, for callers to whom more bytes may follow: the message and the position after it."""
+    """Like `decode`, but more bytes may follow: the message and the position after it."""
     end = len(buffer) if end is None else end
     read = _readers.get((message, version)) or reader(message, version)
     try:
         found: tuple[M, int] = read(memoryview(buffer)[:end], at, end, [elements_max])
-    except TooManyElements as too_many:  # another name than below: mypyc gives a name one type
+    except TooManyElements as too_many:  # not `fault`: mypyc gives a name one type
         raise TooManyElements(f"{message.__name__} v{version}: {too_many}") from None
     except (struct.error, IndexError, UnicodeDecodeError, MalformedFrame) as fault:
         raise MalformedFrame(f"{message.__name__} v{version}: {fault}") from None
@@ -91,7 +92,7 @@ def decode_from(
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The message's bytes; fields that the version lacks are dropped. ValueError if a value does not fit."""
+    """The message's bytes, without fields that the version lacks. Raises ValueError if one does not fit."""
     pieces = _pieces(message, version)
     try:
         return b"".join(pieces)
@@ -100,7 +101,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Part]:
-    """Like `encode`, for a message whose records may be slices of a log: those are passed through."""
+    """Like `encode`, for messages with records that may be slices of a log, which are passed through."""
     pieces = _pieces(message, version)
     parts: list[Part] = []
     begin = 0
@@ -116,8 +117,9 @@ def encode_parts(message: Message, version: int) -> list[Part]:
 
 
 class ArrayWriter:
-    """Encodes a struct and one of its arrays of structs apart, for answers with thousands of elements: what
-    comes before the array, some elements at a time, and what comes after it."""
+    """Encodes a struct in parts around one of its arrays, for responses with thousands of elements: the bytes
+    before the array, some elements at a time, and the bytes after it.
+    """
 
     def __init__(self, kind: type[Struct], version: int, flexible: bool, array: str) -> None:
         self._flexible = flexible
@@ -126,7 +128,7 @@ class ArrayWriter:
         )
 
     def before(self, whole: Struct, count: int) -> bytes:
-        """All up to the first of `count` elements."""
+        """The bytes before the first of `count` elements."""
         length = uvarint(count + 1) if self._flexible else struct.pack(">i", count)
         return _written(self._before, (whole,)) + length
 
@@ -139,13 +141,13 @@ class ArrayWriter:
 
 @cache
 def array_writer(message: type[Message], version: int, array: str) -> ArrayWriter:
-    """Of one of a message's arrays."""
+    """The writer of one of a message's arrays."""
     return ArrayWriter(message, version, _flexible(message, version), array)
 
 
 @cache
 def nested_array_writer(message: type[Message], version: int, kind: type[Struct], array: str) -> ArrayWriter:
-    """Of an array of a struct inside of a message."""
+    """The writer of an array of a nested struct."""
     return ArrayWriter(kind, version, _flexible(message, version), array)
 
 

@@ -21,8 +21,9 @@ from tierlog.protocol.primitives import (
 from tierlog.protocol.schema import FIXED, Field, Struct, pieces, plain_fields, tagged_fields
 
 NUMBERS_PER_ELEMENT = 4
-"""A number in a list takes 40 bytes at most, a struct or a string more than a hundred. So a move of 10,000
-partitions, which is as many as a request may name, can give each of them sixteen replicas."""
+"""A number in a list takes at most 40 bytes, a struct or a string more than a hundred. So a reassignment of
+10,000 partitions, the maximum of one request, can have sixteen replicas each.
+"""
 
 
 def compile_reader(message: type[Struct], version: int, flexible: bool) -> Callable[..., Any]:
@@ -35,7 +36,7 @@ def compile_reader(message: type[Struct], version: int, flexible: bool) -> Calla
 
 
 def least_size(kind: type[Struct], version: int, flexible: bool) -> int:
-    """The fewest bytes that a struct takes at a version."""
+    """The minimum bytes of a struct at a version."""
     sizes = (_least_field_size(field, version, flexible) for field in plain_fields(kind, version))
     return sum(sizes, 1 if flexible else 0)
 
@@ -52,13 +53,13 @@ def _least_field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def _weight(array: Field) -> str:
-    """As how many elements `n` elements of an array count."""
+    """The number of elements that `n` elements of an array count as."""
     is_of_numbers = array.type in FIXED and array.type != "uuid"
     return f"-(-n // {NUMBERS_PER_ELEMENT})" if is_of_numbers else "n"
 
 
 class _Source:
-    """The growing source text and the names that it uses."""
+    """The generated source and the names that it uses."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -76,7 +77,7 @@ class _Source:
         }
 
     def struct_reader(self, kind: type[Struct]) -> str:
-        """Writes the reader of a struct, after those of its nested ones; returns its name."""
+        """Generate the reader of a struct, after those of its nested ones. Returns its name."""
         name = f"read_{kind.__name__}"
         if name in self.names:
             return name
@@ -123,7 +124,7 @@ class _Source:
         ]
 
     def _length(self, short: bool) -> list[str]:
-        """Leaves in n the length or count; -1 for null."""
+        """Generate code that sets n to the length or count; -1 for null."""
         if self.flexible:
             return ["n = view[at]", "at += 1", "if n > 127: n, at = read_uvarint(view, at - 1)", "n -= 1"]
         return ["n, = i16(view, at)", "at += 2"] if short else ["n, = i32(view, at)", "at += 4"]
@@ -180,7 +181,7 @@ class _Source:
         lines = [
             "count, last = view[at], -1",
             "at += 1",
-            "if count:",  # seldom
+            "if count:",  # rare
             "    count, at = read_uvarint(view, at - 1)",
             "    if count > (end - at) // 2: raise refuse('a count of tags past the end')",
             "for _ in range(count):",

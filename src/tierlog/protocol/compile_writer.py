@@ -1,8 +1,8 @@
 """Compiles a message's schema at one version into a writer: straight-line Python, one function per struct.
 
 Called by `codec`. A writer appends the pieces of the message; adjacent fields of fixed size take one call.
-Texts for people, which may quote what a client sent, are cut to the length of a string; any other string that
-is too long is a ValueError.
+Error messages, which may quote the client's input, are truncated to the maximum length of a string; any other
+string that is too long raises ValueError.
 """
 
 import struct
@@ -27,7 +27,7 @@ def compile_writer(message: type[Struct], version: int, flexible: bool) -> Calla
 def compile_parts(
     message: type[Struct], version: int, flexible: bool, array: str
 ) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-    """The writers of what comes before an array of structs, of one element, and of what comes after it."""
+    """The writers of the part before an array of structs, of one element, and of the part after it."""
     source = _Source(version, flexible)
     fields = plain_fields(message, version)
     at = next(number for number, field in enumerate(fields) if field.name == array)
@@ -42,7 +42,7 @@ def compile_parts(
 
 
 def _cut(text: str) -> bytes:
-    """The text, or what fits of it into a string of the protocol."""
+    """The text, truncated to a string of the protocol."""
     data = text.encode()
     if len(data) <= STRING_BYTES_MAX:
         return data
@@ -57,8 +57,8 @@ def _records_of(records: Records) -> tuple[int, tuple[Part, ...]]:
 
 
 def _differs(field: Field, value: str, default: Any) -> str | None:
-    """Whether a value is not that default, as source; None if it takes a comparison of objects. Of a struct
-    of numbers its fields: a dataclass compares itself by way of two tuples.
+    """Source of an expression that is true unless the value is the default; None if it needs a comparison of
+    objects. A struct of numbers is compared by its fields, since a dataclass would build two tuples.
     """
     if default is None:
         return f"{value} is not None"
@@ -71,7 +71,7 @@ def _differs(field: Field, value: str, default: Any) -> str | None:
 
 
 class _Source:
-    """The growing source text and the names that it uses."""
+    """The generated source and the names that it uses."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -87,7 +87,7 @@ class _Source:
         }
 
     def struct_writer(self, kind: type[Struct]) -> str:
-        """Writes the writer of a struct, after those of its nested ones; returns its name."""
+        """Generate the writer of a struct, after those of its nested ones. Returns its name."""
         name = f"write_{kind.__name__}"
         if name in self.names:
             return name
@@ -100,7 +100,7 @@ class _Source:
         self.lines += [f"    {line}" for line in body or ["pass"]]
 
     def plain(self, fields: list[Field]) -> list[str]:
-        """Writes fields outside the tag section."""
+        """Generate the writers of fields outside the tag section."""
         body: list[str] = []
         for piece in pieces(fields):
             first = piece[0]
@@ -173,7 +173,9 @@ class _Source:
         return [f"if {value} is None:", "    put(b'\\xff')", "else:", "    put(b'\\x01')", f"    {call}"]
 
     def _tags(self, kind: type[Struct], fields: list[Field]) -> list[str]:
-        """Tags whose value is not the default, in ascending order, each with its size."""
+        """Generate the writer of tagged fields without the default value: in ascending order, each with its
+        size.
+        """
         if not fields:
             return ["put(b'\\0')"]
         default = self.names[f"default_{kind.__name__}"] = kind()

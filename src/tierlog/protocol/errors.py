@@ -1,10 +1,10 @@
-"""Kafka's error codes, and the one exception that carries one. The only table of codes in tierlog."""
+"""Kafka's error codes, and the exception that carries one."""
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Numbers and names as in the protocol guide."""
+    """Numbers and names as in Kafka's protocol guide."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -144,12 +144,12 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may try again without doing anything else first."""
+        """Whether a client may retry without any other action."""
         return self in RETRIABLE
 
 
 class KafkaError(Exception):
-    """A request fails as a whole with a code; net turns it into the error response of the request's API."""
+    """A request fails as a whole with this code; net sends the error response of the request's API."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)

@@ -1,9 +1,8 @@
-"""Writes `messages/` from kio's schemas: a development tool, never imported by a running node.
+"""Generates `messages/` from kio's schemas: a development tool that a running node never imports.
 
-kio has one class per message and version, with times as timedelta and datetime. Here they are merged into
-one class over all versions, times are integers under Kafka's own names (`throttle_time_ms`), and uuids are
-never None. Run `python -m tierlog.protocol.generate`; a test fails when the files differ from what this
-writes.
+kio has one class for each message and version, with times as timedelta and datetime. Here they are merged
+into one class for all versions, times are integers under Kafka's own names (`throttle_time_ms`), and uuids
+are never None. Run `python -m tierlog.protocol.generate`; a test fails if the files differ from its output.
 """
 
 import dataclasses
@@ -18,7 +17,7 @@ from typing import Any
 
 from tierlog.protocol.schema import Field, Versions
 
-# The quorum's own traffic goes over HTTP between nodes, not over this port (PROTOCOL.md).
+# the quorum uses HTTP between nodes (PROTOCOL.md)
 QUORUM_KEYS = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 80, 81, 82})
 DATA = ("consumer_protocol_subscription", "consumer_protocol_assignment")
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
@@ -35,7 +34,7 @@ ZERO = {"str": '""', "Buffer": 'b""', "UUID": "ZERO_UUID", "bool": "False", "flo
 
 @dataclass(slots=True)
 class MergedField:
-    """A field over all versions that have it."""
+    """A field with all versions that have it."""
 
     name: str
     type: str
@@ -50,7 +49,7 @@ class MergedField:
 
 @dataclass(slots=True)
 class MergedClass:
-    """A message or nested class over all versions; `orders` holds each version's field order."""
+    """A message or nested class with all versions; `orders`: the order of fields of each version."""
 
     name: str
     fields: dict[str, MergedField] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class MergedClass:
 
 @dataclass(slots=True)
 class MergedMessage:
-    """A top-level message: its classes with the nested ones first, its versions, the first flexible one."""
+    """A top-level message: its classes, nested ones first, its versions, and the first flexible version."""
 
     classes: list[MergedClass]
     versions: Versions
@@ -67,7 +66,7 @@ class MergedMessage:
 
 
 def generate() -> dict[str, str]:
-    """File name to text, for every file of `messages/`."""
+    """File name -> text, for every file of `messages/`."""
     from kio.schema.index import api_key_map, schema_name_map
     from kio.static.constants import EntityType
 
@@ -167,7 +166,7 @@ def _read_field(source: Any) -> MergedField:
 
 
 def _default(source: Any, kafka_type: str, array: bool) -> object:
-    """Kafka's default as the text of a Python expression; None stands for the type's own zero."""
+    """Kafka's default as a Python expression; None: the type's zero value."""
     value = source.default
     if value is dataclasses.MISSING:
         return "None" if kafka_type == "records" and not array and _is_optional(source.type) else None
@@ -197,7 +196,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _disambiguate(request: MergedMessage, response: MergedMessage) -> None:
-    """Where request and response use one name for two classes, the response's gets `Response` at its end."""
+    """If request and response use one name for two classes, rename the response's to `…Response`."""
     ours = {merged.name: merged.fields for merged in request.classes}
     clashes: set[str] = set()
     for merged in response.classes:  # nested ones first, so that a clash spreads to the classes around it
@@ -218,7 +217,7 @@ def _nested_first(classes: dict[str, MergedClass], name: str, ordered: list[Merg
 
 
 def _in_wire_order(merged: MergedClass) -> list[MergedField]:
-    """The one order of fields that agrees with the order of every version."""
+    """An order of fields that is consistent with every version."""
     left = dict(merged.fields)
     result = []
     while left:
@@ -322,7 +321,7 @@ def _render_field(merged: MergedField) -> str:
 
 
 def main() -> None:
-    """Replaces the files of `messages/`."""
+    """Replace the files of `messages/`."""
     directory = Path(__file__).parent / "messages"
     texts = generate()
     for path in directory.glob("*.py"):

@@ -1,4 +1,4 @@
-"""The primitives that compiled readers and writers call: varints, tag sections, strings, uuids."""
+"""Primitives of compiled readers and writers: varints, tag sections, strings, uuids."""
 
 import uuid
 
@@ -6,20 +6,20 @@ from tierlog.protocol.schema import ZERO_UUID
 
 VARINT_BYTES_MAX = 5
 STRING_BYTES_MAX = 32_767
-"""The longest string of the protocol: the most that the int16 length of the classic form can say.
-Kafka's readers refuse a longer compact string too, because what comes in one form must fit the other one.
+"""Maximum bytes of a string: the int16 length of the classic form. Kafka rejects longer compact strings too,
+since any string must fit both forms.
 """
 
 UUIDS_KEPT = 4096
-"""Of those that were read; then all are made anew: whoever sends others each time gains nothing."""
+"""Number of cached uuids; when it is reached, the cache is cleared."""
 
 
 class MalformedFrame(Exception):
-    """The bytes are not a message of the protocol; the connection they came on is closed."""
+    """The bytes are not a message of the protocol; their connection is closed."""
 
 
 class TooManyElements(MalformedFrame):
-    """More array elements than a node takes at once. The header was read, so the request can be answered."""
+    """More array elements than a node accepts. The header is valid, so the request can be answered."""
 
 
 def read_uvarint(view: memoryview, at: int) -> tuple[int, int]:
@@ -50,8 +50,8 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uuid(raw: bytes) -> uuid.UUID:
-    """A uuid of 16 bytes; one object for the same bytes, as a cluster has few topics, and each request of a
-    follower names some: to look up what is the same object needs no comparison.
+    """A uuid of 16 bytes. Equal bytes give the same object, since a cluster has few topics and every request
+    of a follower contains some of them: looking up the same object needs no comparison.
     """
     found = _uuids.get(raw)
     if found is None:
@@ -62,7 +62,7 @@ def read_uuid(raw: bytes) -> uuid.UUID:
 
 
 def skip_tags(view: memoryview, at: int, end: int) -> int:
-    """Checks and skips a tag section with no known tag; the position after it."""
+    """Check and skip a tag section without known tags. Returns the position after it."""
     count, at = read_uvarint(view, at)
     if count > (end - at) // 2:
         raise MalformedFrame(f"{count} tagged fields in {end - at} bytes")
@@ -75,7 +75,7 @@ def skip_tags(view: memoryview, at: int, end: int) -> int:
 
 
 def read_tag(view: memoryview, at: int, end: int, last: int) -> tuple[int, int, int]:
-    """One tagged field's head: tag, size of its value, position of its value. Tags must ascend (KIP-482)."""
+    """The head of one tagged field: tag, size and position of its value. Tags must ascend (KIP-482)."""
     tag, at = read_uvarint(view, at)
     size, at = read_uvarint(view, at)
     if tag <= last:
@@ -86,7 +86,7 @@ def read_tag(view: memoryview, at: int, end: int, last: int) -> tuple[int, int, 
 
 
 def refuse(fault: str) -> MalformedFrame:
-    """What a compiled reader raises."""
+    """Exceptions of a compiled reader."""
     return MalformedFrame(fault)
 
 

@@ -1,9 +1,8 @@
-"""A follower's half of Fetch v17, written by hand: its request out, the response in.
+"""Hand-written codec of a follower's Fetch v17: encodes requests, decodes responses.
 
-The same bytes and classes as the codec's, which knows any message at any version; this knows the two of which
-a replicated cluster exchanges thousands a second, and is compiled (src/compile_hot.py). What is seldom in
-them is left to the codec: tagged fields (a diverging epoch, another leader), aborted transactions, and
-whatever is malformed. Called by broker connections.
+Bytes and classes equal the general codec's. A replicated cluster exchanges thousands of these two messages a
+second, so this module is compiled (src/compile_hot.py). Rare parts use the general codec: tagged fields (a
+diverging epoch, a new leader), aborted transactions, malformed bytes. Called by broker connections.
 """
 
 import struct
@@ -24,22 +23,22 @@ from tierlog.protocol.schema import ZERO_UUID
 
 VERSION = 17
 
-_HEADER = struct.Struct(">ihhih").pack  # the size before it
+_HEADER = struct.Struct(">ihhih").pack  # without its size
 _HEADER_SIZE = 10
 _FIRST = struct.Struct(">iiibii").pack
-_PARTITION = struct.Struct(">iiqiqiB").pack  # and no tags
+_PARTITION = struct.Struct(">iiqiqiB").pack  # without tags
 _REPLICA_STATE = struct.Struct(">BBBiqB").pack  # one tag, its number and size; replica id and epoch, no tags
 _REPLICA_STATE_SIZE = 13
 _NO_TAGS = b"\0"
 
 _ENVELOPE = struct.Struct(">iBihi").unpack_from  # correlation id, no tags, throttle time, error, session id
 _ENVELOPE_SIZE = 15
-_TOPIC_SIZE = 17  # its id; one byte for the number of partitions
-_ANSWER = struct.Struct(">ihqqqBi").unpack_from  # of a partition; one byte for aborted transactions
+_TOPIC_SIZE = 17  # topic id; one byte for the number of partitions
+_ANSWER = struct.Struct(">ihqqqBi").unpack_from  # partition; one byte for aborted transactions
 _ANSWER_SIZE = 35
 
 _AGREES, _SAME_LEADER, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()
-"""Of every answer that says nothing else; nobody changes what was decoded."""
+"""Shared by all responses without these fields; decoded messages are never modified."""
 
 
 def encode_fetch_request(correlation_id: int, client_id: str, request: FetchRequest) -> bytes:
@@ -77,7 +76,7 @@ def encode_fetch_request(correlation_id: int, client_id: str, request: FetchRequ
 
 
 def _put_topic(pieces: list[bytes], topic: FetchTopic) -> bool:
-    """Whether that says all of it."""
+    """Whether this codec covers the whole message."""
     plain = True
     pieces += (topic.topic_id.bytes, uvarint(len(topic.partitions) + 1))
     for partition in topic.partitions:
@@ -98,20 +97,20 @@ def _put_topic(pieces: list[bytes], topic: FetchTopic) -> bool:
 
 
 def decode_fetch_response(view: memoryview, at: int, end: int) -> tuple[int, FetchResponse]:
-    """(correlation id, message) of the response in view[at:end], without its size; raises MalformedFrame.
+    """(correlation id, message) of the response in view[at:end], without its size. Raises MalformedFrame.
     Records are views.
     """
     try:
         found = _decode(view, at, end)
     except (struct.error, IndexError):
-        found = None  # it ends too early, and so does whatever is behind it in the buffer
+        found = None  # it ends too early, as does anything after it in the buffer
     if found is not None:
         return found
     return decode_response(APIS[FETCH_KEY], VERSION, view, at, end)
 
 
 def _decode(view: memoryview, at: int, end: int) -> tuple[int, FetchResponse] | None:
-    """None: look closer. What it reads beyond the end is noticed when it gets there."""
+    """None: use the general codec. Reads past the end are noticed at the end."""
     if end - at < _ENVELOPE_SIZE:
         return None
     correlation_id, tags, throttle_time_ms, error_code, session_id = _ENVELOPE(view, at)

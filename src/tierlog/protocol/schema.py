@@ -1,7 +1,6 @@
-"""What a message looks like on the wire: the class-level data that the generated messages carry.
+"""Schema of messages on the wire: class-level data of the generated messages.
 
-`codec` compiles a reader and a writer from it; nobody else reads it. A version range is (least, most), both
-inclusive.
+`codec` compiles readers and writers from it. A version range is (minimum, maximum), both inclusive.
 """
 
 import uuid
@@ -13,7 +12,7 @@ from tierlog.base.slices import LogSlice
 
 Buffer = bytes | bytearray | memoryview
 Records = Buffer | LogSlice
-"""Record batches of a response: a broker puts in what the log gave, a client gets a view."""
+"""Record batches of a response: slices of the log for a broker, a view for a client."""
 Versions = tuple[int, int]
 FIXED = {
     "int8": "b",
@@ -26,12 +25,12 @@ FIXED = {
     "bool": "?",
     "uuid": "16s",
 }
-"""Types of fixed size, and what `struct` calls them."""
+"""Types of fixed size and their `struct` codes."""
 ZERO_UUID = uuid.UUID(int=0)
 
 
 class Field(NamedTuple):
-    """One field over all versions. `tagged`: the versions where it is in the tag section (KIP-482)."""
+    """A field with all its versions. `tagged`: versions in which it is in the tag section (KIP-482)."""
 
     name: str
     type: str
@@ -45,7 +44,7 @@ class Field(NamedTuple):
 
     @property
     def is_fixed(self) -> bool:
-        """Of fixed size."""
+        """Whether the field has a fixed size."""
         return self.type in FIXED and not self.array
 
     def exists_in(self, version: int) -> bool:
@@ -62,7 +61,7 @@ Fields = tuple[Field, ...]
 
 
 class Struct(Protocol):
-    """A generated dataclass; nested ones have only this."""
+    """A generated dataclass; nested ones have only `FIELDS`."""
 
     FIELDS: ClassVar[Fields]
 
@@ -78,7 +77,7 @@ StructType = type[Struct]
 
 
 def plain_fields(kind: StructType, version: int) -> list[Field]:
-    """Those that are not tagged, in their order."""
+    """Fields outside the tag section, in order."""
     return [field for field in kind.FIELDS if field.exists_in(version) and not field.is_tagged_in(version)]
 
 
@@ -87,7 +86,9 @@ def tagged_fields(kind: StructType, version: int) -> list[Field]:
 
 
 def pieces(fields: list[Field]) -> Iterator[list[Field]]:
-    """What is read or written at once: adjacent fields of fixed size, or another one alone."""
+    """Fields in groups that are read or written at once: adjacent fields of fixed size, or a single other
+    one.
+    """
     for are_fixed, run in groupby(fields, key=lambda field: field.is_fixed):
         if are_fixed:
             yield list(run)

@@ -1,9 +1,9 @@
-"""The header of a record batch: a view over a buffer, the checks, and the rewrites in place.
+"""Record batch header (format v2, KIP-98): a view over a buffer, validation, and changes in place.
 
 The CRC-32C covers everything from the attributes on, so base offset and leader epoch are assigned without
-touching it, and a batch is appended as the client sent it. No record is decoded here. Called by the log for
-every batch that is produced, fetched or recovered, and by tiering and Spark for what they read back.
-Layout: KIP-98, "Message Format"; deltas and varints of the records are in `record.py`.
+recomputing it, and a batch is appended as the client sent it. No record is decoded here. Called by the log
+for every batch that is produced, fetched or recovered, and by tiering and Spark. The layout is in KIP-98,
+"Message Format"; records are in `record.py`.
 """
 
 import struct
@@ -34,7 +34,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
-LOG_OVERHEAD = 12  # base offset and length, which the length does not count
+LOG_OVERHEAD = 12  # base offset and length, which the length does not include
 MAGIC = 2
 _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 16, 17, 21, 35
 CRC_FROM = _ATTRIBUTES_AT
@@ -50,15 +50,16 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
-"""The base timestamp is the time from which compaction may drop the batch's tombstones (KIP-534)."""
+"""The base timestamp is the delete horizon: the time after which compaction may remove tombstones (KIP-534).
+"""
 
 
 KNOWN_ATTRIBUTES = 0x7F
-"""As in Kafka, a header that is written again loses all others."""
+"""As in Kafka, rewriting a header clears all other attributes."""
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records, as Kafka names them; timestamps in milliseconds."""
+    """The 61 bytes before the records, with Kafka's names; timestamps in milliseconds."""
 
     base_offset: int
     batch_length: int
@@ -88,7 +89,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises UNKNOWN_CODEC for the three bit patterns that name none."""
+        """Raises UNKNOWN_CODEC for the three unused values."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise RecordsError(RecordsFault.UNKNOWN_CODEC, f"compression codec {number} does not exist")
@@ -100,12 +101,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones and a superfluous marker may go; None: no cleaning has said so yet (KIP-534)."""
+        """When tombstones and obsolete markers may be removed; None: not set by the cleaner yet (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def first_timestamp(self) -> int:
-        """Of the first record; -1 if compaction left none; the newest if the header knows no better."""
+        """Timestamp of the first record; -1 if compaction removed all; the largest one if the header has no
+        better.
+        """
         if self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON) and self.record_count:
             return self.max_timestamp
         return min(self.base_timestamp, self.max_timestamp)
@@ -120,7 +123,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """The header at a position, unchecked; raises CORRUPT if the buffer ends inside it."""
+    """The header at a position, not validated. Raises CORRUPT if the buffer ends inside it."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buffer, at))
     except struct.error:
@@ -130,10 +133,10 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def check_batch(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHeader:
-    """The header of the batch at a position, after its length, magic, CRC and counts were checked.
+    """The header of the batch at a position, with length, magic, CRC and counts validated.
 
-    Holds for every batch of a log, also for one from which compaction removed records. What follows the batch
-    in the buffer is not looked at. Raises CORRUPT, UNSUPPORTED_MAGIC (0 and 1), INVALID.
+    Holds for every batch of a log, including compacted ones. Bytes after the batch are ignored. Raises
+    CORRUPT, UNSUPPORTED_MAGIC (0 and 1), INVALID.
     """
     limit = len(buffer) if end is None else end
     if limit - at <= _MAGIC_AT:
@@ -162,10 +165,10 @@ def check_batch(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHea
 
 
 def check_produced(buffer: Buffer, at: int = 0, end: int | None = None) -> BatchHeader:
-    """`check_batch`, and what must hold for a batch from a client, the only one in [at, end).
+    """`check_batch`, and the rules for a batch from a client, which must be the only one in [at, end).
 
-    As Kafka's LogValidator: a base offset of 0, gapless offsets, at least one record, no control batch, a
-    sequence with a producer id. Raises UNKNOWN_CODEC and INVALID besides.
+    As Kafka's LogValidator: base offset 0, gapless offsets, at least one record, no control batch, a sequence
+    if there is a producer id. Also raises UNKNOWN_CODEC and INVALID.
     """
     limit = len(buffer) if end is None else end
     if limit - at <= _MAGIC_AT:
@@ -196,15 +199,15 @@ def check_produced(buffer: Buffer, at: int = 0, end: int | None = None) -> Batch
 
 
 def assign(buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
-    """Writes base offset and leader epoch in place; the CRC does not cover them."""
+    """Write base offset and leader epoch in place; the CRC does not cover them."""
     _OFFSET.pack_into(buffer, at, base_offset)
     _EPOCH.pack_into(buffer, at + LOG_OVERHEAD, leader_epoch)
 
 
 def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) -> None:
-    """Makes every record of the batch carry the broker's time (message.timestamp.type=LogAppendTime).
+    """Give every record of the batch the broker's time (message.timestamp.type=LogAppendTime).
 
-    Attributes and max timestamp are under the CRC, so it is computed anew over the whole batch.
+    The CRC covers attributes and maximum timestamp, so it is recomputed over the whole batch.
     """
     header = read_header(buffer, at)
     _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, header.attributes & KNOWN_ATTRIBUTES | LOG_APPEND_TIME)
@@ -213,19 +216,21 @@ def set_log_append_time(buffer: bytearray | memoryview, at: int, now_ms: int) ->
 
 
 def correct_header(buffer: bytearray | memoryview, at: int, wanted: BatchHeader) -> None:
-    """Writes attributes and largest timestamp in place; both are under the CRC, as above."""
+    """Write attributes and maximum timestamp in place, and the CRC."""
     _ATTRIBUTES.pack_into(buffer, at + _ATTRIBUTES_AT, wanted.attributes & KNOWN_ATTRIBUTES)
     _OFFSET.pack_into(buffer, at + _MAX_TIMESTAMP_AT, wanted.max_timestamp)
     seal(buffer, at, at + wanted.size)
 
 
 def seal(buffer: bytearray | memoryview, at: int, end: int) -> None:
-    """Computes the CRC of the batch in [at, end) and writes it into its header."""
+    """Compute the CRC of the batch in [at, end) and write it into the header."""
     _CRC.pack_into(buffer, at + _CRC_AT, crc32c(memoryview(buffer)[at + _ATTRIBUTES_AT : end]))
 
 
 def iter_batches(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and unchecked header of each whole batch; stops at a cut one. A bad length raises CORRUPT."""
+    """Position and unvalidated header of each complete batch; stops at an incomplete one. A bad length raises
+    CORRUPT.
+    """
     limit = len(buffer) if end is None else end
     while limit - at >= HEADER_SIZE:
         header = BatchHeader._make(HEADER.unpack_from(buffer, at))
@@ -238,7 +243,7 @@ def iter_batches(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterato
 
 
 def _refuse_rest(buffer: Buffer, at: int, limit: int) -> None:
-    """Bytes after the first batch are a second batch (INVALID) or no batch at all (CORRUPT)."""
+    """Bytes after the first batch are a second batch (INVALID) or no batch (CORRUPT)."""
     if limit - at >= LOG_OVERHEAD and _LENGTH.unpack_from(buffer, at + 8)[0] == limit - at - LOG_OVERHEAD:
         raise RecordsError(RecordsFault.INVALID, "a produce request carries one batch per partition")
     if limit - at >= HEADER_SIZE and buffer[at + _MAGIC_AT] == MAGIC:

@@ -1,6 +1,6 @@
-"""The five compression codecs of record batches: compression at once, or piece by piece.
+"""Compression codecs of record batches: compress at once, or piece by piece.
 
-Decompression is in `unpacking.py`. Called by writer, rewrite and the batch validation of the leader.
+Decompression is in `unpacking.py`. Called by writer, rewrite and the leader's batch validation.
 """
 
 import struct
@@ -22,13 +22,13 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
 _LZ4_SLICE_BYTES = 128 * 1024
-"""The library keeps the interpreter while it compresses, unlike the others. Between slices, each half a
-millisecond of work, other threads have their turn; the frame is the same.
+"""Unlike the others, this library holds the interpreter lock while it compresses. Between slices of half a
+millisecond other threads can run; the frame is the same.
 """
 
 
 class Codec(IntEnum):
-    """Kafka's numbers, the low three bits of a batch's attributes."""
+    """Kafka's numbers: the low three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -38,12 +38,12 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """The records section of a batch in the framing that every Kafka client reads."""
+    """The records section of a batch, in the framing that all Kafka clients read."""
     return _COMPRESS[codec](data)
 
 
 class Packer:
-    """Compresses pieces of a records section as they come; raises TOO_LARGE if they take too many bytes."""
+    """Compresses pieces of a records section. Raises TOO_LARGE if the result exceeds `max_bytes`."""
 
     def __init__(self, codec: Codec, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -123,7 +123,7 @@ def _snappy(data: Buffer) -> bytes:
 
 
 def _lz4(data: Buffer) -> bytes:
-    """Independent blocks: the Java client refuses frames whose blocks are linked."""
+    """Independent blocks, since the Java client rejects frames with linked blocks."""
     packer = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
     view = memoryview(data)
     for at in range(0, len(view), _LZ4_SLICE_BYTES):

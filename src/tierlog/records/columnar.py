@@ -1,7 +1,7 @@
 """Record batches to Arrow columns, without a Python object per record. Called by Spark's readers.
 
-Python walks the batches (CRC, skipping, decompression), compiled loops walk the records. Only the wanted
-columns are built, and a record is read only as far as the last of them. Wrong bytes raise RecordsError.
+Python walks the batches (CRC, skipping, decompression), compiled loops walk the records. Only requested
+columns are built, and each record is read only as far as the last of them. Invalid bytes raise RecordsError.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,9 +18,10 @@ from tierlog.records.kernels import Array
 from tierlog.records.record import LEAST_RECORD_BYTES, records_section
 
 GROUP_BYTES = 16 << 20
-"""Plain bytes decoded at once: bounds the memory of a reader, and keeps Arrow's 32-bit offsets safe."""
+"""Decompressed bytes decoded at a time: bounds the memory of a reader and keeps Arrow's 32-bit offsets safe.
+"""
 MAX_BATCH_BYTES = 512 << 20
-"""A single batch that decompresses to more is refused."""
+"""Batches that decompress to more are rejected."""
 
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -44,7 +45,7 @@ class AbortedRange(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Arrow arrays by column name, all with `rows` rows."""
+    """Arrow arrays by column name, each with `rows` rows."""
 
     rows: int
     arrays: dict[str, Any]
@@ -60,11 +61,11 @@ def decode_columns(
     max_batch_bytes: int = MAX_BATCH_BYTES,
     group_bytes: int = GROUP_BYTES,
 ) -> Iterator[Columns]:
-    """The records with offsets in [first_offset, end_offset), in order, as groups of about group_bytes.
+    """The records with offsets in [first_offset, end_offset), in order, in groups of about group_bytes.
 
-    The buffer holds whole batches. Control batches and those of aborted transactions are left out. `headers`
-    is null for a record without any, as in Spark's Kafka source. Raises RecordsError, and ValueError for a
-    column that does not exist.
+    The buffer holds whole batches. Control batches and aborted transactions are skipped. `headers` is null
+    for a record without headers, as in Spark's Kafka source. Raises RecordsError, and ValueError for an
+    unknown column.
     """
     if unknown := set(columns) - set(COLUMNS):
         raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
@@ -90,7 +91,7 @@ def decode_columns(
 
 
 class _Group:
-    """Batches that are decoded at once: places in one array, without a copy while none is compressed."""
+    """Batches that are decoded together: positions in one array, without a copy unless one is compressed."""
 
     def __init__(self, buffer: Buffer, max_batch_bytes: int) -> None:
         self._buffer = buffer
@@ -114,12 +115,12 @@ class _Group:
         self.records += header.record_count
 
     def data(self) -> Array:
-        """Read-only whatever it comes from, so that each kernel is compiled for one type of array."""
+        """Read-only in any case, so that each kernel is compiled for one array type."""
         joined = b"".join(self._sections) if self._compressed else self._buffer
         return np.frombuffer(memoryview(joined).toreadonly(), np.uint8)
 
     def places(self) -> Array:
-        """What `scan_records` wants to know of each batch."""
+        """The input of `scan_records` for each batch."""
         places = np.empty((len(self._headers), 8), np.int64)
         sizes = [len(section) for section in self._sections]
         places[:, 0] = np.cumsum([0, *sizes[:-1]]) if self._compressed else self._starts

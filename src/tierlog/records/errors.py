@@ -1,4 +1,4 @@
-"""What can be wrong with record bytes. Wire-independent; the runtime maps a fault to Kafka's error code."""
+"""Faults of record bytes. Independent of the protocol; the broker maps a fault to Kafka's error code."""
 
 from enum import Enum
 
@@ -12,7 +12,7 @@ class RecordsFault(Enum):
 
 
 class RecordsError(Exception):
-    """Bytes that are not what the format says; `fault` decides what a client is told."""
+    """Bytes that violate the format; `fault` decides which error a client gets."""
 
     def __init__(self, fault: RecordsFault, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class RecordsError(Exception):
 
 
 class HeldWhole(RecordsError):
-    """TOO_LARGE: more bytes than were allowed, of a format that cannot be decompressed in pieces."""
+    """TOO_LARGE: a format that cannot be decompressed in pieces needs more bytes than allowed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(RecordsFault.TOO_LARGE, message)

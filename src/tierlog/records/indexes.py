@@ -1,10 +1,10 @@
-"""The three sparse indexes of a segment, in Kafka's own formats, as buffers: build, check, look up.
+"""Sparse indexes of a segment, in Kafka's formats, as buffers: build, validate, look up.
 
 Offset index: 8 bytes an entry (offset relative to the segment's base, int32; position in the file, int32).
 Time index: 12 bytes (timestamp, int64; relative offset, int32), the largest timestamp so far and the offset
 that has it. Transaction index: 34 bytes, version 0 (version int16; producer id, first offset, last offset,
-last stable offset, int64 each), one per aborted transaction, by last offset.
-Called by the log (over its files) and by tiering and Spark (over the bundle in the bucket).
+last stable offset, int64 each), one per aborted transaction, by last offset. Called by the log (over its
+files) and by tiering and Spark (over the index bundle in the bucket).
 """
 
 import struct
@@ -22,21 +22,21 @@ TXN_VERSION = 0
 
 
 class OffsetEntry(NamedTuple):
-    """A batch begins at `position`, and `offset` is its last."""
+    """A batch starts at `position`; `offset` is its last offset."""
 
     offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """`timestamp` is the largest so far, and no batch before the one that holds `offset` has it."""
+    """`timestamp` is the largest so far; no batch before the one with `offset` has it."""
 
     timestamp: int
     offset: int
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction; `last_offset` is its marker's."""
+    """An aborted transaction; `last_offset` is that of its marker."""
 
     producer_id: int
     first_offset: int
@@ -45,7 +45,7 @@ class AbortedTxn(NamedTuple):
 
 
 def encode_offset_entry(base_offset: int, offset: int, position: int) -> bytes:
-    """Raises INVALID if the offset is not within 32 bits of the base: roll the segment first."""
+    """Raises INVALID if the offset is not within 32 bits of the base; the segment must be rolled first."""
     return _pack(OFFSET_ENTRY, offset - base_offset, position)
 
 
@@ -70,7 +70,7 @@ def encode_txn_index(txns: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_offset_index(index: Buffer, base_offset: int) -> Iterator[OffsetEntry]:
-    """Raises CORRUPT on a cut entry, and on offsets or positions that do not grow."""
+    """Raises CORRUPT on a truncated entry, or if offsets or positions do not increase."""
     last = OffsetEntry(base_offset - 1, -1)
     for relative, position in _entries(OFFSET_ENTRY, index):
         entry = OffsetEntry(base_offset + relative, position)
@@ -81,7 +81,7 @@ def decode_offset_index(index: Buffer, base_offset: int) -> Iterator[OffsetEntry
 
 
 def decode_time_index(index: Buffer, base_offset: int) -> Iterator[TimeEntry]:
-    """Raises CORRUPT on a cut entry, and on timestamps or offsets that go back."""
+    """Raises CORRUPT on a truncated entry, or if timestamps or offsets decrease."""
     last: TimeEntry | None = None
     for timestamp, relative in _entries(TIME_ENTRY, index):
         entry = TimeEntry(timestamp, base_offset + relative)
@@ -92,7 +92,7 @@ def decode_time_index(index: Buffer, base_offset: int) -> Iterator[TimeEntry]:
 
 
 def decode_txn_index(index: Buffer) -> Iterator[AbortedTxn]:
-    """Raises CORRUPT on a cut entry or a version other than 0."""
+    """Raises CORRUPT on a truncated entry or a version other than 0."""
     for version, *fields in _entries(TXN_ENTRY, index):
         if version != TXN_VERSION:
             raise RecordsError(RecordsFault.CORRUPT, f"transaction index: version {version}")
@@ -100,24 +100,24 @@ def decode_txn_index(index: Buffer) -> Iterator[AbortedTxn]:
 
 
 def find_position(index: Buffer, base_offset: int, offset: int) -> int:
-    """Where to start reading for an offset: the position of the last entry at or below it, else 0."""
+    """The position at which to start reading for an offset: that of the last entry at or below it, else 0."""
     at = _last_at_or_below(OFFSET_ENTRY, index, 0, offset - base_offset)
     return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at >= 0 else 0
 
 
 def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int | None:
-    """A position at which every record below end_offset has ended; None: only the file's end is.
+    """A position after all records below end_offset; None: the end of the file.
 
-    The first entry at or above end_offset may belong to a batch that begins below it; the next one cannot.
+    The first entry at or above end_offset may belong to a batch that starts below it; the next one cannot.
     """
     at = _last_at_or_below(OFFSET_ENTRY, index, 0, end_offset - 1 - base_offset) + 2 * OFFSET_ENTRY.size
     return int(OFFSET_ENTRY.unpack_from(index, at)[1]) if at < len(index) else None
 
 
 def next_position(index: Buffer, position: int, limit: int) -> int | None:
-    """The furthest indexed position in (position, limit], else the next one after limit; None at the end.
+    """The largest indexed position in (position, limit], else the next one after limit; None at the end.
 
-    For cutting a segment into chunks of whole batches.
+    To split a segment into chunks of whole batches.
     """
     at = _last_at_or_below(OFFSET_ENTRY, index, 1, limit)
     for candidate in (at, at + OFFSET_ENTRY.size):
@@ -129,13 +129,13 @@ def next_position(index: Buffer, position: int, limit: int) -> int | None:
 
 
 def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int:
-    """An offset at or before the first record with this timestamp or a later one, from which to scan."""
+    """An offset at or before the first record with this timestamp or a later one, where a scan starts."""
     at = _last_at_or_below(TIME_ENTRY, index, 0, timestamp - 1)
     return base_offset + int(TIME_ENTRY.unpack_from(index, at)[1]) if at >= 0 else base_offset
 
 
 def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that touch [start_offset, end_offset), by last offset."""
+    """The aborted transactions that overlap [start_offset, end_offset), by last offset."""
     return [
         txn
         for txn in decode_txn_index(index)
@@ -144,7 +144,7 @@ def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[Abor
 
 
 def _last_at_or_below(entry: struct.Struct, index: Buffer, field: int, target: int) -> int:
-    """Byte position of the last entry with field <= target, -size if none. Entries ascend in it."""
+    """Byte position of the last entry with field <= target, or -size. The field must ascend."""
     low, high = 0, len(index) // entry.size
     while low < high:
         middle = (low + high) // 2

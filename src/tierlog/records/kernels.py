@@ -1,8 +1,8 @@
-"""The compiled loops of the columnar decoder. They read nothing that was not checked against the end first.
+"""Compiled loops of the columnar decoder. They check every position against the end before they read.
 
-Positions are indexes into one uint8 array that holds the plain records sections of several batches. A kernel
-answers with a negative number instead of raising: `BAD_…` below, which columnar.py turns into RecordsError.
-Imports numba, so only columnar.py imports this module, and only Spark imports that.
+Positions are indexes into one uint8 array with the decompressed records sections of several batches. A kernel
+returns a negative number instead of raising: `BAD_…` below, which columnar.py turns into RecordsError.
+Imports numba, so only columnar.py imports this module, and only Spark imports columnar.py.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Rows of the table that `scan_records` fills, one column per record; bytes, and size -1 for null.
+# columns of the table that `scan_records` fills, one for each record; sizes in bytes, -1 for null
 (
     OFFSET,
     TIMESTAMP_US,
@@ -29,7 +29,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 ) = range(10)
 ROWS = 10
 
-# How deep into each record `scan_records` goes: what lies behind the last wanted field is skipped unread.
+# how deep `scan_records` reads each record; the rest is skipped
 TO_OFFSET, TO_KEY, TO_VALUE, TO_HEADERS = range(4)
 
 BAD_LENGTH, BAD_VARINT, BAD_FIELD, BAD_HEADERS, BAD_END, BAD_OFFSET = -1, -2, -3, -4, -5, -6
@@ -47,7 +47,7 @@ LONGEST_MS = (2**63 - 1) // 1000  # later (or earlier) timestamps saturate: micr
 
 
 def compiled(function: Function) -> Function:
-    """njit, kept on disk where numba finds a directory to write to (the package's own may be read-only)."""
+    """njit, cached on disk in a writable directory (the package's own may be read-only)."""
     try:
         return cast(Function, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
@@ -56,8 +56,8 @@ def compiled(function: Function) -> Function:
 
 @compiled
 def read_varint(data: Array, at: int, end: int, bits: int) -> tuple[Any, int]:
-    """A zigzag varint of up to `bits` bits and the position after it; BAD_VARINT there if malformed."""
-    if at < end and data[at] < 0x80:  # nearly all of them
+    """A zigzag varint of up to `bits` bits and the position after it; BAD_VARINT as position if malformed."""
+    if at < end and data[at] < 0x80:  # the usual case
         return (np.int64(data[at]) >> 1) ^ -(np.int64(data[at]) & 1), at + 1
     raw = np.uint64(0)
     shift = 0
@@ -80,10 +80,10 @@ def to_microseconds(timestamp_ms: int) -> int:
 
 @compiled
 def scan_records(data: Array, batches: Array, first: int, end: int, depth: int, table: Array) -> int:
-    """Fills the table for the records with offsets in [first, end); returns their number, or a BAD_… fault.
+    """Fill the table for the records with offsets in [first, end). Returns their number, or a BAD_… fault.
 
-    batches: per batch its start, its end, record count, base offset, last offset delta, base timestamp, and
-    the timestamp of all its records with whether that holds (LogAppendTime).
+    `batches`: for each batch its start, end, record count, base offset, last offset delta, base timestamp,
+    and the timestamp of all its records with a flag (LogAppendTime).
     """
     kept = 0
     for batch in range(batches.shape[0]):
@@ -123,7 +123,7 @@ def scan_records(data: Array, batches: Array, first: int, end: int, depth: int, 
 
 @compiled
 def scan_fields(data: Array, at: int, end: int, depth: int, table: Array, column: int) -> int:
-    """Notes where key, value and headers of one record lie; returns 0 or a fault."""
+    """Record where key, value and headers of one record are. Returns 0 or a fault."""
     size, at = read_varint(data, at, end, 32)
     if at < 0:
         return BAD_VARINT
@@ -153,7 +153,7 @@ def scan_fields(data: Array, at: int, end: int, depth: int, table: Array, column
 
 @compiled
 def scan_headers(data: Array, table: Array, records: int, places: Array) -> int:
-    """Notes key start, key size, value start, value size of every header of the table's records, in order."""
+    """Record key and value start and size of every header of the records in the table, in order."""
     header = 0
     for record in range(records):
         at, end = table[HEADERS_AT, record], table[HEADERS_END, record]
@@ -174,7 +174,7 @@ def scan_headers(data: Array, table: Array, records: int, places: Array) -> int:
 
 @compiled
 def measure(sizes: Array, ends: Array, validity: Array) -> int:
-    """Arrow's offsets and validity bits for values of these sizes; returns how many are null."""
+    """Arrow's offsets and validity bits for values of these sizes. Returns the number of nulls."""
     total = 0
     nulls = 0
     ends[0] = 0
@@ -190,12 +190,10 @@ def measure(sizes: Array, ends: Array, validity: Array) -> int:
 
 @compiled
 def gather(data: Array, starts: Array, ends: Array, out: Array) -> None:
-    """Copies value i from its start to [ends[i], ends[i + 1]) of out; all were checked by the scan."""
+    """Copy value i from its start to [ends[i], ends[i + 1]) of out. The scan has checked all positions."""
     for i in range(starts.shape[0]):
         to = np.int64(ends[i])
         size = np.int64(ends[i + 1]) - to
         source, target = data[starts[i] : starts[i] + size], out[to : to + size]
-        for at in range(
-            size
-        ):  # in this shape it becomes a vectorised copy, ten times faster than by one index
+        for at in range(size):  # this form becomes a vectorised copy, ten times faster than with one index
             target[at] = source[at]

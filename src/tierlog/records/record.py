@@ -1,8 +1,7 @@
-"""The records inside a batch, one by one: for coordinators, the CLI and time look-ups.
+"""Records of a batch, one by one: for coordinators, the CLI and lookups by timestamp.
 
-Everything a record says is checked against the bytes that are there before it is used, so hostile lengths
-raise INVALID and nothing else. The hot path never comes here (`walk.py` looks at produced records); Spark
-decodes columns instead (`columnar.py`).
+Every length is checked against the bytes that are there before it is used, so hostile lengths only raise
+INVALID. Not on the hot path: `walk.py` validates produced records, and Spark decodes columns (`columnar.py`).
 """
 
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ class Record(NamedTuple):
 
 
 def records_section(buffer: Buffer, at: int, header: BatchHeader, max_bytes: int) -> bytes | memoryview:
-    """The plain bytes of the batch's records; decompressed ones are at most max_bytes long."""
+    """The decompressed records of the batch, at most max_bytes long."""
     section = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
     codec = header.codec
     return section if codec is Codec.NONE else decompress(codec, section, max_bytes)
@@ -39,15 +38,15 @@ def records_section(buffer: Buffer, at: int, header: BatchHeader, max_bytes: int
 def record_pieces(
     buffer: Buffer, at: int, header: BatchHeader, max_bytes: int, whole_bytes: int = NO_BOUND
 ) -> Iterator[bytes]:
-    """The same in pieces (`unpack`): whoever looks at one after the other holds few bytes at a time."""
+    """The same in pieces (`unpack`), which bounds memory."""
     section = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
     return unpack(header.codec, section, max_bytes, whole_bytes)
 
 
 def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Record]:
-    """The records of the batch at a position. Raises RecordsError on the first byte that is wrong.
+    """The records of the batch at a position. Raises RecordsError on the first invalid byte.
 
-    The CRC is not checked here. With LogAppendTime every record has the batch's max timestamp.
+    The CRC is not checked. With LogAppendTime every record has the batch's maximum timestamp.
     """
     header = read_header(buffer, at)
     data = bytes(records_section(buffer, at, header, max_bytes))
@@ -74,7 +73,9 @@ def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Rec
 
 
 def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:
-    """A zigzag varint within [at, end) and the position after it; INVALID if it is cut or over-long."""
+    """A zigzag varint within [at, end) and the position after it. Raises INVALID if it is truncated or
+    over-long.
+    """
     longest = (bits + 6) // 7
     raw = shift = 0
     for position in range(at, min(end, at + longest)):
@@ -87,7 +88,7 @@ def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, i
 
 
 def bounded_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Start and end of the record whose length stands at a position; INVALID if it ends outside."""
+    """Start and end of the record whose length is at a position. Raises INVALID if it ends outside."""
     length, start = read_varint(data, at, end)
     if not LEAST_RECORD_BYTES - 1 <= length <= end - start:
         raise _invalid(f"a record of {length} bytes where {end - start} are left")

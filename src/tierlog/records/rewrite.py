@@ -1,8 +1,8 @@
-"""Batches from which records were taken out: what compaction writes instead of what it read.
+"""Rewritten batches: removes records from batches for log compaction.
 
-Offsets, sequences, producer and leader epoch stay as they were, and so do the bytes of every record that is
-kept, but for one thing: a delete horizon takes the place of the base timestamp (KIP-534, attribute bit 6),
-and then the timestamp delta of each record is written anew. Called by the log cleaner.
+Offsets, sequences, producer and leader epoch do not change, nor do the bytes of the records that stay. One
+exception: a delete horizon replaces the base timestamp (KIP-534, attribute bit 6), so the timestamp delta of
+each record changes. Called by the log cleaner.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,9 +31,10 @@ NO_TIMESTAMP = -1
 
 
 class Span(NamedTuple):
-    """Where a record lies in the plain bytes of its batch, and what decides whether it is kept.
+    """Position of a record in the decompressed bytes of its batch, and the fields that decide whether it
+    stays.
 
-    [start, stop) with its length; its timestamp delta stands in [delta_at, delta_end).
+    [start, stop) includes its length; its timestamp delta is in [delta_at, delta_end).
     """
 
     start: int
@@ -47,7 +48,7 @@ class Span(NamedTuple):
 
 
 def spans(plain: bytes, header: BatchHeader) -> Iterator[Span]:
-    """The records of a batch, in order. Raises INVALID on the first length that is wrong."""
+    """The records of a batch, in order. Raises INVALID on the first invalid length."""
     try:
         yield from _spans(plain, header)
     except IndexError:
@@ -104,8 +105,8 @@ def _spans(plain: bytes, header: BatchHeader) -> Iterator[Span]:
 def rewritten(
     header: BatchHeader, plain: bytes, kept: Iterable[Span], delete_horizon_ms: int | None
 ) -> bytes:
-    """The batch with the kept records alone, compressed as it was. A horizon that it has stays, and none else
-    may be given then.
+    """The batch with only the kept records, in the same codec. An existing delete horizon stays; no other may
+    be given then.
     """
     base_timestamp = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
     shift = header.base_timestamp - base_timestamp
@@ -124,15 +125,13 @@ def rewritten(
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The batch without records: it still says what the last sequence of its producer is, or where the log
-    ends.
-    """
+    """The batch without records: keeps the last sequence of its producer, or the end of the log."""
     attributes = header.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL) & ~CODEC_MASK
     return _sealed(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
 def _shifted(plain: bytes, span: Span, shift: int) -> bytes:
-    """A record whose timestamp is told relative to another base; the rest of its bytes is copied."""
+    """A record with its timestamp relative to another base; its other bytes are copied."""
     body = bytearray(plain[span.delta_at - 1 : span.delta_at])
     append_varint(body, span.timestamp_delta + shift)
     body += plain[span.delta_end : span.stop]

@@ -1,13 +1,12 @@
-"""Streamed decompression of a batch's records: pieces of bounded size, whatever the client sent.
+"""Streamed decompression of a batch's records, in pieces of bounded size.
 
-A few bytes can claim gigabytes, so nothing here trusts a length: `unpack` yields pieces of at most
-PIECE_BYTES and raises TOO_LARGE as soon as they exceed `max_bytes` together. Whoever looks at the pieces one
-by one holds one of them, and no more. Formats that cannot be cut into pieces (a raw snappy block, a large
-zstd window, lz4 blocks that are linked) are held whole: HeldWhole is raised if that takes more than
-`whole_bytes`. That is for bytes of clients; what this broker has accepted is read without such a bound. Tiny
-blocks are gathered, so each step does a bounded amount of work: after SMALL_PARTS of them `unpack` yields, be
-it an empty piece. Called by `records_section` and by the walks over records (`walk.py`); gzip is RFC 1952,
-zstd RFC 8878, lz4 the "LZ4 Frame Format Description" 1.6.
+A few bytes can claim gigabytes, so no length is trusted: `unpack` yields pieces of at most PIECE_BYTES and
+raises TOO_LARGE as soon as they exceed `max_bytes` together. Formats that cannot be decompressed in pieces (a
+raw snappy block, a large zstd window, linked lz4 blocks) are held in memory; HeldWhole is raised if that
+takes more than `whole_bytes`. That limit is for clients' batches; accepted batches are read without it. Tiny
+blocks are gathered, so that each step does a bounded amount of work: after SMALL_PARTS of them `unpack`
+yields, even an empty piece. Called by `records_section` and by the walks over records (`walk.py`). gzip is
+RFC 1952, zstd RFC 8878, lz4 the "LZ4 Frame Format Description" 1.6.
 """
 
 import struct
@@ -24,22 +23,21 @@ PIECE_BYTES = 128 * 1024
 """gzip takes 0.4 ms for them."""
 
 WHOLE_BYTES = 6 * 1024 * 1024
-"""What a batch of a client may hold whole beyond its own size. Together with twice the frame and what a step
-needs besides this stays within the memory that docs/explanation/guarantees.md promises (twice the frame and
-8 MiB).
+"""Bytes that a client's batch may hold in memory beyond its own size. With twice the frame and the needs of a
+step this stays within the limit in docs/explanation/guarantees.md (twice the frame and 8 MiB).
 """
 
 NO_BOUND = 2**63 - 1
-"""For what was accepted once and is looked at piece by piece."""
+"""For batches that were accepted before and are read in pieces."""
 
 SMALL_PARTS = 128
-"""Blocks that are decompressed in one step: some 0.2 ms if they are empty."""
+"""Blocks decompressed in one step: about 0.2 ms if they are empty."""
 
 FRAMES_MAX = 1024
-"""gzip members, or zstd frames, of one batch. No client writes more than one; each costs 30 microseconds."""
+"""Maximum gzip members or zstd frames of one batch. Clients write one; each costs 30 microseconds."""
 
 _FEED_BYTES = 64 * 1024
-"""zlib copies what it does not consume, hence not all at once."""
+"""Input of one call: zlib copies the bytes that it does not consume."""
 
 _BLOCK_LENGTH = struct.Struct(">i")
 _ZSTD_RLE_BLOCK = 1
@@ -55,13 +53,13 @@ _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CHECKSUM, _LZ4_DI
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
-    """The plain records section as a whole. Raises CORRUPT, or TOO_LARGE if it is longer than max_bytes."""
+    """The decompressed records section. Raises CORRUPT, or TOO_LARGE if it is longer than max_bytes."""
     return b"".join(unpack(codec, data, max_bytes))
 
 
 def unpack(codec: Codec, data: Buffer, max_bytes: int, whole_bytes: int = NO_BOUND) -> Iterator[bytes]:
-    """The plain records section in pieces. Raises CORRUPT, TOO_LARGE before they exceed max_bytes, or
-    HeldWhole before more than whole_bytes are in memory at once.
+    """The decompressed records section in pieces. Raises CORRUPT, TOO_LARGE before they exceed max_bytes, or
+    HeldWhole before more than whole_bytes are in memory.
     """
     view = memoryview(data)
     if codec is not Codec.NONE and not len(view):
@@ -78,7 +76,7 @@ def unpack(codec: Codec, data: Buffer, max_bytes: int, whole_bytes: int = NO_BOU
 
 
 def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Small parts together, as many as a step may take."""
+    """Join small parts, as many as a step may take."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:
@@ -102,7 +100,7 @@ def _plain(data: memoryview, most_whole: int) -> Iterator[bytes]:
 
 
 def _gunzip(data: memoryview, most_whole: int) -> Iterator[bytes]:
-    """Members may follow one another."""
+    """Several members may follow one another."""
     at, end, members = 0, len(data), 0
     while at < end:
         members += 1
@@ -120,7 +118,7 @@ def _gunzip(data: memoryview, most_whole: int) -> Iterator[bytes]:
 
 
 def _unsnappy(data: memoryview, most_whole: int) -> Iterator[bytes]:
-    """librdkafka and others send one raw block without the framing."""
+    """librdkafka and others send one raw block without framing."""
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         yield from _unsnappy_block(data, most_whole)
         return
@@ -149,8 +147,8 @@ def _unsnappy_block(block: memoryview, most_whole: int) -> Iterator[bytes]:
 
 
 def _unlz4(data: memoryview, most_whole: int) -> Iterator[bytes]:
-    """The frame is taken apart here, as the library decompresses whole frames only. One with linked blocks
-    goes to the library; Kafka's clients write none. Checksums of lz4 are passed over, as the batch has a CRC.
+    """The frame is parsed here, since the library only decompresses whole frames. Frames with linked blocks,
+    which Kafka's clients do not write, go to the library. lz4 checksums are ignored: the batch has a CRC.
     """
     flags = data[4] if len(data) > 6 else 0
     if not flags & _LZ4_INDEPENDENT:
@@ -188,9 +186,9 @@ def _unlz4(data: memoryview, most_whole: int) -> Iterator[bytes]:
 
 
 def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
-    """Output buffers of growing size up to the bound: the library takes a buffer, but no bound.
+    """Output buffers of growing size up to the limit, since the library has no limit of its own.
 
-    Only the text of its error says whether the buffer was too small or the data is bad.
+    Only the text of its error says whether the buffer was too small or the data is corrupt.
     """
     most_whole = min(most_whole, _LZ4_LARGEST_RATIO * len(data))
     capacity = min(most_whole + 1, 6 * len(data) + 64)
@@ -207,7 +205,7 @@ def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
 
 
 def _xxh32_of_few(data: bytes) -> int:
-    """xxHash of fewer than 16 bytes, with seed 0."""
+    """xxHash32 of fewer than 16 bytes, with seed 0."""
     mask = 0xFFFFFFFF
     value, at = (374761393 + len(data)) & mask, 0
     while at + 4 <= len(data):
@@ -223,8 +221,8 @@ def _xxh32_of_few(data: bytes) -> int:
 
 
 def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
-    """The window is left at the library's limit (128 MiB), which a producer at level 22 needs; what is used
-    of it becomes resident. Content that is larger than the bound must have a window that is not.
+    """The window may reach the library's limit (128 MiB), which producers at level 22 need; only the used
+    part becomes resident. Content larger than the limit must have a smaller window.
     """
     widest = yield from _look_at_zstd_frames(data)
     room = most_whole if widest > most_whole else None
@@ -238,8 +236,8 @@ def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
 
 
 def _look_at_zstd_frames(data: memoryview) -> Generator[bytes, None, int]:
-    """The largest window. The streaming reader takes a cut frame for its end, so all blocks are walked first
-    (RFC 8878, 3.1.1); yields nothing now and then.
+    """The largest window. The streaming reader takes a truncated frame for a complete one, so all blocks are
+    walked first (RFC 8878, 3.1.1). Yields empty pieces now and then.
     """
     at = blocks = frames = widest = 0
     while at < len(data):

@@ -1,8 +1,9 @@
-"""The records of a client's batch, walked by offsets: nothing is decoded, as a leader looks at all of them.
+"""Walks over the records of a client's batch by offsets, without decoding them: the leader validates them
+all.
 
-Each walk goes over a `Window` and yields nothing every A_SLICE records (and headers), so that whoever runs
-the event loop can let others have their turn; a batch may hold millions of records. Raises INVALID at the
-first length or offset delta that is wrong. Called by batch validation and by lookups by timestamp.
+A walk goes over a `Window` and yields after every A_SLICE records (and headers), so that the event loop can
+serve others; a batch may hold millions of records. Raises INVALID at the first invalid length or offset
+delta. Called by batch validation and by lookups by timestamp.
 """
 
 from codecs import getincrementaldecoder
@@ -16,31 +17,31 @@ from tierlog.records.record import INT, LEAST_RECORD_BYTES, LONG, read_varint, r
 from tierlog.records.window import Step, Window, at_once
 
 A_SLICE = 512
-"""Records walked before others have their turn: a quarter of a millisecond, a seventh of it compiled."""
+"""Records walked between two yields: a quarter of a millisecond, a seventh of it compiled."""
 
 FIELDS_A_SLICE = 128
-"""The same where every field is looked at: records and headers together."""
+"""The same if every field is validated: records and headers together."""
 
 BAD_RECORDS_TOLD = 100
-"""Bad records of one batch that are told apart; a client takes the others for good ones in bad company."""
+"""Invalid records of a batch that are listed in the error; clients take the others for valid records."""
 
 HEAD_BYTES = 24
-"""Length, attributes, timestamp and offset delta of a record take at most 21; the short ways below look no
-further than this from its beginning.
+"""Length, attributes, timestamp delta and offset delta of a record take at most 21 bytes; the fast paths
+below read no further.
 """
 
 _ONE_BYTE, _TWO_BYTES, _THREE_BYTES, _FOUR_BYTES = 1 << 6, 1 << 13, 1 << 20, 1 << 27
-"""The first offset deltas whose zigzag varints take a byte more."""
+"""The first offset deltas whose zigzag varints take one more byte."""
 
 _NO_DELTA = -(2**63)
 _NO_END = 2**63 - 1
 
 
 def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
-    """Decompresses a client's batch and walks it: the header's record count, offset deltas 0, 1, 2, ….
+    """Decompress a client's batch and validate its record count and offset deltas 0, 1, 2, ….
 
-    Returns its largest timestamp. Raises RecordsError: CORRUPT for broken compression, TOO_LARGE for a bomb,
-    INVALID for counts, deltas and lengths.
+    Returns its largest timestamp. Raises RecordsError: CORRUPT for invalid compression, TOO_LARGE for a
+    decompression bomb, INVALID for counts, deltas and lengths.
     """
     header = read_header(buffer, at)
     window = Window(record_pieces(buffer, at, header, max_bytes))
@@ -48,13 +49,13 @@ def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
 
 
 def largest_timestamp(header: BatchHeader, largest_delta: int) -> int:
-    """-1 if no record has one, as Kafka counts."""
+    """-1 if no record has one, as in Kafka."""
     return max(header.base_timestamp + largest_delta, NO_TIMESTAMP)
 
 
 def walk_structure(window: Window, count: int) -> Generator[Step, None, int]:
-    """Lengths, and offset deltas 0, 1, 2, …, of so many records that fill the window; returns the largest
-    timestamp delta.
+    """Validate lengths and offset deltas 0, 1, 2, … of `count` records, which must fill the window. Returns
+    the largest timestamp delta.
     """
     position, expected, largest = 0, 0, _NO_DELTA
     turn_at = A_SLICE
@@ -71,7 +72,7 @@ def walk_structure(window: Window, count: int) -> Generator[Step, None, int]:
 
 
 class BadField(NamedTuple):
-    """A record that its topic does not want; `timestamp` is None if it is the key that is missing."""
+    """A record that violates the topic's rules; `timestamp` is None if its key is missing."""
 
     number: int
     timestamp: int | None
@@ -87,8 +88,8 @@ def walk_fields(
     newest: int,
     bad: list[BadField],
 ) -> Generator[Step, None, int]:
-    """`walk_structure`, and every field of every record fits into it. Adds to `bad` the first
-    BAD_RECORDS_TOLD records that lack a key, or have a timestamp that is not in [oldest, newest].
+    """`walk_structure`, and validate every field of every record. Adds to `bad` the first BAD_RECORDS_TOLD
+    records without a key, or with a timestamp outside [oldest, newest].
     """
     position, looked_at, largest = 0, 0, _NO_DELTA
     for expected in range(count):
@@ -140,8 +141,8 @@ class RecordAt(NamedTuple):
 def find_timestamp(
     window: Window, header: BatchHeader, timestamp: int, start: int
 ) -> Generator[Step, None, tuple[RecordAt | None, RecordAt | None]]:
-    """The first record of a batch at or after a timestamp and at or above offset `start`; and the first with
-    the largest timestamp of those that were looked at, which are all if there is no such record.
+    """The first record of a batch at or after a timestamp and at or above offset `start`; and the first
+    record with the largest timestamp of those that were read, which are all if there is no such record.
     """
     position = 0
     newest: RecordAt | None = None
@@ -172,12 +173,12 @@ def find_timestamp(
 def _walk(
     data: bytes, position: int, expected: int, end: int, largest: int, ended: bool
 ) -> tuple[int, int, int]:
-    """Walks records up to offset delta `end`, as long as their heads are in the data; returns where the next
-    one begins, which it is, and the largest timestamp delta.
+    """Walk records up to offset delta `end` while their heads are in the data. Returns the position and
+    number of the next one, and the largest timestamp delta.
 
-    It runs for every compressed batch that is produced, hence the short way for the varints that clients
-    write: a length of one or two bytes, a timestamp of one or two, and the shortest form of the offset delta.
-    All else takes the careful way.
+    Runs for every compressed batch that is produced. The fast path takes the varints that clients write: a
+    length of one or two bytes, a timestamp of one or two, and the shortest form of the offset delta.
+    Everything else takes the slow path.
     """
     size = len(data)
     last_head, most = size - HEAD_BYTES, size if ended else _NO_END
@@ -223,7 +224,7 @@ def _walk(
                 and data[at + 3] == number >> 20
             )
             at += 4
-        if is_short and fits and at + 3 <= stop and stop <= most:  # room for three lengths
+        if is_short and fits and at + 3 <= stop and stop <= most:  # at least three lengths
             if raw > top:
                 largest = max(largest, (raw >> 1) ^ -(raw & 1))
                 top = largest << 1 if largest >= 0 else -1
@@ -242,8 +243,8 @@ def _walk(
 
 
 def walk_one(data: bytes, position: int, end: int, expected: int, ended: bool) -> tuple[int, int]:
-    """The careful way over one record, whose head is in the data; returns where it ends, and its timestamp
-    delta. `ended`: nothing follows the data.
+    """The slow path for one record, whose head is in the data. Returns its end and its timestamp delta.
+    `ended`: no data follows.
     """
     length, start = read_varint(data, position, end)
     stop = start + length
@@ -267,7 +268,7 @@ def _add(bad: list[BadField], one: BadField) -> None:
 
 
 def _short_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, int]:
-    """`read_varint`, with a short way for one byte, as nearly all are."""
+    """`read_varint` with a fast path for one byte, the usual case."""
     end = min(end, len(data))
     if at < end:
         byte = data[at]
@@ -277,7 +278,7 @@ def _short_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int,
 
 
 def _after_field(length: int, at: int, stop: int) -> int:
-    """Behind a key or value of a length; -1 is null."""
+    """Position after a key or value of this length; -1 is null."""
     if length == -1:
         return at
     if not 0 <= length <= stop - at:
@@ -286,7 +287,7 @@ def _after_field(length: int, at: int, stop: int) -> int:
 
 
 def _walk_headers(window: Window, at: int, stop: int, count: int) -> Generator[Step, None, tuple[int, int]]:
-    """Returns where the last of them ends, and where the record does."""
+    """Returns the end of the last header and the end of the record."""
     if not 0 <= count <= (stop - at) // 2:  # two lengths each
         raise _invalid(f"{count} headers in {stop - at} bytes")
     for number in range(1, count + 1):
@@ -310,7 +311,7 @@ def _walk_headers(window: Window, at: int, stop: int, count: int) -> Generator[S
 
 
 def _check_text(window: Window, at: int, end: int) -> Generator[Step, None, int]:
-    """The key of a header is UTF-8, however long it is; returns by how much positions are less."""
+    """Validate that the key of a header is UTF-8. Returns by how much positions have decreased."""
     total = 0
     try:
         if end <= len(window.data):

@@ -1,9 +1,9 @@
-"""A window over the plain records of a batch: what a walk looks at while the rest is still compressed.
+"""Window over the decompressed records of a batch: a walk reads it while the rest is still compressed.
 
-Walks are generators over a window. They yield a step that takes the next piece, which may run in a thread as
-it decompresses, or None when others should have their turn of the event loop. A position in `data` may lie
-behind its end, in a record whose head was seen already: what is skipped so is decompressed and never kept.
-Called by `walk.py`; made by the leader's batch validation and by time look-ups.
+Walks are generators over a window. They yield a step that decompresses the next piece, which may run in a
+thread, or None to let the event loop serve others. A position in `data` may be beyond its end, in a record
+whose head was already read: such bytes are decompressed but not kept. Called by `walk.py`; created by batch
+validation and lookups by timestamp.
 """
 
 from collections import deque
@@ -13,20 +13,20 @@ from typing import TypeVar
 from tierlog.records.errors import HeldWhole, RecordsError
 
 Step = Callable[[], None] | None
-"""What may run in a thread; or None: others have their turn."""
+"""A step that may run in a thread; None: yield to the event loop."""
 
 T = TypeVar("T")
 
 
 class Window:
-    """`also` gets each piece, in order, in the same step; it may raise RecordsError, as `pieces` may."""
+    """`also` gets each piece, in order, in the same step. It may raise RecordsError, as may `pieces`."""
 
     __slots__ = ("_also", "_fault", "_piece", "_pieces", "_waiting", "data", "ended")
 
     def __init__(self, pieces: Iterator[bytes], also: Callable[[bytes], None] | None = None) -> None:
         self.data = b""
         self.ended = False
-        """Nothing follows `data`."""
+        """No data follows `data`."""
         self._pieces = pieces
         self._also = also
         self._piece: bytes | None = None
@@ -34,8 +34,8 @@ class Window:
         self._fault: RecordsError | None = None
 
     def prefetch(self, most_bytes: int) -> bool:
-        """Takes pieces until there are more than so many bytes; True if that is all, or all up to a fault.
-        HeldWhole is none: another look may hold more.
+        """Take pieces until there are more than `most_bytes`. Returns whether these are all, or all before a
+        fault. HeldWhole is no fault: another attempt may hold more.
         """
         size = 0
         try:
@@ -49,7 +49,7 @@ class Window:
         return not isinstance(self._fault, HeldWhole)
 
     def pull(self) -> None:
-        """The step: takes the next piece. What it raises is raised by the walk."""
+        """The step: take the next piece. The walk raises its exceptions."""
         try:
             self._piece = self._waiting.popleft() if self._waiting else self._pull()
             if self._also is not None and self._piece:
@@ -58,8 +58,8 @@ class Window:
             self._fault = error
 
     def more(self, position: int) -> Generator[Step, None, int]:
-        """Goes on by one piece. Forgets what lies before a position, and returns by how much all positions
-        are less from here on.
+        """Continue with the next piece. Drops data before a position, and returns by how much all positions
+        decrease.
         """
         yield self.pull
         piece, self._piece = self._piece, None
@@ -76,7 +76,7 @@ class Window:
         return position
 
     def fill(self, position: int, need: int) -> Generator[Step, None, int]:
-        """Goes on until `need` bytes follow a position, or there are no more; returns as `more`."""
+        """Continue until `need` bytes follow a position, or no more come. Returns as `more`."""
         forgotten = 0
         while not self.ended and position - forgotten + need > len(self.data):
             forgotten += yield from self.more(position - forgotten)
@@ -87,7 +87,7 @@ class Window:
 
 
 def at_once(walk: Generator[Step, None, T]) -> T:
-    """All steps one after the other; what the walk finds."""
+    """Run all steps at once. Returns the result of the walk."""
     while True:
         try:
             step = next(walk)

@@ -1,6 +1,6 @@
-"""Builds record batches: for the coordinators' own topics, the REST gateway, the CLI and tests.
+"""Builds record batches: for the coordinators' topics, the REST gateway, the CLI and tests.
 
-A batch leaves here sealed (CRC set) and may be appended as it is. Layout: KIP-98.
+The batches have their CRC and may be appended as they are. The layout is in KIP-98.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tierlog.records.record import Header
 
 
 class NewRecord(NamedTuple):
-    """A record that has no offset yet; timestamp in milliseconds."""
+    """A record without an offset; timestamp in milliseconds."""
 
     timestamp: int
     key: bytes | None
@@ -47,7 +47,7 @@ def encode_batch(
     log_append_time: int | None = None,
     offset_deltas: Sequence[int] | None = None,
 ) -> bytearray:
-    """One batch of at least one record. `offset_deltas` (ascending) makes gaps, as compaction leaves them."""
+    """One batch of at least one record. `offset_deltas` (ascending) may have gaps, as after compaction."""
     if not records:
         raise ValueError("a batch needs a record")
     deltas = range(len(records)) if offset_deltas is None else offset_deltas
@@ -86,14 +86,14 @@ def encode_batch(
 
 
 def under_codec(header: BatchHeader, plain: Buffer, codec: Codec) -> bytearray:
-    """The batch with these plain records compressed in another way: no record is decoded, and its header says
-    the same but for codec, length and CRC.
+    """The batch with these decompressed records in another codec. No record is decoded; only codec, length
+    and CRC of the header change.
     """
     return with_section(header, compress(codec, plain), codec)
 
 
 def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:
-    """The same, of records that are compressed already."""
+    """The same for records that are already compressed."""
     batch = bytearray(HEADER_SIZE + len(section))
     attributes = header.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec
     HEADER.pack_into(

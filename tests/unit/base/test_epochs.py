@@ -46,7 +46,7 @@ def test_covering(epochs: LeaderEpochs) -> None:
     assert epochs.covering(0, 11) == ((2, 10),)
 
 
-def test_cuts(epochs: LeaderEpochs) -> None:
+def test_truncation(epochs: LeaderEpochs) -> None:
     assert epochs.truncate_from_end(30) and epochs.entries == ((2, 10), (4, 20))
     assert not epochs.truncate_from_end(30)
     assert epochs.truncate_from_start(15) and epochs.entries == ((2, 15), (4, 20))
@@ -69,7 +69,7 @@ def test_a_malformed_text_is_refused(text: bytes) -> None:
         LeaderEpochs.decode(text)
 
 
-def test_a_text_that_was_cut_is_refused(epochs: LeaderEpochs) -> None:
+def test_truncated_checkpoint_is_refused(epochs: LeaderEpochs) -> None:
     """Also within its last number: it is written without an fsync."""
     for end in range(len(epochs.encode())):
         with pytest.raises(MalformedEpochs):

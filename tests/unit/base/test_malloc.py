@@ -24,7 +24,7 @@ print(held, resident() - before)
 """
 
 
-def test_freed_memory_goes_back() -> None:
+def test_freed_memory_returns_to_the_kernel() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
     held, left = map(int, done.stdout.split())
     assert held > 55 * MIB

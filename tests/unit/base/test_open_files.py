@@ -56,7 +56,7 @@ def open_in(directory: Path) -> set[str]:
     return found
 
 
-def test_no_more_than_the_bound_stay_open_and_all_can_be_read(tmp_path: Path) -> None:
+def test_open_files_stay_within_the_limit_and_all_can_be_read(tmp_path: Path) -> None:
     bound, all_ = owners(tmp_path, 50, 8)
     for _ in range(2):
         for owner in all_:
@@ -65,7 +65,7 @@ def test_no_more_than_the_bound_stay_open_and_all_can_be_read(tmp_path: Path) ->
     assert (len(bound), bound.opened, bound.evicted) == (8, 100, 92)
 
 
-def test_what_is_used_again_and_again_stays(tmp_path: Path) -> None:
+def test_frequently_used_file_stays_open(tmp_path: Path) -> None:
     _, (hot, *others) = owners(tmp_path, 30, 5)
     hot.read()
     for owner in others:
@@ -74,7 +74,7 @@ def test_what_is_used_again_and_again_stays(tmp_path: Path) -> None:
         assert hot.open_file is not None
 
 
-def test_unsynced_files_are_closed_last_and_only_if_they_must(tmp_path: Path) -> None:
+def test_unsynced_files_are_closed_last(tmp_path: Path) -> None:
     bound, all_ = owners(tmp_path, 12, 4)
     for owner in all_[:3]:
         owner.file().unsynced = True
@@ -86,7 +86,7 @@ def test_unsynced_files_are_closed_last_and_only_if_they_must(tmp_path: Path) ->
     assert len(bound) == 4
 
 
-def test_a_slice_that_waits_keeps_its_file_and_its_owner_uses_the_same(tmp_path: Path) -> None:
+def test_slice_keeps_its_file_open_and_its_owner_reuses_it(tmp_path: Path) -> None:
     bound, (first, *others) = owners(tmp_path, 20, 2)
     waiting = FileSlice(first.file(), 8, 8)
     for owner in others:
@@ -101,7 +101,7 @@ def test_a_slice_that_waits_keeps_its_file_and_its_owner_uses_the_same(tmp_path:
     assert len(open_in(tmp_path)) == len(bound) == 2
 
 
-def test_the_bound_holds_again_after_readers_held_many(tmp_path: Path) -> None:
+def test_limit_holds_again_after_readers_held_many_files(tmp_path: Path) -> None:
     bound, all_ = owners(tmp_path, 40, 4)
     held = [owner.file() for owner in all_[:20]]
     assert len(bound) == 20
@@ -113,11 +113,11 @@ def test_the_bound_holds_again_after_readers_held_many(tmp_path: Path) -> None:
     assert len(bound) == len(open_in(tmp_path)) == 4
 
 
-def test_an_owner_that_is_lost_or_lets_go_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_lost_or_released_owner_leaves_no_descriptor(tmp_path: Path) -> None:
     bound, all_ = owners(tmp_path, 6, 3)
     for owner in all_[:3]:
         owner.read()
-    bound.let_go(all_[0])
+    bound.release(all_[0])
     assert open_in(tmp_path) == {"1", "2"}
     del all_[1], owner
     gc.collect()
@@ -140,7 +140,7 @@ class Interrupted(OsFiles):
         return super().open(path, create=create, exclusive=exclusive)
 
 
-def test_of_two_that_open_a_file_at_once_both_get_the_same(tmp_path: Path) -> None:
+def test_concurrent_opens_share_one_file(tmp_path: Path) -> None:
     bound = OpenFiles(8)
     files = Interrupted(bound)
     owner = Owner(files, tmp_path, 0)
@@ -154,11 +154,11 @@ def test_of_two_that_open_a_file_at_once_both_get_the_same(tmp_path: Path) -> No
     assert (file.unsynced, len(bound)) == (True, 1), "the mark of the first is not lost"
 
 
-def test_a_file_that_is_let_go_while_it_is_opened_is_not_kept(tmp_path: Path) -> None:
+def test_file_released_during_its_open_is_not_kept(tmp_path: Path) -> None:
     bound = OpenFiles(8)
     files = Interrupted(bound)
     owner = Owner(files, tmp_path, 0)
-    files.meanwhile = lambda: bound.let_go(owner)
+    files.meanwhile = lambda: bound.release(owner)
     assert owner.read() == owner.content
     assert (owner.open_file, len(bound), open_in(tmp_path)) == (None, 0, set())
     assert owner.read() == owner.content
@@ -178,7 +178,7 @@ class FewDescriptors(OsFiles):
         return super().open(path, create=create, exclusive=exclusive)
 
 
-def test_without_descriptors_it_does_with_fewer(tmp_path: Path) -> None:
+def test_files_are_closed_when_descriptors_run_out(tmp_path: Path) -> None:
     bound = OpenFiles(1000)
     files = FewDescriptors(bound, tmp_path, 50)
     all_ = [Owner(files, tmp_path, number) for number in range(200)]
@@ -218,5 +218,5 @@ def test_threads_never_read_another_file(tmp_path: Path) -> None:
         (-1, 8192),
     ],
 )
-def test_logs_leave_descriptors_for_clients(limit: int, share: int) -> None:
+def test_share_of_logs_leaves_descriptors_for_clients(limit: int, share: int) -> None:
     assert share_of_logs(8192, 10_000, limit) == share

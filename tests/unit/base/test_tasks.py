@@ -8,7 +8,7 @@ from tierlog.base import tasks
 from tierlog.base.tasks import TaskGroup, done_before
 
 
-async def test_what_a_task_starts_while_its_group_closes_ends_too() -> None:
+async def test_tasks_started_during_close_end_too() -> None:
     group = TaskGroup(lambda name, failure: None)
     ended: list[str] = []
 
@@ -46,7 +46,7 @@ async def test_a_task_may_close_its_own_group() -> None:
     await closed.wait()
 
 
-async def test_work_that_an_event_overtakes_is_cancelled_and_awaited() -> None:
+async def test_work_is_cancelled_and_awaited_when_the_event_comes_first() -> None:
     event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     ended = asyncio.Event()
 
@@ -62,7 +62,7 @@ async def test_work_that_an_event_overtakes_is_cancelled_and_awaited() -> None:
     assert ended.is_set()
 
 
-async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
+async def test_failure_of_the_work_is_raised_to_the_caller() -> None:
     event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def work() -> None:
@@ -72,7 +72,7 @@ async def test_work_that_fails_before_the_event_tells_its_caller() -> None:
         await done_before(event, work())
 
 
-async def test_a_turn_that_fails_is_reported_and_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_run_is_reported_and_the_task_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "RETRY_S", 0)
     reported: list[tuple[str, BaseException]] = []
     group = TaskGroup(lambda name, failure: reported.append((name, failure)))
@@ -85,10 +85,10 @@ async def test_a_turn_that_fails_is_reported_and_the_next_one_comes(monkeypatch:
 
     await group.repeat("retention", turn, goes_on=lambda: len(turns) < 3)
     assert turns == [0, 1, 2]
-    assert reported == [("a turn of: retention", bug)]
+    assert reported == [("repeated task: retention", bug)]
 
 
-async def test_a_task_that_takes_turns_can_be_cancelled() -> None:
+async def test_repeated_task_can_be_cancelled() -> None:
     reported: list[str] = []
     group = TaskGroup(lambda name, failure: reported.append(name))
     group.repeat("waits", asyncio.Event().wait)

@@ -18,7 +18,7 @@ from tierlog.config.sources import settings_from
 AT_START = settings_from({"log.retention.ms": "1", "num.partitions": "7"})
 
 
-def test_a_nodes_own_value_wins_over_that_of_all_and_that_over_its_start() -> None:
+def test_node_value_overrides_cluster_value_and_that_the_startup_value() -> None:
     of_cluster = {"log.retention.ms": "2", "message.max.bytes": "20"}
     now = effective_settings(AT_START, of_cluster, {"log.retention.ms": "3"})
     assert (now.log_retention_ms, now.message_max_bytes, now.num_partitions) == (3, 20, 7)
@@ -26,7 +26,7 @@ def test_a_nodes_own_value_wins_over_that_of_all_and_that_over_its_start() -> No
     assert effective_settings(AT_START, {}, {}) == AT_START
 
 
-def test_what_a_node_does_not_understand_counts_as_not_set() -> None:
+def test_unparsable_dynamic_value_counts_as_not_set() -> None:
     of_cluster = {"log.retention.ms": "2", "log.of.the.future": "1", "num.partitions": "9"}
     now = effective_settings(AT_START, of_cluster, {"log.retention.ms": "soon"})
     assert (now.log_retention_ms, now.num_partitions) == (2, 7)
@@ -40,7 +40,7 @@ def test_what_a_node_does_not_understand_counts_as_not_set() -> None:
         {"log.retention.bytes": "10", "log.local.retention.bytes": "-1"},
     ],
 )
-def test_what_makes_no_sense_together_is_refused(texts: dict[str, str]) -> None:
+def test_inconsistent_settings_are_refused(texts: dict[str, str]) -> None:
     (name,) = list(texts)[-1:]
     with pytest.raises(InvalidSetting, match=name):
         check_together(effective_settings(NodeSettings(), texts, {}))
@@ -55,7 +55,7 @@ def test_what_makes_no_sense_together_is_refused(texts: dict[str, str]) -> None:
         ({"log.local.retention.ms": "1"}, {"log.retention.ms": "0"}, "log.local.retention.ms"),
     ],
 )
-def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
+def test_existing_inconsistency_does_not_refuse_a_change(
     at_start: dict[str, str], change: dict[str, str], refused: str | None
 ) -> None:
     files = settings_from({"log.retention.ms": "2", "log.local.retention.ms": "3", **at_start})
@@ -67,7 +67,7 @@ def test_what_did_not_fit_before_a_change_is_no_reason_to_refuse_it(
             check_together(after, before)
 
 
-def test_what_the_quorum_keeps_does_not_come_from_a_nodes_file_nor_is_it_set_for_one_node() -> None:
+def test_quorum_settings_ignore_node_files_and_node_values() -> None:
     file = settings_from({"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
     now = effective_settings(file, {"min.insync.replicas": "2"}, {"min.insync.replicas": "3"})
     assert (now.min_insync_replicas, now.unclean_leader_election_enable) == (2, False)
@@ -125,10 +125,10 @@ def test_local_retention_may_be_all_that_is_kept() -> None:
         ("cordoned.log.dirs", "log directories cannot be cordoned"),
     ],
 )
-def test_why_a_setting_is_not_changed_is_told(name: str, why: str) -> None:
+def test_reason_why_a_setting_is_not_dynamic(name: str, why: str) -> None:
     assert why_not_dynamic(name) == f"{name}: {why}"
 
 
-def test_each_is_a_setting_of_a_node() -> None:
+def test_dynamic_settings_are_node_settings() -> None:
     assert NODE_SETTINGS.keys() >= DYNAMIC_SETTINGS
     assert {why_not_dynamic(name) for name in DYNAMIC_SETTINGS} == {None}

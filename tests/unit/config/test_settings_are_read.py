@@ -20,11 +20,11 @@ NODE = [setting for name, setting in NODE_SETTINGS.items() if name not in TOPIC_
 
 
 @pytest.mark.parametrize("setting", [*NODE, *TOPIC_SETTINGS.values()], ids=lambda setting: setting.name)
-def test_a_setting_is_read_or_says_that_it_is_not(setting: Setting) -> None:
+def test_every_setting_is_used_or_documented_as_without_effect(setting: Setting) -> None:
     assert setting.name.replace(".", "_") in READ or setting.doc.endswith(NO_EFFECT_YET)
 
 
-def test_what_has_no_effect_for_a_topic_has_none_as_its_default_either() -> None:
+def test_default_of_a_topic_setting_without_effect_has_none_either() -> None:
     for name, topic_name in TOPIC_DEFAULTS.items():
         mute = TOPIC_SETTINGS[topic_name].doc.endswith(NO_EFFECT_YET)
         assert NODE_SETTINGS[name].doc.endswith(NO_EFFECT_YET) == mute

@@ -23,5 +23,5 @@ TLS = {f"controller.quorum.ssl.{name}": name for name in ("certificate", "key", 
         ("https://0.0.0.0:9644", {"controller.quorum.voters": "1@a:7", **TLS}, "https://a:7"),
     ],
 )
-def test_it_is_where_they_reach_it(url: str, texts: dict[str, str], told: str) -> None:
+def test_admin_url_is_reachable_by_others(url: str, texts: dict[str, str], told: str) -> None:
     assert url_for_others(url, settings_from(texts)) == told

@@ -15,7 +15,7 @@ NOT_BASE_UNITS = re.compile(
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=list(METRICS))
-def test_promtool_finds_no_problem(metric: Metric) -> None:
+def test_promtool_accepts_the_metrics(metric: Metric) -> None:
     words = metric.name.split("_")
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name) and metric.doc
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", label) for label in metric.labels)
@@ -27,5 +27,5 @@ def test_promtool_finds_no_problem(metric: Metric) -> None:
     assert not any(NOT_BASE_UNITS.fullmatch(word) for word in words)
 
 
-def test_no_metric_is_listed_twice() -> None:
+def test_metric_names_are_unique() -> None:
     assert len(METRICS) == sum(len(metrics) for metrics in SECTIONS.values())

@@ -16,7 +16,7 @@ def three() -> InlineController:
     return controller
 
 
-def test_brokers_say_what_they_lead_and_hold() -> None:
+def test_brokers_view_counts_leaderships_and_replicas() -> None:
     view = brokers_view(three().image)
     counted = [(row["id"], row["leads"], row["replicas"], row["out_of_sync"]) for row in view["brokers"]]
     assert counted == [(1, 1, 2, 0), (2, 1, 2, 0), (3, 1, 3, 0)]
@@ -30,7 +30,7 @@ def test_brokers_say_what_they_lead_and_hold() -> None:
     }
 
 
-def test_a_lost_broker_leaves_partitions_behind() -> None:
+def test_conditions_after_the_loss_of_a_broker() -> None:
     controller = three()
     controller.fence(3)
     view = brokers_view(controller.image)
@@ -52,7 +52,7 @@ def test_a_lost_broker_leaves_partitions_behind() -> None:
     assert rows[0]["conditions"] == ["below-min-in-sync", "under-replicated"]
 
 
-def test_a_broker_that_was_forgotten_is_still_named_by_its_partitions() -> None:
+def test_unregistered_broker_is_still_listed_as_assigned() -> None:
     controller = three()
     controller.fence(3)
     from tierlog.metadata.controller.commands import UnregisterBroker
@@ -63,7 +63,7 @@ def test_a_broker_that_was_forgotten_is_still_named_by_its_partitions() -> None:
     assert view["assigned"] == [1, 2, 3]
 
 
-def test_replicas_that_only_join_are_not_missed() -> None:
+def test_joining_replicas_do_not_count_as_missing() -> None:
     controller = InlineController(1, 2, 3)
     controller.create("orders", (1, 2))
     controller.do(Reassign(changes=(("orders", 0, (1, 3)),)))
@@ -71,7 +71,7 @@ def test_replicas_that_only_join_are_not_missed() -> None:
     assert (row["adding"], row["removing"], row["conditions"]) == ([3], [2], ["moving"])
 
 
-def test_partitions_are_chosen_and_counted() -> None:
+def test_partitions_are_filtered_and_counted() -> None:
     controller = three()
     controller.fence(3)
     view = partitions_view(controller.image, wanted=UNWELL, limit=1)

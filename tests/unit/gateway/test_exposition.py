@@ -41,7 +41,7 @@ async def test_a_histogram_is_in_the_unit_of_its_name() -> None:
     assert (found[f"{name}_count", ()], found[f"{name}_sum", ()]) == (3, 9250.5)
 
 
-async def test_others_have_their_turn_while_much_is_written() -> None:
+async def test_exposition_yields_while_it_writes_many_lines() -> None:
     turns = []
 
     def rows() -> Iterator[Sample]:

@@ -15,7 +15,7 @@ async def lines(node: Node) -> list[str]:
     return [line for line in shown if not line.startswith("#")]
 
 
-async def test_lag_ends_and_bytes_of_moves_are_told(tmp_path: Path) -> None:
+async def test_metrics_of_directory_moves(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.gate.clear()

@@ -23,7 +23,7 @@ def test_accounts_with_the_same_labels_are_added_up() -> None:
     assert shown["kafka_server_produce_throttle_time"] == [(("ada", ""), 2_000.0)]
 
 
-def test_others_have_their_turn_before_each_kind_and_the_clock_is_read_anew() -> None:
+def test_quota_metrics_yield_between_quotas_and_read_the_clock_again() -> None:
     quotas, clock = ClientQuotas(), ManualClock()
     quotas.configure({OF_USER: {KEY: 1000.0}})
     quotas.charge(KEY, "ada", "", 12_000, clock.now)

@@ -98,7 +98,7 @@ async def status(session: aiohttp.ClientSession, route: tuple[str, str], headers
         return answer.status
 
 
-def test_every_route_of_a_node_has_a_row() -> None:
+def test_every_route_is_in_the_table() -> None:
     assert sorted((route.method, route.path) for route in routes_of_a_node()) == sorted(ROUTES)
 
 
@@ -130,7 +130,7 @@ async def test_a_route_serves_operators_and_health_checks(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "[", "broker-1@evil", ""])
-async def test_names_of_others_are_refused(session: aiohttp.ClientSession, host: str) -> None:
+async def test_unknown_host_names_are_refused(session: aiohttp.ClientSession, host: str) -> None:
     async with session.get("/metrics", headers={"Host": host}) as answer:
         assert answer.status in (400, 421)
 

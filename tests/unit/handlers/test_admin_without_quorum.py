@@ -32,7 +32,7 @@ async def test_a_minority_decides_nothing(
     assert answer.error_code == E.NOT_CONTROLLER
 
 
-async def test_what_the_image_says_is_told_all_the_same(cluster: AdminCluster) -> None:
+async def test_requests_about_the_image_are_answered(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
     await cluster.lose_quorum()
     answer = await cluster.ask("DescribeTopicPartitions", 0, topics=[{"name": "t"}])

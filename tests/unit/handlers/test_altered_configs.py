@@ -22,7 +22,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[AdminCluster]:
 
 
 @pytest.mark.parametrize("resource", ["", "1"], ids=["of all", "of one"])
-async def test_only_what_a_change_breaks_is_refused(cluster: AdminCluster, resource: str) -> None:
+async def test_change_is_refused_only_for_its_own_inconsistency(cluster: AdminCluster, resource: str) -> None:
     assert await alter(cluster, resource, "message.max.bytes", "5000") == E.NONE
     assert await alter(cluster, resource, "max.connections.per.ip.overrides", "here:5") == E.INVALID_REQUEST
     assert await alter(cluster, resource, "log.local.retention.ms", "9") == E.NONE
@@ -31,7 +31,7 @@ async def test_only_what_a_change_breaks_is_refused(cluster: AdminCluster, resou
 
 @pytest.mark.parametrize("resource", ["", "1"], ids=["of all", "of one"])
 @pytest.mark.parametrize("name", ["num.network.threads", "num.recovery.threads.per.data.dir"])
-async def test_threads_change_in_steps(cluster: AdminCluster, resource: str, name: str) -> None:
+async def test_thread_counts_change_in_steps(cluster: AdminCluster, resource: str, name: str) -> None:
     """Also where they have no effect: what scripts set is what Kafka would take (KIP-226)."""
     counts = ("100000", "4", "8", "3")
     outcomes = [await alter(cluster, resource, name, count) for count in counts]
@@ -42,7 +42,7 @@ async def test_threads_change_in_steps(cluster: AdminCluster, resource: str, nam
     assert await alter(cluster, resource, name, "4") == await alter(cluster, resource, name, None) == E.NONE
 
 
-async def test_unclean_election_of_one_broker_is_shown_and_counts_for_no_topic(cluster: AdminCluster) -> None:
+async def test_unclean_election_of_one_broker_is_shown_without_effect(cluster: AdminCluster) -> None:
     name = "unclean.leader.election.enable"
     await cluster.create("t")
     assert await alter(cluster, "1", name, "true") == E.NONE

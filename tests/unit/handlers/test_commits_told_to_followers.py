@@ -67,7 +67,7 @@ async def test_the_fetch_that_commits_is_answered_with_the_commit(node: Node) ->
     await waits(node, asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER))  # once is enough
 
 
-async def test_a_fetch_that_waits_is_answered_once_another_follower_commits(node: Node) -> None:
+async def test_delayed_fetch_completes_when_another_follower_commits(node: Node) -> None:
     session = await open_session(node)
     request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
     async with asyncio.timeout(PATIENCE_S):
@@ -82,12 +82,12 @@ async def test_a_fetch_that_waits_is_answered_once_another_follower_commits(node
     assert told(answer) == (0, 2, 0)
 
 
-async def test_without_a_session_it_waits_and_does_not_go_round_in_circles(node: Node) -> None:
+async def test_fetch_without_a_session_waits_and_does_not_loop(node: Node) -> None:
     await open_session(node)
     await waits(node, asks(1, session=(0, -1), wait_ms=LONG_MS, follower=FOLLOWER))
 
 
-async def test_one_that_is_not_in_sync_waits_since_no_consumer_is_sent_there(node: Node) -> None:
+async def test_fetch_of_a_replica_that_is_not_in_sync_waits(node: Node) -> None:
     session = await open_session(node, BEHIND)
     node.hear(FOLLOWER, 1)
     await waits(node, asks(1, session=(session, 1), wait_ms=LONG_MS, follower=BEHIND))
@@ -95,7 +95,7 @@ async def test_one_that_is_not_in_sync_waits_since_no_consumer_is_sent_there(nod
 
 
 @pytest.mark.parametrize("node", [""], indirect=True)
-async def test_without_a_selector_it_waits(node: Node) -> None:
+async def test_fetch_waits_without_a_replica_selector(node: Node) -> None:
     session = await open_session(node)
     await waits(node, asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER))
     assert node.replica(LED).high_watermark == 1

@@ -49,7 +49,7 @@ async def waits(node: Node) -> None:
     await until(lambda: node.purgatory.waiting[DELETE_RECORDS] == 1)
 
 
-async def test_it_is_answered_once_all_live_replicas_begin_there(node: Node) -> None:
+async def test_delete_records_completes_when_all_live_replicas_have_the_log_start(node: Node) -> None:
     answer = asked_to_delete(node)
     await waits(node)
     assert node.replica(LED).log_start_offset == DELETED
@@ -61,7 +61,7 @@ async def test_it_is_answered_once_all_live_replicas_begin_there(node: Node) -> 
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
 
 
-async def test_when_its_time_is_up_it_says_how_far_the_replicas_are(node: Node) -> None:
+async def test_timed_out_delete_records_has_the_low_watermark(node: Node) -> None:
     for follower in ALIVE:
         node.hear(follower, RECORDS, 2)
     answer = asked_to_delete(node, timeout_ms=1)
@@ -69,7 +69,7 @@ async def test_when_its_time_is_up_it_says_how_far_the_replicas_are(node: Node) 
     assert answer_of(answer) == (ErrorCode.REQUEST_TIMED_OUT, 2)
 
 
-async def test_a_broker_that_dies_is_not_waited_for(node: Node) -> None:
+async def test_delete_records_does_not_wait_for_a_dead_broker(node: Node) -> None:
     answer = asked_to_delete(node)
     await waits(node)
     node.hear(2, RECORDS, DELETED)
@@ -79,7 +79,7 @@ async def test_a_broker_that_dies_is_not_waited_for(node: Node) -> None:
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
 
 
-async def test_a_follower_that_was_restarted_and_begins_there_is_heard(node: Node) -> None:
+async def test_log_start_of_a_restarted_follower_counts(node: Node) -> None:
     """Its log start is what its last process had, so only the broker epoch of its fetch is new."""
     for follower in ALIVE:
         node.hear(follower, RECORDS, DELETED)
@@ -91,7 +91,7 @@ async def test_a_follower_that_was_restarted_and_begins_there_is_heard(node: Nod
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
 
 
-async def test_what_is_done_of_a_large_request_is_not_looked_at_again(
+async def test_completed_deletions_of_a_large_request_are_not_checked_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request may name ten thousand partitions, and each fetch of a follower may have moved one."""
@@ -117,7 +117,7 @@ async def test_what_is_done_of_a_large_request_is_not_looked_at_again(
     assert {(one.error_code, one.low_watermark) for one in results} == {(ErrorCode.NONE, DELETED)}
 
 
-async def test_who_leads_no_more_knows_no_low_watermark(node: Node) -> None:
+async def test_former_leader_has_no_low_watermark(node: Node) -> None:
     answer = asked_to_delete(node)
     await waits(node)
     node.replica(LED).become_follower(2, EPOCH + 1, 1)
@@ -125,7 +125,7 @@ async def test_who_leads_no_more_knows_no_low_watermark(node: Node) -> None:
     assert answer_of(answer) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-async def test_a_follower_in_a_session_is_told_of_a_new_log_start_at_once(node: Node) -> None:
+async def test_new_log_start_completes_a_followers_fetch(node: Node) -> None:
     def request(epoch: int, session: int, wait_ms: int) -> fetch.FetchRequest:
         place = fetch.FetchPartition(
             partition=LED, fetch_offset=RECORDS, partition_max_bytes=1000, current_leader_epoch=EPOCH

@@ -36,7 +36,7 @@ async def restarted(cluster: AdminCluster, broker_id: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_a_preferred_leader_leads_again(cluster: AdminCluster, version: int) -> None:
+async def test_preferred_leader_is_elected(cluster: AdminCluster, version: int) -> None:
     await cluster.create("t", (2, 3), (3, 2))
     await restarted(cluster, 2)
     assert cluster.partition("t").leader == 3
@@ -53,7 +53,7 @@ async def test_a_preferred_leader_leads_again(cluster: AdminCluster, version: in
     assert cluster.partition("t").leader == 2
 
 
-async def test_of_all_partitions_only_those_that_need_it_are_told(cluster: AdminCluster) -> None:
+async def test_election_of_all_partitions_lists_only_those_that_need_one(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3), (3, 2))
     await cluster.create("u", (2, 1))
     await restarted(cluster, 2)
@@ -72,7 +72,7 @@ async def test_an_unclean_election_needs_the_setting(cluster: AdminCluster) -> N
     assert told(await elect(cluster, {"t": [0]}, UNCLEAN)) == {"t-0": E.ELECTION_NOT_NEEDED}
 
 
-async def test_a_kind_that_nobody_knows_is_refused(cluster: AdminCluster) -> None:
+async def test_unknown_election_type_is_refused(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
     answer = await elect(cluster, {"t": [0]}, 2)
     assert answer.error_code == E.INVALID_REQUEST

@@ -35,7 +35,7 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
 
-def test_the_format_in_force_is_what_the_image_says() -> None:
+def test_finalized_format_is_that_of_the_image() -> None:
     image = ClusterImage(cluster_id="c", index=7, format_version=3)
     features = features_of(image)
     assert (features.supported[FORMAT], features.finalized[FORMAT], features.epoch) == ((1, 1), 3, 7)
@@ -52,7 +52,7 @@ async def test_a_feature_of_kafka_stays_at_its_level(cluster: AdminCluster, feat
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_version_in_force_may_be_asked_for_again(cluster: AdminCluster, version: int) -> None:
+async def test_current_version_is_accepted(cluster: AdminCluster, version: int) -> None:
     for check in (True, False):
         more = {"validate_only": check} if version else {}
         answer = await update(cluster, version, to(1), **more)
@@ -68,7 +68,7 @@ async def test_the_version_in_force_may_be_asked_for_again(cluster: AdminCluster
     [to(2), to(0), to(-1), to(22, "metadata.version"), to(0, "nothing")],
     ids=lambda wrong: f"{wrong['feature']}-{wrong['max_version_level']}",
 )
-async def test_a_version_that_cannot_be_refuses_all(
+async def test_unsupported_version_refuses_the_whole_request(
     cluster: AdminCluster, version: int, wrong: dict[str, Any]
 ) -> None:
     updates = [to(1), wrong] if wrong["feature"] != FORMAT else [wrong]

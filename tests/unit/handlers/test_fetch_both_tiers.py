@@ -45,7 +45,7 @@ async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
 
 
 @pytest.mark.parametrize("marker_tiered", [False, True])
-async def test_aborts_of_remote_records_are_told_wherever_the_marker_lies(
+async def test_aborted_remote_transactions_are_returned_wherever_the_marker_is(
     tmp_path: Path, marker_tiered: bool
 ) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
@@ -71,7 +71,7 @@ async def settled(node: TierNode) -> None:
         await asyncio.wait(jobs)
 
 
-async def test_no_remote_record_is_shown_above_the_high_watermark_that_is_told(tmp_path: Path) -> None:
+async def test_no_remote_record_is_returned_above_the_returned_high_watermark(tmp_path: Path) -> None:
     """A new leader learns only later how much is committed; what is remote was long ago."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")

@@ -64,7 +64,7 @@ def test_epoch_zero_may_open_and_the_next_request_adds_changes_and_forgets(sessi
         (True, 1, False, SessionFault.TOPIC_ID_MIX),
     ],
 )
-def test_what_does_not_fit_is_told(
+def test_mismatched_request_gets_a_session_error(
     sessions: FetchSessions, known: bool, epoch: int, ids: bool, fault: SessionFault
 ) -> None:
     session_id = opened(sessions, 0)
@@ -98,7 +98,7 @@ def test_the_epoch_wraps_to_one(sessions: FetchSessions) -> None:
     assert scope.session.next_epoch == 1
 
 
-def test_only_changes_are_told() -> None:
+def test_responses_contain_only_changes() -> None:
     partition = SessionPartition(TOPIC, 0, 0, 1000)
 
     def tell(error: int = 0, high_watermark: int = 5, log_start: int = 0, records: bool = False) -> bool:
@@ -120,7 +120,7 @@ def test_only_changes_are_told() -> None:
 @pytest.mark.parametrize(
     ("offset", "epoch", "hears"), [(9, 4, True), (10, 5, True), (10, 4, False), (11, 4, False)]
 )
-def test_one_that_was_cut_or_follows_anew_hears_the_high_watermark_again(
+def test_high_watermark_is_sent_again_after_truncation_or_a_new_epoch(
     offset: int, epoch: int, hears: bool
 ) -> None:
     partition = SessionPartition(TOPIC, 0, 10, 1000, 4)
@@ -133,7 +133,7 @@ def test_one_that_was_cut_or_follows_anew_hears_the_high_watermark_again(
     assert tell() is hears
 
 
-def test_those_that_got_records_go_to_the_end(sessions: FetchSessions) -> None:
+def test_partitions_with_records_move_to_the_end(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0, 1, 2)
     scope = step(sessions, session_id, 1)
     assert isinstance(scope, FetchScope)
@@ -150,7 +150,7 @@ def test_a_full_cache_refuses_a_newcomer_while_all_are_young(sessions: FetchSess
     assert opened(sessions, 0, 1, 2) == NO_SESSION
 
 
-def test_a_stale_session_gives_way(sessions: FetchSessions) -> None:
+def test_stale_session_is_evicted(sessions: FetchSessions) -> None:
     stale = opened(sessions, 0, 1, 2)
     fresh = opened(sessions, 0, now_ms=EVICTION_MS)
     assert opened(sessions, 0, now_ms=EVICTION_MS + 1) != NO_SESSION
@@ -165,7 +165,7 @@ def test_a_follower_takes_the_slot_of_the_smallest_consumer(sessions: FetchSessi
     assert isinstance(step(sessions, large, 1), FetchScope)
 
 
-def test_a_larger_session_takes_the_slot_of_a_smaller_one_that_had_its_time(sessions: FetchSessions) -> None:
+def test_larger_session_evicts_a_smaller_old_one(sessions: FetchSessions) -> None:
     old = [opened(sessions, 0, 1), opened(sessions, 0, 1, 2)]
     late = EVICTION_MS + 1
     for session_id in old:  # used just now, so that neither is stale
@@ -179,7 +179,7 @@ def test_no_slots_means_no_sessions() -> None:
     assert opened(FetchSessions(0, random.Random(1)), 0) == NO_SESSION
 
 
-def test_partitions_are_bounded_over_all_sessions() -> None:
+def test_partitions_of_all_sessions_are_limited() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=5)
     first, second = opened(sessions, 0, 1), opened(sessions, 0, 1)
     assert opened(sessions, 0, 1) == NO_SESSION
@@ -193,7 +193,7 @@ def test_partitions_are_bounded_over_all_sessions() -> None:
     assert (sessions.partitions, len(sessions)) == (0, 0)
 
 
-def test_clients_that_went_away_leave_their_partitions_to_others() -> None:
+def test_stale_sessions_free_their_partitions() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=6)
     first, second = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=1)
     assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS) == NO_SESSION
@@ -203,7 +203,7 @@ def test_clients_that_went_away_leave_their_partitions_to_others() -> None:
     assert isinstance(step(sessions, second, 1), FetchScope)
 
 
-def test_nobody_gives_way_to_one_that_is_too_large_all_the_same() -> None:
+def test_no_session_is_evicted_for_one_that_is_too_large_anyway() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=4)
     stale, fresh = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=EVICTION_MS)
     assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) == NO_SESSION
@@ -211,7 +211,7 @@ def test_nobody_gives_way_to_one_that_is_too_large_all_the_same() -> None:
     assert isinstance(step(sessions, fresh, 1), FetchScope)
 
 
-def test_large_sessions_that_had_their_time_do_not_keep_others_out() -> None:
+def test_large_old_sessions_are_evicted() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=6)
     small, large = opened(sessions, 0, 1), opened(sessions, 0, 1, 2)
     late = EVICTION_MS + 1
@@ -223,7 +223,7 @@ def test_large_sessions_that_had_their_time_do_not_keep_others_out() -> None:
     assert isinstance(step(sessions, small, 2), FetchScope)
 
 
-def test_consumers_leave_their_partitions_to_a_follower() -> None:
+def test_follower_evicts_sessions_of_consumers() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=4)
     small, large = opened(sessions, 0), opened(sessions, 0, 1, 2)
     assert opened(sessions, 0, 1, privileged=True) != NO_SESSION
@@ -231,7 +231,7 @@ def test_consumers_leave_their_partitions_to_a_follower() -> None:
     assert isinstance(step(sessions, small, 1), FetchScope)
 
 
-def test_one_session_has_a_share_of_the_partitions() -> None:
+def test_one_session_can_have_only_a_share_of_the_partitions() -> None:
     sessions = FetchSessions(10, random.Random(1), session_partitions_max=2)
     assert opened(sessions, 0, 1, 2) == NO_SESSION
     session_id = opened(sessions, 0, 1)
@@ -240,7 +240,7 @@ def test_one_session_has_a_share_of_the_partitions() -> None:
     assert (sessions.partitions, sessions.refused) == (0, 2)
 
 
-def test_a_log_start_is_told_again_until_the_follower_begins_there() -> None:
+def test_log_start_is_sent_until_the_follower_has_it() -> None:
     follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
     told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
     assert follower.record_response(**told) and follower.record_response(**told)
@@ -248,7 +248,7 @@ def test_a_log_start_is_told_again_until_the_follower_begins_there() -> None:
     assert not follower.record_response(**told)
 
 
-def test_a_consumer_is_told_of_a_log_start_once() -> None:
+def test_log_start_is_sent_to_a_consumer_once() -> None:
     consumer = SessionPartition("t", 0, 10, 1000)
     told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
     assert consumer.record_response(**told) and not consumer.record_response(**told)

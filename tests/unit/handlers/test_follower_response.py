@@ -28,9 +28,7 @@ def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionResponse]:
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
-def test_it_is_what_the_codec_writes(
-    session_id: int, told: list[tuple[uuid.UUID, PartitionResponse]]
-) -> None:
+def test_response_equals_the_codecs(session_id: int, told: list[tuple[uuid.UUID, PartitionResponse]]) -> None:
     message = FetchResponse(session_id=session_id)
     for topic, one in told:
         if not message.responses or message.responses[-1].topic_id != topic:

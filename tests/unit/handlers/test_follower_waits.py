@@ -52,14 +52,14 @@ async def answered(node: Node) -> list[tuple[int, int, bool]]:
     return [(one.partition_index, one.error_code, bool(one.records)) for one in topic.partitions]
 
 
-async def test_what_is_appended_to_one_partition_is_answered_as_its_own(node: Node) -> None:
+async def test_append_to_one_partition_is_answered_without_the_others(node: Node) -> None:
     await parked(node, min_bytes=1)
     node.lead(1, SECOND)
     assert await answered(node) == [(LED, 0, False), (SECOND, 0, True)]
 
 
 @pytest.mark.parametrize("in_one_turn", [True, False])
-async def test_a_new_epoch_of_one_partition_is_told_with_what_the_other_has_meanwhile(
+async def test_new_epoch_of_one_partition_is_sent_with_new_records_of_the_other(
     node: Node, in_one_turn: bool
 ) -> None:
     await parked(node, min_bytes=100_000)

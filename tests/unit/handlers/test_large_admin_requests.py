@@ -57,7 +57,7 @@ async def test_a_count_below_0_is_refused_for_its_topic_alone(cluster: AdminClus
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_an_answer_of_several_slices_is_whole(cluster: AdminCluster, version: int) -> None:
+async def test_response_of_several_slices_is_complete(cluster: AdminCluster, version: int) -> None:
     wanted = topics(2 * TOPICS_PER_SLICE + 1, prefix="t.")
     wanted[3]["configs"] = [{"name": "retention.ms", "value": "7"}]
     wanted += topics(1, prefix="a b") + topics(2, prefix="twice")[:1] * 2
@@ -138,9 +138,7 @@ async def test_resources_of_several_commands_are_changed_in_their_order(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_resources_are_described_the_same_one_by_one_and_by_the_hundred(
-    cluster: AdminCluster, version: int
-) -> None:
+async def test_resources_are_described_equally_alone_and_in_bulk(cluster: AdminCluster, version: int) -> None:
     await cluster.ask("IncrementalAlterConfigs", 1, resources=resources(30, "alter")[3:5])
     await cluster.create("t", (1,), retention_ms="7", segment_bytes="200000")
     await cluster.create("u", (1,))
@@ -163,7 +161,7 @@ async def test_resources_are_described_the_same_one_by_one_and_by_the_hundred(
     assert told["retention.ms"] == ("7", 1)
 
 
-async def test_default_settings_of_many_resources_are_kept_once(cluster: AdminCluster) -> None:
+async def test_default_settings_of_many_resources_are_encoded_once(cluster: AdminCluster) -> None:
     """The answer on its way out: twenty bytes of a request must not be worth ten kilobytes of memory."""
     request = message(
         "DescribeConfigs", {"resources": resources(1000, "DescribeConfigs"), "include_synonyms": True}
@@ -184,9 +182,7 @@ async def test_too_many_resources_are_not_described(cluster: AdminCluster) -> No
 
 
 @pytest.mark.parametrize("version", [1, 4])
-async def test_a_value_that_no_answer_can_carry_fails_its_resource_alone(
-    tmp_path: Path, version: int
-) -> None:
+async def test_overlong_value_fails_only_its_resource(tmp_path: Path, version: int) -> None:
     """A node's file may say it, and so do settings from before values were bounded."""
     cluster = AdminCluster(tmp_path, **{"broker.rack": "x" * 40_000})
     await cluster.start(1)
@@ -211,7 +207,7 @@ async def test_topics_of_several_commands_are_deleted(cluster: AdminCluster) -> 
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_metadata_of_many_topics_is_whole(cluster: AdminCluster, version: int) -> None:
+async def test_metadata_of_many_topics_is_complete(cluster: AdminCluster, version: int) -> None:
     await cluster.create("there", (1,), (2,))
     names = [*(f"t{n}" for n in range(2 * ENTRIES_PER_TURN)), "there", "a b"]
     answer = await cluster.ask("Metadata", version, topics=[{"name": name} for name in names])
@@ -234,7 +230,7 @@ MANY = 2_500
         ("Metadata", 12, {"topics": [{"name": f"t{n}"} for n in range(MANY)]}),
     ],
 )
-async def test_thousands_of_entries_are_worked_on_in_turns(
+async def test_thousands_of_entries_are_processed_in_turns(
     cluster: AdminCluster, api: str, version: int, request_: dict[str, Any]
 ) -> None:
     with LoopSteps() as steps:
@@ -242,7 +238,7 @@ async def test_thousands_of_entries_are_worked_on_in_turns(
     assert steps.most < steps.total / 3  # nearly all of it, if it is done in one turn
 
 
-async def test_more_elements_than_are_read_at_once_are_refused_where_the_api_can_say_so(
+async def test_too_many_elements_get_an_error_if_the_api_has_one(
     cluster: AdminCluster,
 ) -> None:
     moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}] * 30_000

@@ -33,7 +33,7 @@ async def replicate(node: Node, follower: int, offset: int = 0) -> Any:
     return len(told.records)
 
 
-async def test_one_that_is_behind_gets_nothing_while_there_is_no_room_and_those_in_sync_everything(
+async def test_throttle_stops_lagging_followers_and_not_those_in_sync(
     node: Node,
 ) -> None:
     for _ in range(3):
@@ -46,7 +46,7 @@ async def test_one_that_is_behind_gets_nothing_while_there_is_no_room_and_those_
     assert await replicate(node, BEHIND) == everything  # not named
 
 
-async def test_an_answer_is_as_large_as_the_room_but_a_batch_at_least(node: Node) -> None:
+async def test_throttled_response_has_the_allowed_bytes_and_at_least_a_batch(node: Node) -> None:
     for _ in range(9):
         node.lead(1)
     everything = await replicate(node, BEHIND)
@@ -59,7 +59,7 @@ async def test_an_answer_is_as_large_as_the_room_but_a_batch_at_least(node: Node
     assert await replicate(node, BEHIND) == batch
 
 
-async def test_what_passed_uses_the_room_up_and_what_those_in_sync_fetch_does_not(node: Node) -> None:
+async def test_only_throttled_bytes_count_against_the_rate(node: Node) -> None:
     for _ in range(4):
         node.lead(1)
     batch = await replicate(node, BEHIND) // 4

@@ -120,7 +120,7 @@ async def read(client: Client, version: int, partition: int, leader_epoch: int =
 
 
 @pytest.mark.parametrize("version", [10, 11, 12, 13])
-async def test_produce_names_the_leader_of_what_is_not_here(client: Client, version: int) -> None:
+async def test_produce_error_names_the_current_leader(client: Client, version: int) -> None:
     answer = await send(client, version, OURS, THEIRS)
     ours, theirs = answer.responses[0].partition_responses
     assert (ours.error_code, ours.current_leader.leader_id) == (0, -1)
@@ -130,7 +130,7 @@ async def test_produce_names_the_leader_of_what_is_not_here(client: Client, vers
 
 
 @pytest.mark.parametrize("version", [16, 17, 18])
-async def test_fetch_names_the_leader_of_what_is_not_here(client: Client, version: int) -> None:
+async def test_fetch_error_names_the_current_leader(client: Client, version: int) -> None:
     answer = await read(client, version, THEIRS)
     [told] = answer.responses[0].partitions
     assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -140,7 +140,7 @@ async def test_fetch_names_the_leader_of_what_is_not_here(client: Client, versio
     assert (answer.responses[0].partitions[0].current_leader.leader_id, answer.node_endpoints) == (-1, [])
 
 
-async def test_a_reader_of_an_older_epoch_is_told_the_newer_one(client: Client) -> None:
+async def test_fetch_with_an_older_epoch_gets_the_current_one(client: Client) -> None:
     answer = await read(client, 16, OURS, leader_epoch=3)
     [told] = answer.responses[0].partitions
     assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -149,7 +149,7 @@ async def test_a_reader_of_an_older_epoch_is_told_the_newer_one(client: Client) 
 
 
 @pytest.mark.parametrize("version", [3, 9])
-async def test_older_versions_have_no_room_for_it(client: Client, version: int) -> None:
+async def test_older_versions_name_no_leader(client: Client, version: int) -> None:
     answer = await send(client, version, THEIRS)
     [told] = answer.responses[0].partition_responses
     assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

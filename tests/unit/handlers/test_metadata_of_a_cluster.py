@@ -37,7 +37,9 @@ async def test_replicas_on_fenced_brokers_are_offline(cluster: AdminCluster, ver
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_without_a_leader_clients_are_to_ask_again(cluster: AdminCluster, version: int) -> None:
+async def test_partition_without_a_leader_gets_leader_not_available(
+    cluster: AdminCluster, version: int
+) -> None:
     await cluster.create("t", (2,))
     await cluster.fence(2)
     told = await partition(cluster, version)
@@ -46,7 +48,7 @@ async def test_without_a_leader_clients_are_to_ask_again(cluster: AdminCluster, 
     assert told.isr_nodes == ([2] if version else [])  # it may come back and lead
 
 
-async def test_replicas_on_brokers_that_are_gone_are_offline(cluster: AdminCluster) -> None:
+async def test_replicas_on_unregistered_brokers_are_offline(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     await cluster.fence(2)
     assert (await cluster.ask("UnregisterBroker", 0, broker_id=2)).error_code == E.NONE
@@ -54,7 +56,7 @@ async def test_replicas_on_brokers_that_are_gone_are_offline(cluster: AdminClust
     assert (told.leader_id, told.replica_nodes, told.offline_replicas) == (3, [2, 3], [2])
 
 
-async def test_a_leader_proven_dead_is_none_until_another_is_elected(cluster: AdminCluster) -> None:
+async def test_dead_leader_is_not_returned(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     cluster.peers.on_death(2)
     told = await partition(cluster, 12)
@@ -64,7 +66,7 @@ async def test_a_leader_proven_dead_is_none_until_another_is_elected(cluster: Ad
     assert (told.error_code, told.leader_id, told.offline_replicas) == (E.NONE, 3, [2])
 
 
-async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -> None:
+async def test_dead_broker_that_registers_again_is_live(cluster: AdminCluster) -> None:
     await cluster.create("t", (2,))
     cluster.peers.on_death(2)
     await cluster.register(2, incarnation=uuid.UUID(int=99))
@@ -72,7 +74,7 @@ async def test_a_dead_broker_that_registers_again_lives(cluster: AdminCluster) -
     assert (told.error_code, told.leader_id) == (E.NONE, 2)
 
 
-async def test_a_broker_that_only_seemed_dead_is_named_once_it_is_connected_to(cluster: AdminCluster) -> None:
+async def test_suspected_broker_is_listed_again_after_a_connection(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     cluster.peers.on_death(2)
     assert (await partition(cluster, 12)).leader_id == -1
@@ -80,7 +82,7 @@ async def test_a_broker_that_only_seemed_dead_is_named_once_it_is_connected_to(c
     assert (await partition(cluster, 12)).leader_id == 2
 
 
-async def test_a_broker_that_is_let_in_under_the_same_epoch_was_not_dead(cluster: AdminCluster) -> None:
+async def test_broker_unfenced_with_the_same_epoch_was_not_dead(cluster: AdminCluster) -> None:
     await cluster.create("t", (2,))
     cluster.peers.on_death(2)
     await cluster.fence(2)
@@ -89,7 +91,7 @@ async def test_a_broker_that_is_let_in_under_the_same_epoch_was_not_dead(cluster
     assert (await partition(cluster, 12)).leader_id == 2
 
 
-async def test_a_leader_whose_connection_broke_is_none_while_that_is_in_doubt(cluster: AdminCluster) -> None:
+async def test_leader_with_a_broken_connection_is_not_returned_while_suspected(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     cluster.peers.doubtful = frozenset({2})
     assert (await partition(cluster, 12)).leader_id == -1
@@ -97,7 +99,7 @@ async def test_a_leader_whose_connection_broke_is_none_while_that_is_in_doubt(cl
     assert (await partition(cluster, 12)).leader_id == 2
 
 
-async def test_a_broker_is_named_for_a_while_after_it_was_fenced(cluster: AdminCluster) -> None:
+async def test_recently_fenced_broker_stays_in_metadata(cluster: AdminCluster) -> None:
     await cluster.create("t", (3, 4))
     await cluster.fence(3)
     answer = await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
@@ -120,9 +122,7 @@ async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(clust
 
 
 @pytest.mark.parametrize("passed_ms", [0, LISTED_FOR_MS])
-async def test_a_broker_names_itself_if_it_knows_of_no_live_one(
-    cluster: AdminCluster, passed_ms: int
-) -> None:
+async def test_broker_lists_itself_if_all_brokers_are_fenced(cluster: AdminCluster, passed_ms: int) -> None:
     """Its metadata may be behind the quorum's, which has let it in, and librdkafka may not ask again."""
     for broker_id in (1, 2, 3, 4):
         await cluster.fence(broker_id)
@@ -136,7 +136,7 @@ async def test_a_broker_names_itself_if_it_knows_of_no_live_one(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_fenced_brokers_are_described_to_who_asks_for_them(cluster: AdminCluster, version: int) -> None:
+async def test_fenced_brokers_are_described_on_request(cluster: AdminCluster, version: int) -> None:
     await cluster.fence(3)
     answer = await cluster.ask("DescribeCluster", version)
     assert [broker.broker_id for broker in answer.brokers] == [1, 2, 4]
@@ -159,7 +159,7 @@ async def test_a_broker_that_serves_or_is_not_known_is_not_unregistered(cluster:
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_a_topic_asked_for_is_created_behind_the_answer(cluster: AdminCluster, version: int) -> None:
+async def test_requested_topic_is_created_after_the_response(cluster: AdminCluster, version: int) -> None:
     """A client that lists what it has just deleted must not see it again."""
     await cluster.create("t", (2,))
     await cluster.ask("DeleteTopics", 6, topics=[{"name": "t"}])
@@ -197,7 +197,7 @@ async def test_a_topic_that_cannot_be_created_is_unknown_and_tried_again(cluster
     await created
 
 
-async def test_topics_created_at_once_are_bounded(cluster: AdminCluster) -> None:
+async def test_concurrent_automatic_creations_are_limited(cluster: AdminCluster) -> None:
     names = [f"t{n}" for n in range(IN_FLIGHT_MAX + 10)]
     created = cluster.metadata.wait_for(lambda image: len(image.topic_ids) == IN_FLIGHT_MAX)
     answer = await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
@@ -225,7 +225,7 @@ class FailsOnce:
         return await self._metadata.submit(command)
 
 
-async def test_after_a_failure_that_nobody_foresaw_all_topics_can_be_asked_for_again(
+async def test_topics_can_be_requested_again_after_an_unexpected_failure(
     cluster: AdminCluster,
 ) -> None:
     metadata: Any = FailsOnce(cluster.metadata)

@@ -29,7 +29,7 @@ async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 # ---- the leader -----------------------------------------------------------------------------------
 
 
-async def test_a_consumer_is_sent_to_the_replica_of_its_rack_that_is_furthest(node: Node) -> None:
+async def test_consumer_is_redirected_to_the_most_advanced_replica_in_its_rack(node: Node) -> None:
     node.lead(10)
     for follower, offset in ((2, 6), (3, 9), (4, 10)):
         node.hear(follower, offset)
@@ -48,7 +48,9 @@ async def test_a_consumer_is_sent_to_the_replica_of_its_rack_that_is_furthest(no
         ("b", 1, "the followers there no longer have it"),
     ],
 )
-async def test_otherwise_the_leader_answers(node: Node, rack: str, offset: int, why: str) -> None:
+async def test_leader_answers_without_a_replica_in_the_rack(
+    node: Node, rack: str, offset: int, why: str
+) -> None:
     node.lead(12)
     for follower in (2, 3, 4):
         node.hear(follower, 9, log_start_offset=3)
@@ -56,7 +58,7 @@ async def test_otherwise_the_leader_answers(node: Node, rack: str, offset: int, 
     assert (told.error_code, told.preferred_read_replica) == (0, -1), why
 
 
-async def test_one_that_has_left_the_in_sync_set_is_not_named(node: Node) -> None:
+async def test_replica_that_left_the_in_sync_set_is_not_named(node: Node) -> None:
     node.lead(10)
     node.hear(2, 10)
     node.hear(3, 9)
@@ -73,7 +75,7 @@ async def test_without_a_selector_the_leader_answers(node: Node) -> None:
     assert (await node.read(LED, 5, rack_id="b")).preferred_read_replica == -1
 
 
-async def test_who_is_sent_away_does_not_wait_and_hears_it_within_a_session_too(node: Node) -> None:
+async def test_redirected_consumer_is_answered_at_once_even_in_a_session(node: Node) -> None:
     node.lead(10)
     for follower, offset in ((2, 10), (3, 9)):
         node.hear(follower, offset)
@@ -101,7 +103,7 @@ async def test_who_is_sent_away_does_not_wait_and_hears_it_within_a_session_too(
         ({1: "/r1", 2: "/r2", 3: None}, "/r3", -1),  # no zone is not one that they share
     ],
 )
-async def test_what_counts_of_zone_and_host_is_the_zone(
+async def test_only_the_zone_of_a_rack_counts(
     node: Node, broker_racks: dict[int, str | None], client_rack: str, expected: int
 ) -> None:
     node.lead(10)
@@ -122,7 +124,7 @@ async def test_what_counts_of_zone_and_host_is_the_zone(
 # ---- the follower ---------------------------------------------------------------------------------
 
 
-async def test_a_follower_serves_what_it_knows_to_be_committed(node: Node) -> None:
+async def test_follower_serves_committed_records(node: Node) -> None:
     node.follow(records=5, committed=3)
     one = encode_batch([NewRecord(0, None, b"v")])
     told = await node.read(FOLLOWED, 0, version=11)
@@ -131,12 +133,12 @@ async def test_a_follower_serves_what_it_knows_to_be_committed(node: Node) -> No
     assert (beyond.error_code, bytes(beyond.records)) == (0, b"")  # in range, and not committed yet
 
 
-async def test_what_a_follower_lacks_is_out_of_range_and_the_consumer_asks_the_leader(node: Node) -> None:
+async def test_offset_that_a_follower_lacks_is_out_of_range(node: Node) -> None:
     node.follow(records=5, committed=5)
     assert (await node.read(FOLLOWED, 6)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_a_consumer_too_old_to_know_of_followers_is_sent_to_the_leader(node: Node) -> None:
+async def test_old_consumer_at_a_follower_gets_not_leader(node: Node) -> None:
     node.follow(records=1, committed=1)
     assert (await node.read(FOLLOWED, 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     told = await node.read(LED, 0, version=10)

@@ -30,7 +30,7 @@ async def test_ids_come_in_blocks_and_each_of_them_once() -> None:
     assert controller.asked == 3
 
 
-async def test_those_who_ask_at_once_share_a_block() -> None:
+async def test_concurrent_requests_share_a_block() -> None:
     controller = Controller()
     ids = ProducerIds(controller.allocate)
     taken = await asyncio.gather(*(ids.take() for _ in range(25)))
@@ -38,7 +38,7 @@ async def test_those_who_ask_at_once_share_a_block() -> None:
     assert controller.asked == 3
 
 
-async def test_without_a_controller_the_client_is_told_to_try_again() -> None:
+async def test_client_gets_a_retriable_error_without_a_controller() -> None:
     controller = Controller()
     controller.error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     ids = ProducerIds(controller.allocate)

@@ -43,7 +43,7 @@ async def test_a_quorum_of_one(cluster: AdminCluster, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_there_is_one_partition_to_ask_for(cluster: AdminCluster, version: int) -> None:
+async def test_only_the_metadata_partition_is_described(cluster: AdminCluster, version: int) -> None:
     for topics in ([("t", [0])], [(TOPIC, [1])], [(TOPIC, [0, 1])], [(TOPIC, [0]), ("t", [0])]):
         answer = await ask(cluster, version, *topics)
         assert answer.error_code == E.NONE
@@ -55,7 +55,7 @@ async def test_there_is_one_partition_to_ask_for(cluster: AdminCluster, version:
         assert codes == {E.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_members_by_what_the_leader_knows_of_them() -> None:
+def test_members_are_described_as_the_leader_sees_them() -> None:
     directory = uuid.UUID(int=5)
     heard = {"match_index": 9, "last_heard_ms": 100, "last_caught_up_ms": 90}
     status = NodeStatus(

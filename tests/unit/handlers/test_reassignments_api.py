@@ -33,7 +33,7 @@ async def ongoing(cluster: AdminCluster, topics: list[dict[str, Any]] | None = N
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_a_move_is_told_until_it_has_ended(cluster: AdminCluster, version: int) -> None:
+async def test_reassignment_is_listed_until_it_ends(cluster: AdminCluster, version: int) -> None:
     await cluster.create("t", (1, 2))
     assert await move(cluster, 3, 1, version=version) == E.NONE
     assert await ongoing(cluster) == {"t-0": ([3, 1, 2], [3], [2])}
@@ -53,7 +53,7 @@ async def test_a_move_is_cancelled(cluster: AdminCluster) -> None:
     assert cluster.partition("t").replicas == (1, 2)
 
 
-async def test_only_what_is_asked_for_is_listed(cluster: AdminCluster) -> None:
+async def test_only_requested_partitions_are_listed(cluster: AdminCluster) -> None:
     for name in ("t", "u"):
         await cluster.create(name, (1,), (1,))
         for number in (0, 1):
@@ -104,7 +104,7 @@ async def test_the_replication_factor_can_be_held(cluster: AdminCluster) -> None
     assert await move(cluster, 1, 2, 3) == E.NONE
 
 
-async def test_a_request_may_not_change_too_much(cluster: AdminCluster) -> None:
+async def test_partitions_of_one_request_are_limited(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
     many = [{"partition_index": number, "replicas": [2]} for number in range(10_001)]
     answer = await alter(cluster, {"name": "t", "partitions": many})

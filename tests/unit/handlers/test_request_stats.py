@@ -34,7 +34,7 @@ def handled(ticks: Ticks, handler: Any) -> tuple[Any, ApiStats]:
     return lambda: handle(CONTEXT, HeartbeatRequest()), stats.of(HEARTBEAT)
 
 
-def test_an_answer_at_once_is_local_only() -> None:
+def test_immediate_response_counts_as_local_time() -> None:
     ticks = Ticks()
 
     def handler(*_: Any) -> HeartbeatResponse:
@@ -49,7 +49,7 @@ def test_an_answer_at_once_is_local_only() -> None:
 
 
 @pytest.mark.parametrize("way", ["future", "coroutine"])
-async def test_the_time_that_a_request_waits_is_remote(way: str) -> None:
+async def test_waiting_time_counts_as_remote(way: str) -> None:
     ticks = Ticks()
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -80,7 +80,7 @@ async def test_the_time_that_a_request_waits_is_remote(way: str) -> None:
         (ZeroDivisionError(), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_request_that_fails_is_one_error(way: str, failure: Exception, code: ErrorCode) -> None:
+async def test_failed_request_counts_one_error(way: str, failure: Exception, code: ErrorCode) -> None:
     def handler(*_: Any) -> Any:
         if way == "raise":
             raise failure
@@ -98,7 +98,7 @@ async def test_a_request_that_fails_is_one_error(way: str, failure: Exception, c
     assert (stats.count, stats.errors) == (1, {code: 1})
 
 
-def test_errors_are_found_wherever_they_lie() -> None:
+def test_error_codes_are_found_at_any_depth() -> None:
     errors: Counter[int] = Counter()
     count = counter_of(metadata.MetadataResponse, errors)
     assert count is not None
@@ -112,7 +112,7 @@ def test_errors_are_found_wherever_they_lie() -> None:
     assert errors == {3: 1, 5: 2}
 
 
-async def test_errors_are_found_in_an_answer_of_slices() -> None:
+async def test_error_codes_of_sliced_responses_are_counted() -> None:
     topics = [metadata.MetadataResponseTopic(error_code=number % 2) for number in range(1000)]
     reply = await in_slices(metadata.MetadataResponse(), 12, "topics", len(topics), topics)
     assert isinstance(reply, RawReply) and len(reply.parts) == 2 + 1000 / ENTRIES_PER_TURN
@@ -123,7 +123,7 @@ async def test_errors_are_found_in_an_answer_of_slices() -> None:
     assert errors == {1: 500}
 
 
-def test_every_answer_can_be_looked_through() -> None:
+def test_error_codes_of_every_api_can_be_counted() -> None:
     for api in APIS.values():
         count = counter_of(api.response, Counter())
         if count is not None:

@@ -38,7 +38,7 @@ async def topics(cluster: AdminCluster) -> AdminCluster:
     return cluster
 
 
-async def test_everything_is_told_page_by_page(topics: AdminCluster) -> None:
+async def test_all_partitions_are_described_page_by_page(topics: AdminCluster) -> None:
     first = await describe(topics)
     assert (told(first), cursor(first)) == ({"a": [0, 1, 2], "b": [0, 1]}, ("b", 2))
     second = await describe(topics, **at("b", 2))
@@ -56,7 +56,7 @@ async def test_the_limit_is_within_bounds(topics: AdminCluster, limit: int, coun
     assert sum(map(len, told(answer).values())) == count
 
 
-async def test_topics_asked_for_come_in_order_and_once(topics: AdminCluster) -> None:
+async def test_requested_topics_come_in_order_and_once(topics: AdminCluster) -> None:
     answer = await describe(topics, "c", "x", "a", "a b", "c")
     assert told(answer) == {"a": [0, 1, 2], "a b": [], "c": [0], "x": []}
     codes = {topic.name: E(topic.error_code) for topic in answer.topics}
@@ -64,7 +64,7 @@ async def test_topics_asked_for_come_in_order_and_once(topics: AdminCluster) -> 
     assert codes["a"] == E.NONE
 
 
-async def test_a_cursor_passes_over_what_comes_before_it(topics: AdminCluster) -> None:
+async def test_cursor_skips_earlier_topics(topics: AdminCluster) -> None:
     answer = await describe(topics, "a", "b", "c", **at("b", 3))
     assert told(answer) == {"b": [3], "c": [0]}
     assert told(await describe(topics, "b", **at("b", 9))) == {"b": []}
@@ -72,12 +72,12 @@ async def test_a_cursor_passes_over_what_comes_before_it(topics: AdminCluster) -
 
 
 @pytest.mark.parametrize("place", [at("b", -1), at("d", 0)])
-async def test_a_cursor_that_cannot_be(topics: AdminCluster, place: dict[str, Any]) -> None:
+async def test_invalid_cursor_is_refused(topics: AdminCluster, place: dict[str, Any]) -> None:
     answer = await describe(topics, "a", "b", **place)
     assert {topic.error_code for topic in answer.topics} == {E.INVALID_REQUEST}
 
 
-async def test_who_could_lead_is_told(cluster: AdminCluster) -> None:
+async def test_eligible_leader_replicas_are_returned(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3), min_insync_replicas="2")
     await cluster.fence(3)  # below min.insync.replicas nothing is committed, so it may come back as leader
     [partition] = (await describe(cluster, "t")).topics[0].partitions
@@ -86,7 +86,7 @@ async def test_who_could_lead_is_told(cluster: AdminCluster) -> None:
     assert partition.offline_replicas == [3]
 
 
-async def test_without_a_leader_the_last_one_is_told(cluster: AdminCluster) -> None:
+async def test_last_known_leader_is_returned_without_a_leader(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     await cluster.in_sync("t", 0, 2)
     await cluster.fence(2)

@@ -231,7 +231,7 @@ async def test_a_retry_of_a_large_batch_is_not_validated(node: Node) -> None:
     assert (node.threads.held, node.replica().log_end_offset) == ([], MANY)
 
 
-async def test_a_leader_that_is_deposed_meanwhile_does_not_append(node: Node) -> None:
+async def test_former_leader_does_not_append_after_validation(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     client.send(PRODUCE_KEY, 9, request(batch(1)))
@@ -254,7 +254,7 @@ async def test_a_new_leader_epoch_is_the_one_that_is_written(node: Node) -> None
     assert node.replica().epoch_of(0) == 6
 
 
-async def test_a_topic_that_is_deleted_meanwhile(node: Node) -> None:
+async def test_topic_deleted_during_validation(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     await until(lambda: node.validator.batches == 1)
@@ -266,7 +266,7 @@ async def test_a_topic_that_is_deleted_meanwhile(node: Node) -> None:
     assert await receive(client) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
-async def test_settings_that_change_meanwhile_count(node: Node) -> None:
+async def test_settings_changed_during_validation_apply(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4, key=None)))
     await until(lambda: node.validator.batches == 1)
@@ -278,7 +278,7 @@ async def test_settings_that_change_meanwhile_count(node: Node) -> None:
     assert node.replica().log_end_offset == 0
 
 
-async def test_acks_0_of_a_client_that_has_gone_is_written(node: Node) -> None:
+async def test_acks_0_of_a_closed_client_is_appended(node: Node) -> None:
     client, other = await node.connect(), await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(4), acks=NONE))
@@ -301,7 +301,7 @@ async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
     assert node.replica().log_end_offset == 0
 
 
-async def test_no_later_request_is_carried_out_after_acks_0_of_a_bad_batch(node: Node) -> None:
+async def test_no_later_request_is_handled_after_acks_0_of_a_bad_batch(node: Node) -> None:
     """Such a client learns of it by the end of the connection alone: what it sent next must not be there."""
     client = await node.connect()
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
@@ -326,7 +326,7 @@ async def test_a_partition_that_is_named_twice_gets_its_batches_in_order(node: N
     await until(lambda: node.is_idle)
 
 
-async def test_the_work_grows_with_what_a_request_names_and_not_with_its_square(node: Node) -> None:
+async def test_work_grows_linearly_with_the_partitions_of_a_request(node: Node) -> None:
     client = await node.connect()
     calls = 0
 
@@ -379,7 +379,7 @@ async def test_a_small_batch_is_copied_out_of_the_receive_buffer(node: Node) -> 
 
 
 @pytest.mark.parametrize("size", [200_000, 600_000])
-async def test_the_bytes_of_a_request_are_let_go_before_it_is_acknowledged(node: Node, size: int) -> None:
+async def test_bytes_of_a_request_are_released_before_it_is_acknowledged(node: Node, size: int) -> None:
     replica = node.replica()
     replica.update_config(TopicConfig(flush_messages=1))
     replica.flusher = lambda _: None
@@ -397,7 +397,7 @@ async def test_the_bytes_of_a_request_are_let_go_before_it_is_acknowledged(node:
     assert await receive(client) == [(0, 0)]
 
 
-async def test_closing_takes_everything_along(node: Node) -> None:
+async def test_close_cancels_validations(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
@@ -409,7 +409,7 @@ async def test_closing_takes_everything_along(node: Node) -> None:
     assert node.replica().log_end_offset == 0
 
 
-async def test_no_more_than_so_many_at_once(node: Node) -> None:
+async def test_concurrent_validations_are_limited(node: Node) -> None:
     clients = [await node.connect() for _ in range(8)]
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4)))
@@ -472,7 +472,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])  # snappy's ratio is 21 at the most
-async def test_a_bomb_costs_little_memory_and_others_have_their_turns(
+async def test_decompression_bomb_uses_little_memory_and_does_not_block_others(
     node: Node, codec: Codec, name: str
 ) -> None:
     """Twice the frame and 8 MiB, however much the topic takes; what the codecs allocate beside Python is

@@ -57,7 +57,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-async def test_bad_input_closes_without_a_reply(broker: Broker, bad: bytes) -> None:
+async def test_malformed_input_closes_the_connection_without_a_response(broker: Broker, bad: bytes) -> None:
     await broker.start()
     other = await broker.connect()
     client = await broker.connect()
@@ -75,7 +75,7 @@ async def test_bad_input_closes_without_a_reply(broker: Broker, bad: bytes) -> N
     assert broker.listener.connections == 1
 
 
-async def test_a_valid_request_before_a_bad_one_is_answered(broker: Broker) -> None:
+async def test_valid_request_before_a_malformed_one_is_answered(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     client.writer.write(encode_request(APIS[METADATA], 9, 1, "c", MetadataRequest()) + BAD["unknown key"])
@@ -83,7 +83,7 @@ async def test_a_valid_request_before_a_bad_one_is_answered(broker: Broker) -> N
     assert await client.expect_close() == b""
 
 
-async def test_many_elements_stay_within_the_memory_bound(broker: Broker) -> None:
+async def test_requests_with_many_elements_stay_within_the_memory_limit(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     bad = request(METADATA, 9, b"\0" + b"\xff\xff\xff\x03" + b"\1\0" * 8_000_000)
@@ -99,7 +99,7 @@ async def test_many_elements_stay_within_the_memory_bound(broker: Broker) -> Non
     assert peak < 3 * len(bad) + (8 << 20)  # the client's own copy is the third
 
 
-async def test_a_claimed_frame_costs_nothing_until_it_arrives(broker: Broker) -> None:
+async def test_large_frame_uses_no_memory_before_it_arrives(broker: Broker) -> None:
     await broker.start(request_bytes=300 << 20)
     before = resident_bytes()
     clients = [await broker.connect() for _ in range(4)]

@@ -34,7 +34,7 @@ def large(size: int = 600 * KIB) -> bytes:
 # ---- queued.max.request.bytes ---------------------------------------------------------------------
 
 
-async def test_who_finds_no_room_is_read_in_the_order_of_arrival(broker: Broker) -> None:
+async def test_connections_wait_for_memory_in_order_of_arrival(broker: Broker) -> None:
     await broker.start(request_bytes=1 * MIB)
     memory_pool = broker.listener.buffers.memory_pool
     clients = [await broker.connect() for _ in range(4)]
@@ -57,7 +57,7 @@ async def test_who_finds_no_room_is_read_in_the_order_of_arrival(broker: Broker)
     assert memory_pool.waits == 2
 
 
-async def test_a_frame_larger_than_all_room_is_received(broker: Broker) -> None:
+async def test_frame_larger_than_the_memory_pool_is_received(broker: Broker) -> None:
     await broker.start(request_bytes=100 * KIB)
     client = await broker.connect()
     client.writer.write(large() * 2)
@@ -65,7 +65,7 @@ async def test_a_frame_larger_than_all_room_is_received(broker: Broker) -> None:
         await client.receive(PRODUCE, 9)
 
 
-async def test_requests_that_wait_for_an_answer_hold_up_nobody(broker: Broker) -> None:
+async def test_pending_requests_do_not_block_other_connections(broker: Broker) -> None:
     """However they came, and however long they wait: as in Kafka, their room is free again."""
     await broker.start(request_bytes=500 * KIB)
     futures: list[asyncio.Future[Any]] = []
@@ -87,7 +87,7 @@ async def test_requests_that_wait_for_an_answer_hold_up_nobody(broker: Broker) -
     assert (broker.listener.memory_pool.waits, broker.listener.connections) == (0, 2)
 
 
-async def test_requests_of_one_connection_that_wait_are_bounded_in_bytes(broker: Broker) -> None:
+async def test_bytes_of_pending_requests_of_a_connection_are_limited(broker: Broker) -> None:
     await broker.start(frame_bytes=100 * KIB)
     futures = broker.hold_heartbeats()
     client, other = await broker.connect(), await broker.connect()
@@ -102,7 +102,7 @@ async def test_requests_of_one_connection_that_wait_are_bounded_in_bytes(broker:
         assert (await client.receive(HEARTBEAT, 0))[0] == number + 1
 
 
-async def test_a_frame_that_is_kept_has_its_room_once_until_it_is_answered(broker: Broker) -> None:
+async def test_kept_frame_is_counted_once_until_it_is_answered(broker: Broker) -> None:
     await broker.start(request_bytes=1 * MIB)
     go = asyncio.Event()
 
@@ -124,7 +124,7 @@ async def test_a_frame_that_is_kept_has_its_room_once_until_it_is_answered(broke
     assert memory_pool.used == 0
 
 
-async def test_frames_that_are_kept_are_bounded(broker: Broker) -> None:
+async def test_bytes_of_kept_frames_are_limited(broker: Broker) -> None:
     await broker.start(request_bytes=100 * KIB)
     answers: list[asyncio.Future[Any]] = []
 
@@ -146,7 +146,7 @@ async def test_frames_that_are_kept_are_bounded(broker: Broker) -> None:
     await until(lambda: not broker.listener.memory_pool.used)
 
 
-async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Broker) -> None:
+async def test_closed_connection_releases_its_memory_and_its_turn(broker: Broker) -> None:
     await broker.start(request_bytes=500 * KIB)
     memory_pool = broker.listener.buffers.memory_pool
     holder, second, third = [await broker.connect() for _ in range(3)]
@@ -162,7 +162,7 @@ async def test_a_client_that_goes_gives_its_room_and_its_place_back(broker: Brok
     assert (memory_pool.used, memory_pool.waiting) == (0, 0)
 
 
-async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: Broker) -> None:
+async def test_connection_that_holds_most_is_closed_above_the_limit(broker: Broker) -> None:
     await broker.start(in_flight=1, request_bytes=150 * KIB)
     futures = [asyncio.get_running_loop().create_future() for _ in range(2)]
     unused = iter(futures)
@@ -182,7 +182,7 @@ async def test_of_what_is_held_back_too_much_whoever_has_most_is_closed(broker: 
     assert (memory_pool.used, memory_pool.held) == (0, 0)
 
 
-async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker) -> None:
+async def test_close_is_noticed_while_the_connection_is_not_read(broker: Broker) -> None:
     """Whatever it sent is handled, and nothing waits for it any more."""
     await broker.start(in_flight=2, sweep_s=0.005)
     futures = broker.hold_heartbeats()
@@ -198,7 +198,7 @@ async def test_a_client_that_goes_is_noticed_while_it_is_not_read(broker: Broker
     assert broker.listener.closed == {CloseReason.CLIENT: 1}
 
 
-async def test_who_closes_its_sending_side_is_not_free_of_its_bounds(broker: Broker) -> None:
+async def test_limits_apply_to_clients_that_close_their_sending_side(broker: Broker) -> None:
     await broker.start(in_flight=2, sweep_s=0.001)
     futures = broker.hold_heartbeats()
     client = await broker.connect()
@@ -225,7 +225,7 @@ def sending(broker: Broker) -> int:
     return sum(pump.is_sending for pump in broker.listener._channels.values())
 
 
-async def test_who_takes_nothing_for_a_second_is_shown_as_blocked(broker: Broker) -> None:
+async def test_client_that_accepts_nothing_for_a_second_counts_as_blocked(broker: Broker) -> None:
     await broker.start()
     broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
     client = await sleeper(broker)
@@ -240,7 +240,7 @@ async def test_who_takes_nothing_for_a_second_is_shown_as_blocked(broker: Broker
     assert broker.listener.blocked == 0
 
 
-async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
+async def test_blocked_connection_is_closed_after_the_send_timeout(broker: Broker) -> None:
     await broker.start(blocked_s=0.02, sweep_s=0.005)
     broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
     client = await sleeper(broker)
@@ -251,7 +251,7 @@ async def test_who_takes_nothing_is_closed_in_time(broker: Broker) -> None:
     assert broker.listener.kept_bytes == 0
 
 
-async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Broker) -> None:
+async def test_blocked_connection_holds_no_request_memory(broker: Broker) -> None:
     await broker.start(blocked_s=2000.0, frame_s=1000.0, queued_response_bytes=1 * MIB)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
@@ -267,7 +267,7 @@ async def test_who_takes_nothing_holds_no_room_for_a_request_either(broker: Brok
     assert broker.listener.memory_pool.used == 0
 
 
-async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker: Broker) -> None:
+async def test_unaccepted_responses_of_all_connections_are_limited(broker: Broker) -> None:
     await broker.start(queued_response_bytes_total=20 * MIB)
     broker.on_heartbeat = lambda *_: RawReply([bytes(8 * MIB)])
     sleepers = []
@@ -282,7 +282,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections(broker
     assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
 
 
-async def test_answers_behind_one_that_waits_are_counted(broker: Broker) -> None:
+async def test_responses_behind_a_pending_one_are_counted(broker: Broker) -> None:
     await broker.start(queued_response_bytes=1 * MIB, in_flight=100)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     calls: list[int] = []
@@ -307,7 +307,7 @@ async def test_answers_behind_one_that_waits_are_counted(broker: Broker) -> None
 # ---- turns ----------------------------------------------------------------------------------------
 
 
-async def test_a_client_with_many_requests_at_once_gives_way(broker: Broker) -> None:
+async def test_client_with_many_requests_yields_to_others(broker: Broker) -> None:
     await broker.start()
     order: list[str] = []
 
@@ -336,7 +336,7 @@ async def test_a_client_with_many_requests_at_once_gives_way(broker: Broker) -> 
     assert broker.listener.buffers.memory_pool.used == 0
 
 
-async def test_a_sweep_reaches_every_connection(broker: Broker) -> None:
+async def test_sweep_checks_every_connection(broker: Broker) -> None:
     await broker.start(idle_s=0.01, sweep_s=0.005)
     clients = [await broker.connect() for _ in range(SWEPT_PER_TURN + 10)]
     for client in clients:
@@ -347,7 +347,7 @@ async def test_a_sweep_reaches_every_connection(broker: Broker) -> None:
 # ---- accepting ------------------------------------------------------------------------------------
 
 
-async def test_an_address_may_have_a_number_of_its_own(broker: Broker) -> None:
+async def test_address_can_have_its_own_connection_limit(broker: Broker) -> None:
     await broker.start(connections_per_address=1, connections_of_address={"127.0.0.2": 2})
     at_home = [await broker.connect("127.0.0.2") for _ in range(3)]
     for client in at_home[:2]:
@@ -358,7 +358,7 @@ async def test_an_address_may_have_a_number_of_its_own(broker: Broker) -> None:
     assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
 
 
-async def test_beyond_the_rate_connections_wait_and_are_not_refused(broker: Broker) -> None:
+async def test_connections_above_the_rate_wait_and_are_not_refused(broker: Broker) -> None:
     await broker.start(connections_per_second=5)
     clients = [await broker.connect() for _ in range(11)]  # the kernel takes them
     await until(lambda: broker.listener.refused[Refusal.RATE] > 0)
@@ -368,7 +368,7 @@ async def test_beyond_the_rate_connections_wait_and_are_not_refused(broker: Brok
     assert broker.listener.accepted == 11
 
 
-async def test_a_rate_that_is_reached_refuses_nobody_while_nobody_waits(broker: Broker) -> None:
+async def test_reached_rate_counts_no_refusal_without_waiting_connections(broker: Broker) -> None:
     await broker.start(connections_per_second=3)
     for _ in range(3):
         await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
@@ -377,7 +377,7 @@ async def test_a_rate_that_is_reached_refuses_nobody_while_nobody_waits(broker: 
     assert not broker.refusals
 
 
-async def test_an_address_over_its_quota_leaves_room_for_others_to_be_turned_away(broker: Broker) -> None:
+async def test_address_over_its_quota_cannot_take_all_places_of_throttled_connections(broker: Broker) -> None:
     await broker.start()
     broker.listener.admission = lambda host: 1_000_000
     several = [await broker.connect() for _ in range(TURNED_AWAY_OF_ADDRESS_MAX + 1)]
@@ -407,5 +407,5 @@ async def test_ipv4_clients_of_a_dual_stack_listener_have_ipv4_addresses(broker:
         ("2001:db8::5", "2001:db8::5"),
     ],
 )
-def test_addresses_are_named_as_in_settings(host: str, plain: str) -> None:
+def test_addresses_have_the_form_of_settings(host: str, plain: str) -> None:
     assert plain_address(host) == plain

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_advertises_what_has_a_handler(broker: Broker, version: int) -> None:
+async def test_api_versions_advertises_apis_with_a_handler(broker: Broker, version: int) -> None:
     await broker.start()
     client = await broker.connect()
     request = ApiVersionsRequest(client_software_name="a.b-c", client_software_version="1.0")
@@ -41,7 +41,7 @@ async def test_api_versions_advertises_what_has_a_handler(broker: Broker, versio
     assert found == {key: (APIS[key].least, APIS[key].most) for key in broker.handlers}
 
 
-async def test_a_newer_api_versions_gets_35_in_the_oldest_form(broker: Broker) -> None:
+async def test_newer_api_versions_gets_unsupported_version_in_v0(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     client.writer.write(struct.pack(">ihhih", 14, API_VERSIONS, 99, 5, 0) + b"what")
@@ -50,7 +50,7 @@ async def test_a_newer_api_versions_gets_35_in_the_oldest_form(broker: Broker) -
     assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
 
 
-async def test_a_bad_software_name_is_answered(broker: Broker) -> None:
+async def test_invalid_software_name_gets_an_error_response(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     answer = await client.ask(
@@ -59,7 +59,7 @@ async def test_a_bad_software_name_is_answered(broker: Broker) -> None:
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_answers_leave_in_request_order(broker: Broker) -> None:
+async def test_responses_leave_in_request_order(broker: Broker) -> None:
     await broker.start()
     loop = asyncio.get_running_loop()
     waiting: dict[str, asyncio.Future[Any]] = {}
@@ -113,7 +113,7 @@ async def test_a_kafka_error_becomes_the_error_response(broker: Broker, way: str
     assert broker.reports == []
 
 
-async def test_another_exception_is_reported_and_answered(broker: Broker) -> None:
+async def test_other_exceptions_are_reported_and_answered(broker: Broker) -> None:
     await broker.start()
     broker.on_heartbeat = lambda *_: 1 // 0
     client = await broker.connect()
@@ -130,7 +130,7 @@ async def test_without_an_error_response_the_connection_closes(broker: Broker) -
     assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
 
 
-async def test_an_answer_that_cannot_be_encoded_closes_the_connection(broker: Broker) -> None:
+async def test_response_that_cannot_be_encoded_closes_the_connection(broker: Broker) -> None:
     await broker.start()
     broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=2**40)
     client = await broker.connect()
@@ -140,7 +140,7 @@ async def test_an_answer_that_cannot_be_encoded_closes_the_connection(broker: Br
 
 
 @pytest.mark.parametrize("way", ["at once", "future", "task"])
-async def test_an_answer_that_is_none_closes_the_connection(broker: Broker, way: str) -> None:
+async def test_reply_close_closes_the_connection(broker: Broker, way: str) -> None:
     await broker.start()
 
     def handle(context: RequestContext, request: Any) -> Any:
@@ -160,7 +160,7 @@ async def test_an_answer_that_is_none_closes_the_connection(broker: Broker, way:
     assert len(broker.reports) == 1
 
 
-async def test_acks_0_has_no_answer(broker: Broker) -> None:
+async def test_acks_0_has_no_response(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"quiet", acks=0))
@@ -273,7 +273,7 @@ async def test_file_slices_and_bytes_leave_in_order(broker: Broker, tmp_path: Pa
         assert frame == struct.pack(">i", number) + body + content[5:8_000_005] + b"middle" + content[1:10]
 
 
-async def test_a_client_that_takes_nothing_is_not_read(broker: Broker) -> None:
+async def test_client_that_accepts_nothing_is_not_read(broker: Broker) -> None:
     await broker.start(queued_response_bytes=1 << 20, in_flight=4)
     calls = 0
 
@@ -323,9 +323,7 @@ class CountingSocket(socket.socket):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-async def test_answers_that_are_there_in_one_turn_leave_together(
-    broker: Broker, order: tuple[int, ...]
-) -> None:
+async def test_responses_of_one_turn_leave_together(broker: Broker, order: tuple[int, ...]) -> None:
     await broker.start()
     futures = broker.hold_heartbeats()
     client = await broker.connect()
@@ -343,7 +341,7 @@ async def test_answers_that_are_there_in_one_turn_leave_together(
         await until(lambda: not broker.listener._channels)
 
 
-async def test_a_frame_is_not_late_while_it_was_the_broker_that_did_not_read(broker: Broker) -> None:
+async def test_time_in_which_the_broker_did_not_read_does_not_count_for_a_frame(broker: Broker) -> None:
     await broker.start(in_flight=1, sweep_s=1000.0)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
@@ -418,7 +416,7 @@ async def test_slow_and_idle_clients_are_closed(
     assert [found for found, _ in broker.notes] == [why]
 
 
-async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
+async def test_connection_with_a_pending_request_is_not_idle(broker: Broker) -> None:
     await broker.start(idle_s=1000.0)
     futures = broker.hold_heartbeats()
     client = await broker.connect()
@@ -432,7 +430,7 @@ async def test_a_request_that_waits_is_not_idle(broker: Broker) -> None:
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
 
 
-async def test_nothing_waits_for_a_client_that_is_gone(broker: Broker) -> None:
+async def test_requests_of_a_closed_connection_are_cancelled(broker: Broker) -> None:
     await broker.start()
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
@@ -453,7 +451,7 @@ async def test_closing_the_listener_closes_connections(broker: Broker) -> None:
     assert broker.listener.connections == 0
 
 
-async def test_close_comes_after_the_answers_before_it(broker: Broker) -> None:
+async def test_connection_closes_after_earlier_responses(broker: Broker) -> None:
     await broker.start()
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     answers = [future, CLOSE, HeartbeatResponse()]

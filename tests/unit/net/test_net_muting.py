@@ -31,7 +31,7 @@ def mute_on_heartbeat(broker: Broker, seconds: float) -> list[Connection]:
     return muted
 
 
-async def test_the_answer_leaves_at_once_and_nothing_more_is_read(broker: Broker) -> None:
+async def test_muted_connection_gets_its_response_and_is_not_read(broker: Broker) -> None:
     await broker.start()
     muted = mute_on_heartbeat(broker, FOR_EVER_S)
     client, other = await broker.connect(), await broker.connect()
@@ -43,7 +43,7 @@ async def test_the_answer_leaves_at_once_and_nothing_more_is_read(broker: Broker
     assert (len(muted), broker.listener.muted, broker.listener.connections) == (1, 1, 2)
 
 
-async def test_what_was_held_back_is_handled_when_the_time_is_over(broker: Broker) -> None:
+async def test_held_frames_are_handled_after_the_mute(broker: Broker) -> None:
     await broker.start()
     muted = mute_on_heartbeat(broker, 0.01)
     client = await broker.connect()
@@ -55,7 +55,7 @@ async def test_what_was_held_back_is_handled_when_the_time_is_over(broker: Broke
     assert await client.ask(METADATA, 9, MetadataRequest()) == MetadataResponse(controller_id=0)
 
 
-async def test_the_longer_time_counts(broker: Broker) -> None:
+async def test_longer_mute_wins(broker: Broker) -> None:
     await broker.start()
     muted = mute_on_heartbeat(broker, FOR_EVER_S)
     client = await broker.connect()
@@ -65,7 +65,7 @@ async def test_the_longer_time_counts(broker: Broker) -> None:
     assert broker.listener.muted == 1
 
 
-async def test_an_answer_that_was_waited_for_leaves_while_muted(broker: Broker) -> None:
+async def test_pending_response_leaves_while_muted(broker: Broker) -> None:
     await broker.start()
     waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     contexts: list[RequestContext] = []
@@ -83,7 +83,7 @@ async def test_an_answer_that_was_waited_for_leaves_while_muted(broker: Broker) 
     assert (await client.receive(HEARTBEAT, 4))[1].error_code == 1
 
 
-async def test_all_can_be_unmuted_before_their_time(broker: Broker) -> None:
+async def test_all_connections_can_be_unmuted_early(broker: Broker) -> None:
     await broker.start()
     muted = mute_on_heartbeat(broker, FOR_EVER_S)
     client = await broker.connect()
@@ -97,7 +97,7 @@ async def test_all_can_be_unmuted_before_their_time(broker: Broker) -> None:
     await until(lambda: not broker.listener.muted)
 
 
-async def test_who_is_muted_anew_just_after_all_were_unmuted_stays_muted(broker: Broker) -> None:
+async def test_mute_right_after_unmute_all_stays(broker: Broker) -> None:
     await broker.start()
     muted = mute_on_heartbeat(broker, FOR_EVER_S)
     client = await broker.connect()
@@ -120,7 +120,7 @@ async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> No
     assert (broker.listener.muted, broker.notes) == (1, [])
 
 
-async def test_a_client_that_goes_away_while_muted_is_let_go(broker: Broker) -> None:
+async def test_muted_connection_is_closed_when_its_client_closes(broker: Broker) -> None:
     await broker.start(sweep_s=0.001)
     muted = mute_on_heartbeat(broker, FOR_EVER_S)
     client = await broker.connect()
@@ -133,7 +133,7 @@ async def test_a_client_that_goes_away_while_muted_is_let_go(broker: Broker) -> 
     assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]
 
 
-async def test_who_has_gone_is_not_handled_to_the_end_if_it_is_over_its_quota(broker: Broker) -> None:
+async def test_requests_of_a_closed_client_over_its_quota_are_not_handled(broker: Broker) -> None:
     await broker.start(in_flight=1, sweep_s=0.001)
     calls: list[RequestContext] = []
 
@@ -177,7 +177,7 @@ async def muted_with_a_begun_frame(broker: Broker) -> Client:
     return client
 
 
-async def test_a_frame_that_was_begun_arrives_while_muted_and_nothing_behind_it(broker: Broker) -> None:
+async def test_partial_frame_is_received_while_muted_and_nothing_after_it(broker: Broker) -> None:
     await broker.start()
     client = await muted_with_a_begun_frame(broker)
     client.writer.write(LARGE[1000:] + LARGE)
@@ -186,7 +186,7 @@ async def test_a_frame_that_was_begun_arrives_while_muted_and_nothing_behind_it(
     assert (broker.listener.memory_pool.used, broker.listener.muted, len(broker.records)) == (0, 1, 1)
 
 
-async def test_a_frame_that_was_begun_must_arrive_in_time_while_muted(broker: Broker) -> None:
+async def test_partial_frame_must_arrive_in_time_while_muted(broker: Broker) -> None:
     await broker.start(frame_s=1000.0)
     client = await muted_with_a_begun_frame(broker)
     [pump] = broker.listener._channels.values()

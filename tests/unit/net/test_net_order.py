@@ -51,7 +51,7 @@ SMALL, LARGE = 50, 700_000
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("following", [SMALL, LARGE])
-async def test_later_requests_wait_and_those_of_others_do_not(
+async def test_later_requests_of_the_connection_wait_and_others_do_not(
     broker: Broker, held: Held, size: int, following: int
 ) -> None:
     await broker.start()
@@ -79,7 +79,7 @@ async def test_later_requests_wait_and_those_of_others_do_not(
     assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
-async def test_its_answer_may_come_later_than_its_turn_ends(broker: Broker) -> None:
+async def test_response_may_come_after_later_requests_start(broker: Broker) -> None:
     await broker.start()
     waiting: list[tuple[asyncio.Future[None], asyncio.Future[Any]]] = []
 
@@ -103,7 +103,7 @@ async def test_its_answer_may_come_later_than_its_turn_ends(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_a_client_that_has_gone_is_carried_out_and_leaves_nothing(
+async def test_request_of_a_closed_client_is_carried_out_and_leaves_nothing(
     broker: Broker, held: Held, size: int
 ) -> None:
     await broker.start(sweep_s=0.01)
@@ -126,7 +126,7 @@ async def test_a_client_that_has_gone_is_carried_out_and_leaves_nothing(
     )
 
 
-async def test_a_connection_that_we_close_cancels_it(broker: Broker, held: Held) -> None:
+async def test_closing_the_connection_cancels_the_request(broker: Broker, held: Held) -> None:
     await broker.start()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"slow" * LARGE))

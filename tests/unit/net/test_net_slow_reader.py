@@ -22,9 +22,7 @@ class Owner:
     open_file: SharedFile | None = None
 
 
-async def test_files_of_queued_answers_are_neither_closed_nor_mixed_up(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_files_of_queued_responses_stay_open(broker: Broker, tmp_path: Path) -> None:
     """Each answer is a file of its own; between any two of them, twenty other files pass a bound of two."""
     await broker.start(in_flight=64, queued_response_bytes=1 << 30)
     bound = OpenFiles(2)

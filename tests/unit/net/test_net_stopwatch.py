@@ -65,7 +65,7 @@ def write_at_once(client: Client, data: bytes) -> None:
     assert os.write(client.writer.get_extra_info("socket").fileno(), data) == len(data)
 
 
-async def test_the_turns_of_a_client_with_many_requests(broker: Broker, timing: Timing) -> None:
+async def test_turns_of_a_client_with_many_requests_are_timed(broker: Broker, timing: Timing) -> None:
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
     write_at_once(client, BEAT * 3 * FRAMES_PER_TURN)
@@ -75,7 +75,7 @@ async def test_the_turns_of_a_client_with_many_requests(broker: Broker, timing: 
 
 
 @pytest.mark.parametrize("seconds", [0.01, FOR_EVER_S], ids=["its time is over", "all are unmuted"])
-async def test_what_is_handled_when_a_mute_ends(broker: Broker, timing: Timing, seconds: float) -> None:
+async def test_work_after_a_mute_is_timed(broker: Broker, timing: Timing, seconds: float) -> None:
     timing.mutes_s = [seconds]
     client = await broker.connect()
     write_at_once(client, BEAT * 10)
@@ -87,7 +87,7 @@ async def test_what_is_handled_when_a_mute_ends(broker: Broker, timing: Timing, 
     timing.check(10)
 
 
-async def test_what_is_handled_when_there_is_room(broker: Broker, timing: Timing) -> None:
+async def test_work_after_waiting_for_memory_is_timed(broker: Broker, timing: Timing) -> None:
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def handle(context: RequestContext, request: Any) -> Any:
@@ -106,7 +106,7 @@ async def test_what_is_handled_when_there_is_room(broker: Broker, timing: Timing
 
 
 @pytest.mark.parametrize("way", ["future", "task"])
-async def test_an_answer_that_was_waited_for(broker: Broker, timing: Timing, way: str) -> None:
+async def test_pending_response_is_timed(broker: Broker, timing: Timing, way: str) -> None:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def finish() -> Any:
@@ -121,7 +121,7 @@ async def test_an_answer_that_was_waited_for(broker: Broker, timing: Timing, way
     timing.check(1)
 
 
-async def test_what_is_sent_when_a_slow_client_takes_it(broker: Broker, timing: Timing) -> None:
+async def test_sending_to_a_slow_client_is_timed(broker: Broker, timing: Timing) -> None:
     timing.answer = RawReply([bytes(8 * MIB)])
     client = await broker.connect()
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -130,7 +130,7 @@ async def test_what_is_sent_when_a_slow_client_takes_it(broker: Broker, timing: 
     timing.check(1)
 
 
-async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) -> None:
+async def test_stopwatch_runs_all_work_for_a_connection(broker: Broker) -> None:
     """From the next readable event on, of connections that existed before, too; and no longer than wanted."""
     await broker.start()
     timed: list[Connection] = []
@@ -153,7 +153,7 @@ async def test_a_stopwatch_runs_what_is_done_for_a_connection(broker: Broker) ->
     assert not timed
 
 
-async def test_a_request_that_was_held_back(broker: Broker, timing: Timing) -> None:
+async def test_delayed_request_is_timed(broker: Broker, timing: Timing) -> None:
     """Its handler runs in a turn of its own, and so does what was sent behind it."""
     appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_produce = lambda *_: appended

@@ -39,7 +39,7 @@ def queued(sock: socket.socket, *parts: Part) -> Outbox:
 
 
 @pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
-def test_an_answer_with_small_batches_leaves_in_one_piece(
+def test_response_with_small_batches_leaves_in_one_piece(
     ends: tuple[socket.socket, socket.socket], file: SharedFile
 ) -> None:
     ours, theirs = ends
@@ -62,7 +62,7 @@ def test_slices_that_are_read_into_one_buffer_leave_in_one_piece(
 
 
 @pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
-def test_the_last_of_a_large_slice_leaves_with_what_comes_after_it(
+def test_end_of_a_large_slice_leaves_with_the_following_bytes(
     ends: tuple[socket.socket, socket.socket], file: SharedFile
 ) -> None:
     ours, theirs = ends
@@ -78,7 +78,7 @@ def test_the_last_of_a_large_slice_leaves_with_what_comes_after_it(
 
 
 @pytest.mark.parametrize("around", [-1, 0, 1])
-def test_slices_about_the_bound_come_whole_to_a_slow_reader(
+def test_slices_near_the_limit_arrive_intact_at_a_slow_reader(
     ends: tuple[socket.socket, socket.socket], file: SharedFile, around: int
 ) -> None:
     ours, theirs = ends

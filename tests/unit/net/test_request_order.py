@@ -108,7 +108,7 @@ async def test_a_change_holds_later_requests_of_its_connection_only(broker: Brok
     broker.reports.clear()
 
 
-async def test_appends_overlap_and_what_reads_them_waits(broker: Broker, traffic: Traffic) -> None:
+async def test_appends_overlap_and_reads_wait_for_them(broker: Broker, traffic: Traffic) -> None:
     await broker.start()
     client = await broker.connect()
     send(client, PRODUCE, METADATA, PRODUCE, HEARTBEAT, LIST_OFFSETS, PRODUCE)
@@ -157,9 +157,7 @@ async def test_a_change_does_not_wait_for_a_request_that_waits_for_others(broker
     assert await receive(client, HEARTBEAT, DELETE_TOPICS, METADATA) == [1, 2, 3]
 
 
-async def test_nothing_is_left_of_requests_that_waited_when_the_client_goes(
-    broker: Broker, traffic: Traffic
-) -> None:
+async def test_waiting_requests_are_dropped_when_the_client_closes(broker: Broker, traffic: Traffic) -> None:
     await broker.start()
     client = await broker.connect()
     send(client, PRODUCE, LIST_OFFSETS, METADATA)
@@ -177,7 +175,7 @@ GONE = [(PRODUCE, LIST_OFFSETS), (PRODUCE, DELETE_TOPICS, METADATA), (DELETE_TOP
 
 
 @pytest.mark.parametrize("sent", GONE, ids=["read held back", "change held back", "change under way"])
-async def test_a_client_that_has_gone_is_noticed_although_its_requests_wait_for_each_other(
+async def test_close_is_noticed_while_requests_wait_for_each_other(
     broker: Broker, traffic: Traffic, sent: tuple[int, ...]
 ) -> None:
     await broker.start(sweep_s=0.005, abandoned_s=0.01)
@@ -194,9 +192,7 @@ async def test_a_client_that_has_gone_is_noticed_although_its_requests_wait_for_
     assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
-async def test_what_a_client_sent_last_is_carried_out_after_it_has_gone(
-    broker: Broker, traffic: Traffic
-) -> None:
+async def test_last_requests_of_a_closed_client_are_carried_out(broker: Broker, traffic: Traffic) -> None:
     """As LeaveGroup behind an offset commit: a consumer that closes awaits neither."""
     await broker.start(sweep_s=0.005)
     client = await broker.connect()
@@ -216,9 +212,7 @@ KIB = 1 << 10
 LARGE = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t" * 10 * KIB) for _ in range(60)])
 
 
-async def test_a_request_that_is_held_back_counts_as_received_until_it_starts(
-    broker: Broker, traffic: Traffic
-) -> None:
+async def test_delayed_request_counts_as_held_until_it_starts(broker: Broker, traffic: Traffic) -> None:
     await broker.start()
     client = await broker.connect()
     send(client, PRODUCE)
@@ -230,7 +224,7 @@ async def test_a_request_that_is_held_back_counts_as_received_until_it_starts(
     assert (memory_pool.used, memory_pool.held) == (0, 0)
 
 
-async def test_requests_that_are_held_back_are_bounded_together(broker: Broker, traffic: Traffic) -> None:
+async def test_bytes_of_delayed_requests_are_limited(broker: Broker, traffic: Traffic) -> None:
     await broker.start(request_bytes=1500 * KIB)
     clients = [await broker.connect() for _ in range(5)]
     memory_pool = broker.listener.memory_pool
@@ -244,7 +238,7 @@ async def test_requests_that_are_held_back_are_bounded_together(broker: Broker, 
     assert {why for why, _ in broker.notes} == {CloseReason.CROWDED}
 
 
-async def test_a_held_back_request_that_is_malformed_ends_the_connection_when_it_starts(
+async def test_malformed_delayed_request_closes_the_connection_when_it_starts(
     broker: Broker, traffic: Traffic
 ) -> None:
     await broker.start()
@@ -261,7 +255,7 @@ async def test_a_held_back_request_that_is_malformed_ends_the_connection_when_it
     assert (broker.listener.memory_pool.used, broker.listener.memory_pool.held) == (0, 0)
 
 
-def test_apis_that_change_something_are_changes_or_appends() -> None:
+def test_mutating_apis_are_changes_or_appends() -> None:
     """The names of Kafka's APIs say it; a new one that changes something must not be FREE by mistake."""
     changing = ("Alter", "Create", "Delete", "Update", "Unregister", "Elect", "Init", "Leave", "OffsetDelete")
     of_changes = {name for name in ORDERS if name.startswith(changing) or "Alter" in name}

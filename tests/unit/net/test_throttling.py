@@ -67,7 +67,7 @@ class Throttled:
         return FetchResponse(throttle_time_ms=throttle_ms, session_id=0 if throttle_ms else request.max_bytes)
 
 
-async def test_a_producer_is_told_and_muted_and_others_are_not(broker: Broker) -> None:
+async def test_producer_over_its_quota_is_throttled_and_muted_and_others_are_not(broker: Broker) -> None:
     throttled = await Throttled(broker).start(producer_byte_rate=100)
     client, other = await broker.connect(), await broker.connect()
     assert (await client.ask(PRODUCE, 9, produce(b"x" * 1000))).throttle_time_ms == 0
@@ -87,9 +87,7 @@ async def test_a_producer_without_acknowledgements_is_muted(broker: Broker) -> N
 
 
 @pytest.mark.parametrize("how", ["future", "task"])
-async def test_answers_that_have_to_be_waited_for_are_judged_when_they_are_there(
-    broker: Broker, how: str
-) -> None:
+async def test_quotas_of_pending_responses_are_checked_when_they_are_ready(broker: Broker, how: str) -> None:
     throttled = await Throttled(broker).start(producer_byte_rate=100)
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -106,7 +104,7 @@ async def test_answers_that_have_to_be_waited_for_are_judged_when_they_are_there
     assert throttled.muted == 1
 
 
-async def test_a_fetch_over_the_quota_is_empty_and_asks_for_no_more_than_a_burst(broker: Broker) -> None:
+async def test_fetch_over_the_quota_is_empty_and_limited_to_a_burst(broker: Broker) -> None:
     throttled = await Throttled(broker).start(consumer_byte_rate=100)
     client = await broker.connect()
     answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
@@ -117,7 +115,7 @@ async def test_a_fetch_over_the_quota_is_empty_and_asks_for_no_more_than_a_burst
     assert throttled.sizes == [700, 1000]
 
 
-async def test_replicas_of_the_cluster_are_neither_capped_nor_judged_and_who_only_says_so_is(
+async def test_replication_is_exempt_from_quotas_and_false_replicas_are_not(
     broker: Broker,
 ) -> None:
     sizes: list[int] = []
@@ -141,7 +139,7 @@ async def test_replicas_of_the_cluster_are_neither_capped_nor_judged_and_who_onl
     await until(lambda: throttled.quotas.throttled == {REQUEST: 1})
 
 
-async def test_a_fetch_is_judged_once(broker: Broker) -> None:
+async def test_fetch_is_charged_once(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1, consumer_byte_rate=100)
     throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
@@ -159,7 +157,7 @@ async def test_time_counts_for_the_next_request(broker: Broker) -> None:
     assert throttled.muted == 1
 
 
-async def test_time_is_not_asked_of_producers_without_acknowledgements(broker: Broker) -> None:
+async def test_request_time_does_not_throttle_producers_without_acknowledgements(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     client = await broker.connect()
     for _ in range(3):
@@ -169,7 +167,7 @@ async def test_time_is_not_asked_of_producers_without_acknowledgements(broker: B
 
 
 @pytest.mark.parametrize("how", ["at once", "future", "task"])
-async def test_a_failed_request_costs_time_too(broker: Broker, how: str) -> None:
+async def test_failed_request_is_charged_its_time(broker: Broker, how: str) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     failure = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "no")
     loop = asyncio.get_running_loop()
@@ -193,7 +191,7 @@ async def test_a_failed_request_costs_time_too(broker: Broker, how: str) -> None
     assert throttled.muted == 1
 
 
-async def test_what_a_handler_says_is_obeyed(broker: Broker) -> None:
+async def test_throttle_time_of_a_handler_mutes(broker: Broker) -> None:
     """Controller mutations are judged by their handlers."""
     throttled = await Throttled(broker).start(controller_mutation_rate=1)
     broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=5_000)
@@ -231,7 +229,7 @@ async def test_a_change_of_other_quotas_leaves_the_stopwatch_as_it_is(broker: Br
     assert broker.listener.stopwatch is before  # another would rearm every connection
 
 
-async def test_a_client_id_of_any_length_takes_little_memory(broker: Broker) -> None:
+async def test_long_client_ids_use_little_memory(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1e6)
     client = await broker.connect()
     client.writer.write(encode_request(APIS[HEARTBEAT], 4, 1, "x" * 300, BEAT))
@@ -241,7 +239,7 @@ async def test_a_client_id_of_any_length_takes_little_memory(broker: Broker) -> 
     assert (pump.connection.client_id, row.account.client_id) == (OVERLONG, OVERLONG)
 
 
-async def test_an_address_with_too_many_connections_waits_for_its_end(broker: Broker) -> None:
+async def test_connection_over_the_quota_stays_open_for_its_throttle_time(broker: Broker) -> None:
     throttled = await Throttled(broker).start()
     throttled.set((("ip", "127.0.0.1"),), connection_creation_rate=0.1)
     served = await broker.connect()

@@ -23,7 +23,7 @@ def arrays() -> Iterator[tuple[type[Message], int, str]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 200])
-def test_any_array_of_any_response_can_be_written_apart(count: int) -> None:
+def test_any_array_of_any_response_can_be_written_in_parts(count: int) -> None:
     for message, version, array in arrays():
         [field] = [field for field in message.FIELDS if field.name == array]
         assert field.nested is not None
@@ -49,6 +49,6 @@ def test_an_array_inside_of_an_array(version: int) -> None:
     assert b"".join(pieces) == encode(response, version)
 
 
-def test_what_is_no_array_of_structs_is_refused() -> None:
+def test_field_that_is_no_array_of_structs_is_refused() -> None:
     with pytest.raises(ValueError, match="throttle_time_ms"):
         array_writer(DescribeConfigsResponse, 4, "throttle_time_ms")

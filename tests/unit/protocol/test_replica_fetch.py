@@ -127,7 +127,7 @@ def test_responses_are_those_of_the_codec(message: FetchResponse) -> None:
 
 
 @pytest.mark.parametrize("what", ["records", "a diverging epoch", "nothing"])
-def test_a_response_that_is_cut_short_is_malformed_whatever_lies_behind_it(what: str) -> None:
+def test_truncated_response_is_malformed_whatever_follows(what: str) -> None:
     buffer = frame(RESPONSES[what])
     view = memoryview(bytearray(buffer + buffer))
     for end in (*range(4, min(len(buffer), 400)), len(buffer) - 1):
@@ -138,7 +138,7 @@ def test_a_response_that_is_cut_short_is_malformed_whatever_lies_behind_it(what:
 
 
 @pytest.mark.parametrize("what", ["records", "a diverging epoch", "nothing"])
-def test_a_response_that_is_cut_short_is_malformed_at_the_end_of_the_buffer_too(what: str) -> None:
+def test_truncated_response_is_malformed_at_the_end_of_the_buffer(what: str) -> None:
     buffer = frame(RESPONSES[what])
     for end in (*range(4, min(len(buffer), 400)), len(buffer) - 1):
         with pytest.raises(MalformedFrame):

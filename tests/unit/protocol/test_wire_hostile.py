@@ -55,7 +55,7 @@ def samples() -> Iterator[tuple[type, int, bytes]]:
 
 
 @pytest.mark.parametrize(("kind", "version", "frame"), list(samples()))
-def test_a_frame_cut_at_any_byte_or_with_a_byte_more(kind: type, version: int, frame: bytes) -> None:
+def test_truncated_or_overlong_frame_is_malformed(kind: type, version: int, frame: bytes) -> None:
     for length in range(len(frame)):
         with pytest.raises(MalformedFrame):
             decode(kind, version, frame, 0, length)
@@ -65,7 +65,7 @@ def test_a_frame_cut_at_any_byte_or_with_a_byte_more(kind: type, version: int, f
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.sampled_from(sorted(APIS)), st.data())
-def test_any_bytes_decode_or_are_refused(key: int, data: st.DataObject) -> None:
+def test_any_bytes_decode_or_are_malformed(key: int, data: st.DataObject) -> None:
     api = APIS[key]
     version = data.draw(st.integers(api.least, api.most))
     frame = data.draw(st.binary(max_size=64))
@@ -128,7 +128,7 @@ def reassignment(partitions: int, replicas: int) -> bytes:
     return encode(AlterPartitionReassignmentsRequest(topics=topics), 0)
 
 
-def test_the_largest_move_that_a_request_may_name_is_read() -> None:
+def test_largest_allowed_reassignment_is_decoded() -> None:
     moved = decode(AlterPartitionReassignmentsRequest, 0, reassignment(PARTITIONS_MAX, 16))
     assert len(moved.topics) == PARTITIONS_MAX
     with pytest.raises(TooManyElements):
@@ -238,7 +238,7 @@ def test_a_compact_string_longer_than_a_classic_one_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_an_error_message_is_cut_to_the_longest_string(version: int) -> None:
+def test_error_message_is_truncated_to_the_longest_string(version: int) -> None:
     result = CreatableTopicResult(name="t", error_code=17, error_message="ü" * 20_000)
     response = CreateTopicsResponse(topics=[result])
     decoded = decode(CreateTopicsResponse, version, encode(response, version))

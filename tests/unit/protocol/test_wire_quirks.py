@@ -10,7 +10,7 @@ from tierlog.protocol.quirks import decode_quirk
 FAULT = MalformedFrame("as decoded first")
 
 
-def test_librdkafka_asks_for_all_topics() -> None:
+def test_librdkafkas_request_for_all_topics_is_understood() -> None:
     """The body of a frame captured from librdkafka 2.16.0."""
     request = decode_quirk(BY_NAME["Metadata"], 13, bytes.fromhex("00000000010000"), FAULT)
     assert request == MetadataRequest(topics=None, allow_auto_topic_creation=True)

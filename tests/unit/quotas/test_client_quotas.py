@@ -20,14 +20,14 @@ def accounts(made: ClientQuotas, now_ms: int = 0) -> list[str | None]:
     return [row.account.client_id for row in made.report(PRODUCE, now_ms)]
 
 
-def test_bytes_that_were_taken_count_even_if_too_many() -> None:
+def test_charged_bytes_count_even_above_the_quota() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1000)
     assert [made.charge(PRODUCE, "u", "a", 10_000, 0) for _ in range(3)] == [0, 10_000, 20_000]
     assert made.charge(PRODUCE, "u", "b", 10_000, 0) == 0  # each client id has its own
     assert made.charge(FETCH, "u", "a", 10_000, 0) == 0  # and nobody a quota of that kind
 
 
-def test_bytes_that_are_refused_do_not_count() -> None:
+def test_refused_bytes_do_not_count() -> None:
     made = quotas(DEFAULT_CLIENT, consumer_byte_rate=1000)
     assert made.charge_unless_over(FETCH, "u", "a", 9_000, 0) == 0
     assert [made.charge_unless_over(FETCH, "u", "a", 3_000, 0) for _ in range(2)] == [2_000, 2_000]
@@ -36,7 +36,7 @@ def test_bytes_that_are_refused_do_not_count() -> None:
     assert made.most_at_once(PRODUCE, "u", "a") is None
 
 
-def test_what_is_too_much_by_itself_is_given_to_one_that_had_nothing_lately() -> None:
+def test_idle_client_gets_a_value_above_its_quota() -> None:
     made = quotas(DEFAULT_CLIENT, consumer_byte_rate=1000)
     assert [made.charge_unless_over(FETCH, "u", "a", 30_000, 0) for _ in range(2)] == [0, 50_000]
     assert made.charge_unless_over(FETCH, "u", "a", 30_000, 11_000) == 0
@@ -48,7 +48,7 @@ def test_a_users_quota_is_shared_by_its_clients() -> None:
     assert made.charge(PRODUCE, "ada", "b", 1_000, 0) == 1_000
 
 
-def test_time_is_noted_and_judged_later_and_waits_are_short() -> None:
+def test_recorded_time_counts_for_the_next_charge_and_waits_are_short() -> None:
     made = quotas(DEFAULT_CLIENT, request_percentage=10)
     made.record(REQUEST, "u", "a", 100.0, 0)
     assert made.charge(REQUEST, "u", "a", 0, 0) == 0
@@ -56,7 +56,7 @@ def test_time_is_noted_and_judged_later_and_waits_are_short() -> None:
     assert made.charge(REQUEST, "u", "a", 0, 0) == 1_000  # a window, not the 90 s that it would be
 
 
-def test_nobody_waits_for_longer_than_it_is_remembered() -> None:
+def test_throttle_time_is_at_most_the_life_of_an_account() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1)
     assert made.charge(PRODUCE, "u", "a", 1e12, 0) == THROTTLE_MAX_MS
 
@@ -72,7 +72,7 @@ def test_mutations_are_refused_while_the_bucket_is_overdrawn() -> None:
     assert made.mutate("u", "a", 1000, 5_000, strict=True) == (True, 0)
 
 
-def test_whoever_may_do_next_to_nothing_waits_for_as_long_as_anyone() -> None:
+def test_tiny_quota_throttles_for_the_maximum_time() -> None:
     made = quotas(DEFAULT_CLIENT, request_percentage=1e-310, controller_mutation_rate=1e-310)
     made.record(REQUEST, "u", "a", 1.0, 0)
     assert made.charge(REQUEST, "u", "a", 0, 0) == 1_000
@@ -87,7 +87,7 @@ def test_connections_of_an_address() -> None:
     assert made.connect("10.0.0.2", 0) == 0
 
 
-def test_a_changed_bound_judges_what_was_used_before() -> None:
+def test_changed_quota_applies_to_past_use() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1000)
     made.charge(PRODUCE, "u", "a", 10_000, 0)
     made.configure({DEFAULT_CLIENT: {"producer_byte_rate": 500.0}})
@@ -96,14 +96,14 @@ def test_a_changed_bound_judges_what_was_used_before() -> None:
     assert accounts(made) == []
 
 
-def test_the_account_used_longest_ago_makes_room() -> None:
+def test_least_recently_used_account_is_removed() -> None:
     made = quotas(DEFAULT_CLIENT, accounts_max=2, producer_byte_rate=1000)
     for client_id in ("a", "b", "a", "c"):
         made.charge(PRODUCE, "u", client_id, 1, 0)
     assert accounts(made) == ["a", "c"]
 
 
-def test_an_idle_account_is_forgotten() -> None:
+def test_idle_account_is_removed() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1000)
     made.charge(PRODUCE, "u", "a", 1, 0)
     made.charge(PRODUCE, "u", "b", 1, 5)
@@ -119,7 +119,7 @@ def test_throttling_is_counted() -> None:
     assert (made.throttled, made.throttled_ms) == ({PRODUCE: 2}, {PRODUCE: 30_000})
 
 
-def test_a_report_is_bounded_and_names_those_who_waited_longest() -> None:
+def test_report_is_limited_to_the_longest_throttled_accounts() -> None:
     made = quotas(DEFAULT_CLIENT, accounts_max=1000, producer_byte_rate=1000, controller_mutation_rate=2)
     for n in range(REPORTED_MAX + 50):
         made.charge(PRODUCE, "u", str(n), 10_000 + n, 0)

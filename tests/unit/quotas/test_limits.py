@@ -22,7 +22,7 @@ IN_ORDER = [
 
 
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
-def test_the_most_specific_applies(first: int) -> None:
+def test_most_specific_quota_applies(first: int) -> None:
     limits = Limits({entity: {KEY: float(n)} for n, (entity, _) in enumerate(IN_ORDER) if n >= first})
     assert limits.of_client(KEY, "ada", "app") == Limit(float(first), IN_ORDER[first][1])
 
@@ -33,12 +33,12 @@ def test_only_quotas_of_the_same_kind_count() -> None:
     assert limits.bounds(KEY) and not limits.bounds(QuotaKey.REQUEST_PERCENTAGE)
 
 
-def test_others_have_no_limit() -> None:
+def test_other_clients_have_no_limit() -> None:
     limits = Limits({(("user", "ada"),): {KEY: 1.0}, (("client-id", "app"),): {KEY: 1.0}})
     assert limits.of_client(KEY, "bob", "other") is None
 
 
-def test_clients_beyond_those_that_are_remembered_have_the_same() -> None:
+def test_clients_beyond_the_cache_have_the_same_limit() -> None:
     limits = Limits({(("client-id", None),): {KEY: 1.0}, (("client-id", "7"),): {KEY: 7.0}})
     for n in (*range(FOUND_MAX + 2), 7):
         assert limits.of_client(KEY, "ada", str(n)) == Limit(
@@ -54,7 +54,7 @@ def test_client_ids_that_are_too_long_have_one_account() -> None:
         assert limits.of_client(KEY, "ada", name) == Limit(1.0, Account(client_id=OVERLONG))
 
 
-def test_an_infinite_one_exempts() -> None:
+def test_infinite_quota_exempts() -> None:
     limits = Limits({(("user", "ada"),): {KEY: math.inf}, (("user", None),): {KEY: 1.0}})
     assert limits.of_client(KEY, "ada", "app") is None
     assert limits.of_client(KEY, "bob", "app") is not None

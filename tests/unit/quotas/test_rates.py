@@ -15,7 +15,7 @@ def rate_of(*records: tuple[float, int], windows: Windows = DEFAULT) -> Windowed
     return rate
 
 
-def test_a_first_burst_is_set_against_all_windows_but_the_last() -> None:
+def test_first_burst_is_averaged_over_all_windows_but_one() -> None:
     rate = rate_of((10_000, 0))
     assert (rate.per_second(0), rate.throttle_ms(1000, 0)) == (1000, 0)
     rate.record(10_150, 0)
@@ -24,12 +24,12 @@ def test_a_first_burst_is_set_against_all_windows_but_the_last() -> None:
     assert rate.throttle_ms(1000, 50) == 30_250
 
 
-def test_the_span_grows_past_the_windows_with_what_is_remembered() -> None:
+def test_span_grows_with_the_age_of_samples() -> None:
     rate = rate_of((5_000, 0), (5_000, 10_500))
     assert rate.per_second(10_500) == pytest.approx(10_000 / 10.5)
 
 
-def test_what_is_older_than_all_windows_is_forgotten() -> None:
+def test_samples_older_than_all_windows_are_dropped() -> None:
     rate = rate_of((5_000, 0), (7_000, 4_000))
     assert rate.per_second(10_999) == pytest.approx(12_000 / 10.999)
     assert rate.per_second(11_000) == 700
@@ -37,13 +37,13 @@ def test_what_is_older_than_all_windows_is_forgotten() -> None:
     assert rate.check()
 
 
-def test_a_sample_that_is_still_written_to_is_remembered_from_its_last_record() -> None:
+def test_age_of_a_sample_counts_from_its_last_value() -> None:
     rate = rate_of((1, 0), (1, 999))
     assert rate.per_second(11_998) > 0
     assert rate.per_second(11_999) == 0
 
 
-def test_what_would_be_too_much_is_told_without_being_recorded() -> None:
+def test_throttle_time_of_a_value_is_known_without_recording_it() -> None:
     rate = rate_of((8_000, 0))
     assert rate.throttle_ms(1000, 0, more=4_000) == 2_000
     assert rate.throttle_ms(1000, 0) == 0
@@ -67,7 +67,7 @@ def test_a_bucket_is_full_at_first_and_may_be_overdrawn_once() -> None:
     assert bucket.left(1.0, 10**9) == 11
 
 
-def test_a_bound_that_is_next_to_nothing_is_waited_for_as_long_as_can_be_told() -> None:
+def test_tiny_bound_waits_for_the_maximum_time() -> None:
     least = 5e-324
     assert rate_of((1, 0)).throttle_ms(least, 0) == NEVER_MS
     bucket = TokenBucket(DEFAULT)

@@ -25,7 +25,7 @@ def partition(number: int, topic: str = "t") -> TopicPartition:
 
 
 @pytest.mark.parametrize("piece", [100, 999, 10_000])
-def test_what_passes_reaches_the_rate_and_no_more_than_a_second_and_a_piece_beyond(piece: int) -> None:
+def test_throttle_reaches_its_rate_and_exceeds_it_by_at_most_a_second_and_a_piece(piece: int) -> None:
     rate, seconds = 5_000, 60
     throttle = Throttle()
     throttle.configure(rate, {"t": None})
@@ -37,7 +37,7 @@ def test_what_passes_reaches_the_rate_and_no_more_than_a_second_and_a_piece_beyo
     assert rate * (seconds - 1) <= passed <= rate * (seconds + 1) + piece
 
 
-def test_who_waits_as_told_finds_room() -> None:
+def test_bytes_are_allowed_after_the_rest_time() -> None:
     throttle = Throttle()
     throttle.configure(1_000, {"t": None})
     now_ms = 10_000
@@ -50,7 +50,7 @@ def test_who_waits_as_told_finds_room() -> None:
     assert throttle.rest_ms() == REST_MS_MAX  # a rate may be raised at any time
 
 
-def test_it_tells_how_much_passed_lately() -> None:
+def test_byte_rate_is_that_of_recent_bytes() -> None:
     throttle = Throttle()
     throttle.configure(1_000, {"t": None})
     assert throttle.byte_rate(0) == 0
@@ -61,7 +61,7 @@ def test_it_tells_how_much_passed_lately() -> None:
     assert throttle.byte_rate(60_000) == 0
 
 
-def test_a_rate_of_nothing_lets_nothing_pass_until_it_is_raised() -> None:
+def test_rate_of_0_blocks_until_it_is_raised() -> None:
     throttle = Throttle()
     throttle.configure(0, {"t": None})
     assert (throttle.is_set, throttle.room(0), throttle.room(100_000), throttle.rest_ms()) == (
@@ -86,7 +86,7 @@ def configured(*changes: tuple[ConfigScope, str, str, str], **settings: str) -> 
     return throttles
 
 
-def test_only_the_named_replicas_of_this_broker_are_meant() -> None:
+def test_only_listed_replicas_of_this_broker_are_throttled() -> None:
     throttle = configured(
         (ConfigScope.BROKER, "2", LEADER_RATE, "1000"),
         (ConfigScope.TOPIC, "t", LEADER_REPLICAS, "0:1,0:2, 3:2,4:12"),
@@ -97,13 +97,13 @@ def test_only_the_named_replicas_of_this_broker_are_meant() -> None:
     assert throttle.names(partition(9, "u")) and not throttle.names(partition(0, "v"))
 
 
-def test_a_name_without_a_rate_and_a_rate_without_a_name_do_nothing() -> None:
+def test_throttle_needs_a_rate_and_listed_replicas() -> None:
     named = configured((ConfigScope.TOPIC, "t", LEADER_REPLICAS, "*"))
     rated = configured((ConfigScope.CLUSTER, "", LEADER_RATE, "1"))
     assert not named.leader.is_set and not rated.leader.is_set
 
 
-def test_a_brokers_own_rate_counts_before_that_of_all_and_that_before_its_start_setting() -> None:
+def test_rate_of_the_broker_overrides_the_clusters_and_that_the_files() -> None:
     names = (ConfigScope.TOPIC, "t", "follower.replication.throttled.replicas", "*")
     of_all = (ConfigScope.CLUSTER, "", FOLLOWER_RATE, "2000")
     own = (ConfigScope.BROKER, "2", FOLLOWER_RATE, "3000")

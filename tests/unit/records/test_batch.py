@@ -32,7 +32,7 @@ def poke(layout: str, at: int, value: int, *, sealed: bool = True) -> bytearray:
     return batch
 
 
-def test_header_has_what_the_writer_was_told() -> None:
+def test_header_has_the_values_of_the_writer() -> None:
     batch = encode_batch(
         RECORDS,
         base_offset=77,
@@ -135,19 +135,19 @@ def gaps() -> bytearray:
         (lambda: poke(">h", 21, 5), RecordsFault.UNKNOWN_CODEC),
     ],
 )
-def test_what_a_client_must_not_send(make: Callable[[], bytearray], fault: RecordsFault) -> None:
+def test_invalid_batches_of_clients_are_refused(make: Callable[[], bytearray], fault: RecordsFault) -> None:
     with pytest.raises(RecordsError) as refused:
         check_produced(make())
     assert refused.value.fault is fault
 
 
-def test_compacted_batches_are_good_in_a_log() -> None:
+def test_compacted_batches_are_valid_in_a_log() -> None:
     header = check_batch(gaps())
     assert (header.record_count, header.last_offset_delta) == (5, 9)
     assert [record.offset for record in iter_records(gaps(), max_bytes=1 << 20)] == [0, 2, 3, 7, 9]
 
 
-def test_iteration_stops_at_a_cut_batch() -> None:
+def test_iteration_stops_at_a_truncated_batch() -> None:
     batches = [encode_batch(RECORDS, base_offset=5 * i) for i in range(3)]
     log = b"".join(batches)
     assert [(at, header.base_offset) for at, header in iter_batches(log)] == [

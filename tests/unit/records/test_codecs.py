@@ -47,7 +47,7 @@ def test_a_bomb_costs_no_more_than_the_bound_and_a_block(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_cut_empty_and_foreign_streams_are_corrupt(codec: Codec) -> None:
+def test_truncated_empty_and_foreign_streams_are_corrupt(codec: Codec) -> None:
     whole = compress(codec, TEXT)
     cuts = [whole[:length] for length in (1, 5, len(whole) // 2, len(whole) - 5, len(whole) - 1)]
     for broken in [b"", b"\xff" * 50, *cuts]:
@@ -105,7 +105,7 @@ def test_lz4_is_compressed_in_slices_that_make_one_frame() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_other_threads_have_their_turn_while_much_is_compressed(codec: Codec) -> None:
+def test_other_threads_run_during_compression(codec: Codec) -> None:
     data = b"".join(b'{"id":%d,"name":"user-%d"}' % (n, n * 7) for n in range(400_000))
     turns = met = 0
 

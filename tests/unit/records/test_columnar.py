@@ -69,7 +69,7 @@ def test_a_flipped_bit_is_refused(codec: Codec) -> None:
     assert refused.value.fault is RecordsFault.CORRUPT
 
 
-def test_a_cut_batch_is_refused_not_skipped() -> None:
+def test_truncated_batch_is_refused_and_not_skipped() -> None:
     log = encode_batch(records(5)) + encode_batch(records(5), base_offset=5)
     with pytest.raises(RecordsError):
         offsets(bytes(log[:-1]))

@@ -51,7 +51,7 @@ def test_a_read_between_the_positions_found_misses_nothing(seed: int) -> None:
     assert find_end_position(b"", BASE, BASE + 10) is None
 
 
-def test_the_look_up_is_tight() -> None:
+def test_lookup_is_exact() -> None:
     index = encode_offset_index(BASE, [OffsetEntry(BASE + 10 * i, 1_000 * i) for i in range(1, 100)])
     assert find_position(index, BASE, BASE + 505) == 50_000
     assert find_end_position(index, BASE, BASE + 505) == 52_000

@@ -80,7 +80,7 @@ def test_an_over_long_timestamp_delta_is_invalid_in_every_reader() -> None:
         batch_of(GOOD, records=2),
     ],
 )
-def test_count_check_wants_deltas_one_by_one(batch: bytearray) -> None:
+def test_count_check_requires_consecutive_deltas(batch: bytearray) -> None:
     with pytest.raises(RecordsError) as refused:
         count_check(batch, max_bytes=LIMIT)
     assert refused.value.fault is RecordsFault.INVALID
@@ -95,7 +95,7 @@ def test_offset_deltas_of_one_two_and_three_bytes(wrong: int) -> None:
         count_check(encode_batch(records, offset_deltas=deltas), max_bytes=LIMIT)
 
 
-def test_count_check_bounds_what_a_batch_becomes() -> None:
+def test_count_check_limits_decompressed_size() -> None:
     bomb = encode_batch([NewRecord(0, None, bytes(LIMIT))], codec=Codec.ZSTD)
     with pytest.raises(RecordsError) as refused:
         count_check(bomb, max_bytes=LIMIT)

@@ -35,7 +35,7 @@ def test_spans_are_what_the_decoder_sees(count: int) -> None:
     assert list(iter_records(thinned, max_bytes=1 << 30)) == records[::2]
 
 
-def test_bytes_that_are_no_records_are_refused() -> None:
+def test_invalid_record_bytes_are_refused() -> None:
     batch = bytes(encode_batch([NewRecord(1000, b"key", b"value"), NewRecord(1001, b"k", None)]))
     header, plain = read_header(batch), batch[HEADER_SIZE:]
     refused = 0

@@ -23,7 +23,7 @@ TEXT = b"".join(b'{"carrier":"AA","flight":%d}' % number for number in range(30_
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_pieces_are_small_and_together_the_whole(codec: Codec) -> None:
+def test_pieces_are_small_and_complete(codec: Codec) -> None:
     for data in (TEXT, bytes(LARGE), b"x"):
         pieces = list(unpack(codec, compress(codec, data), len(data)))
         assert max(map(len, pieces)) <= PIECE_BYTES
@@ -31,7 +31,7 @@ def test_pieces_are_small_and_together_the_whole(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_whoever_drops_the_pieces_needs_little_memory(codec: Codec) -> None:
+def test_streamed_decompression_needs_little_memory(codec: Codec) -> None:
     packed = compress(codec, bytes(LARGE))
     tracemalloc.start()
     try:
@@ -54,7 +54,7 @@ def test_pieces_are_packed_as_the_whole_is(codec: Codec, size: int) -> None:
         assert packed == compress(codec, TEXT)
 
 
-def test_a_packer_ends_where_it_is_too_much() -> None:
+def test_packer_stops_above_its_limit() -> None:
     packer = Packer(Codec.NONE, 1000)
     packer.add(bytes(1000))
     with pytest.raises(RecordsError) as refused:
@@ -68,7 +68,7 @@ def zstd_with_window(log: int, data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def test_what_has_to_be_held_whole_is_bounded_more_closely_for_clients() -> None:
+def test_formats_held_whole_have_a_lower_limit_for_clients() -> None:
     for pack, codec in (
         (lambda data: bytes(cramjam.snappy.compress_raw(data)), Codec.SNAPPY),
         (lambda data: bytes(cramjam.lz4.compress(data)), Codec.LZ4),
@@ -89,7 +89,7 @@ def test_a_snappy_block_that_claims_more_than_it_can_hold_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_no_client_writes_thousands_of_frames(codec: Codec) -> None:
+def test_number_of_frames_is_limited(codec: Codec) -> None:
     empty = compress(codec, b"")
     assert decompress(codec, empty * FRAMES_MAX, NO_BOUND) == b""
     with pytest.raises(RecordsError) as refused:
