@@ -1,5 +1,5 @@
-"""The `tierlog` command: a broker to start, and everything an operator or a developer asks of a running one.
+"""The `tierlog` command: starts nodes, and operates running clusters.
 
-`main` takes the words apart, `commands` holds one module per group, `client` speaks the Kafka protocol and
-`admin` the HTTP API. Every module imports what it needs when it needs it: `tierlog dev` must be up fast.
+`main` parses the command line, `commands` holds one module per command group, `client` speaks the Kafka
+protocol and `admin` the HTTP API. Modules import inside functions, so that `tierlog dev` starts fast.
 """

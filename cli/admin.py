@@ -1,4 +1,4 @@
-"""The admin HTTP API from the outside: JSON calls, and the stream of events that saves polling."""
+"""Client of the admin HTTP API: JSON calls, and the event stream that replaces polling."""
 
 import json
 import os
@@ -13,21 +13,21 @@ from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 if TYPE_CHECKING:
     import ssl
 
-LOOK_AROUND = "`tierlog topic list` shows the topics, `tierlog topic describe` their offsets and settings."
-ASK_HEALTH = "`tierlog cluster health` says whether all is well; the log of the node may say more."
-HINTS = {404: LOOK_AROUND, 503: "`tierlog cluster health` says what is missing, and what to do."}
-"""By status of the answer."""
+TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings with `tierlog topic describe`."
+HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
+HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unavailable and what to do."}
+"""By HTTP status."""
 
 
 class Event(NamedTuple):
-    """One server-sent event: its name and its JSON data."""
+    """One server-sent event."""
 
     name: str
     data: Any
 
 
 class AdminApi:
-    """Calls of one node's admin API; raises CliError with the server's own words."""
+    """Client of one node's admin API. Raises CliError with the server's message."""
 
     def __init__(self, url: str, *, timeout_s: float = 300.0) -> None:
         if not url.startswith(("http://", "https://")):
@@ -36,41 +36,43 @@ class AdminApi:
         self._timeout_s = timeout_s
 
     def get(self, path: str, **query: object) -> Any:
-        with self._open("GET", path, query, None) as answer:
-            return json.load(answer)
+        with self._open("GET", path, query, None) as response:
+            return json.load(response)
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:
-        with self._open("POST", path, {}, json.dumps(body).encode()) as answer:
-            return json.load(answer)
+        with self._open("POST", path, {}, json.dumps(body).encode()) as response:
+            return json.load(response)
 
     def delete(self, path: str) -> Any:
-        with self._open("DELETE", path, {}, None) as answer:
-            return json.load(answer)
+        with self._open("DELETE", path, {}, None) as response:
+            return json.load(response)
 
     def events(self) -> Iterator[Event]:
-        """The events of /v1/events as they come; ends when the server closes the stream."""
-        with self._open("GET", "/v1/events", {}, None) as answer:
-            yield from parse_events(line.decode() for line in answer)
+        """Yield events of /v1/events as they arrive; ends when the server closes the stream."""
+        with self._open("GET", "/v1/events", {}, None) as response:
+            yield from parse_events(line.decode() for line in response)
 
     def _open(self, method: str, path: str, query: Mapping[str, object], body: bytes | None) -> Any:
-        words = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None})
-        return self._request(method, f"{self.url}{path}?{words}" if words else self.url + path, body)
+        text = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None})
+        return self._request(method, f"{self.url}{path}?{text}" if text else self.url + path, body)
 
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
         request = urllib.request.Request(url, body, method=method)
-        if method != "GET":  # also without a body: no web page can make a browser send that (CORS)
+        if (
+            method != "GET"
+        ):  # even without a body: a browser sends this type cross-site only if CORS allows it
             request.add_header("Content-Type", "application/json")
         try:
             return urllib.request.urlopen(request, timeout=self._timeout_s, context=_tls(url))
         except urllib.error.HTTPError as refused:
-            elsewhere = refused.headers.get("Location")
-            if refused.code == 307 and elsewhere and not redirected:  # urllib follows those of GET alone
-                return self._request(method, elsewhere, body, redirected=True)
+            location = refused.headers.get("Location")
+            if refused.code == 307 and location and not redirected:  # urllib follows redirects only for GET
+                return self._request(method, location, body, redirected=True)
             code = ExitCode.NOT_FOUND if refused.code == 404 else ExitCode.FAILED
             raise CliError(
                 _reason(refused),
                 code=code,
-                hint=HINTS.get(refused.code, ASK_HEALTH),
+                hint=HINTS.get(refused.code, HEALTH_HINT),
                 status=refused.code,
             ) from None
         except (OSError, ValueError) as failure:
@@ -78,7 +80,7 @@ class AdminApi:
 
 
 def _tls(url: str) -> "ssl.SSLContext | None":
-    """Of nodes with mutual TLS: what an operator shows, and whom he believes; raises OSError."""
+    """TLS context with the operator's certificate and CA, for nodes with mutual TLS. Raises OSError."""
     if not url.startswith("https:"):
         return None
     import ssl
@@ -90,7 +92,8 @@ def _tls(url: str) -> "ssl.SSLContext | None":
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Events of a text/event-stream body (HTML standard, section 9.2); skips comments and unknown fields."""
+    """Parse a text/event-stream body (HTML standard, section 9.2); comments and unknown fields are
+    skipped."""
     name, data = "message", ""
     for line in lines:
         field, _, value = line.rstrip("\r\n").partition(":")
@@ -108,9 +111,9 @@ def parse_events(lines: Iterator[str]) -> Iterator[Event]:
 def _reason(refused: urllib.error.HTTPError) -> str:
     text = refused.read().decode(errors="replace")
     try:
-        answer = json.loads(text)
+        body = json.loads(text)
     except ValueError:
         return text.strip() or f"{refused.code} {refused.reason}"
-    if isinstance(answer, dict):
-        return str(answer.get("error") or answer.get("message") or text)
+    if isinstance(body, dict):
+        return str(body.get("error") or body.get("message") or text)
     return text

@@ -1,7 +1,8 @@
-"""A small synchronous Kafka client for the CLI: one socket per broker, one request at a time.
+"""Synchronous Kafka client for the CLI: one socket per broker, one request at a time.
 
-Requests are tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each
-goes in the newest version that both sides speak, capped where newer versions name topics by id (`NEWEST`).
+It uses tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each request
+has the newest version that both sides support, capped where newer versions name topics by id
+(`MAX_VERSIONS`).
 """
 
 import select
@@ -11,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from tierlog.cli.errors import CliError, ExitCode, unknown_topic, unreachable, usage
-from tierlog.cli.output import done
-from tierlog.cli.where import announce, target_of
+from tierlog.cli.output import print_status
+from tierlog.cli.targets import announce_target, bootstrap_target
 from tierlog.protocol.api import BY_NAME, Api, decode_response, encode_request
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import describe_quorum
@@ -27,29 +28,31 @@ METADATA_TOPIC = "__cluster_metadata"
 FRAME_MAX_BYTES = 256 << 20
 RETRY_PAUSE_S = 0.1
 PROBE_TIMEOUT_S = 5.0
-"""For the first answer of one of several brokers: one that is paused takes connections and answers nobody."""
+"""Timeout of the first response if there are several bootstrap brokers: a paused broker accepts connections
+and never responds."""
 
-NEWEST = {0: 12, 1: 12, 8: 9, 9: 9}
-"""Produce, Fetch, OffsetCommit, OffsetFetch: the last version that takes a topic's name."""
+MAX_VERSIONS = {0: 12, 1: 12, 8: 9, 9: 9}
+"""Produce, Fetch, OffsetCommit, OffsetFetch: the last version that names topics by name."""
 
 SLOW_S = 5.0
-"""A command that waits longer for an answer says so, and what may be wrong."""
+"""After this wait for a response, the command prints what it waits for."""
 
-ANSWER_FACTOR = 1.5
-"""Times the timeout of a request: a broker without a quorum answers with its own error when that is over."""
+RESPONSE_TIMEOUT_FACTOR = 1.5
+"""Times the request's timeout: a broker without a quorum responds with its own error when that timeout
+ends."""
 
 Address = tuple[str, int]
 
 
 class TimedOut(CliError):
-    """A broker took the request and did not answer: it may still be carried out."""
+    """The broker received the request and did not respond: it may still execute it."""
 
 
 class Connection:
-    """One broker's socket; knows the versions that the broker speaks."""
+    """Connection to one broker, with the API versions that the broker supports."""
 
     def __init__(self, address: Address, timeout_s: float, first_timeout_s: float | None = None) -> None:
-        """`first_timeout_s`: until it has answered once."""
+        """`first_timeout_s`: timeout of the first response."""
         self.address = address
         self.name = f"{address[0]}:{address[1]}"
         self._correlation_id = 0
@@ -65,13 +68,14 @@ class Connection:
         self._socket.settimeout(timeout_s)
 
     def call(self, request: Any) -> Any:
-        """The response to the request; raises CliError if the broker lacks the call or goes away."""
+        """Send the request and return its response. Raises CliError if the broker does not support it or the
+        connection breaks."""
         api = _api_of(request)
         least, most = self._versions.get(api.key, (1, 0))
-        version = min(most, api.most, NEWEST.get(api.key, api.most))
+        version = min(most, api.most, MAX_VERSIONS.get(api.key, api.most))
         if version < max(least, api.least):
-            hint = "Use the `tierlog` of the version that the broker runs."
-            what = f"the broker at {self.name} offers no version of {api.name} that this command knows"
+            hint = "Use the `tierlog` version that the broker runs."
+            what = f"the broker at {self.name} supports no version of {api.name} that this command supports"
             raise CliError(what, hint=hint)
         return self._exchange(api, version, request)
 
@@ -82,62 +86,65 @@ class Connection:
         self._correlation_id += 1
         try:
             sent = encode_request(api, version, self._correlation_id, CLIENT_ID, request)
-        except ValueError as misfit:  # for example text that is not UTF-8
+        except ValueError as invalid:  # for example text that is not UTF-8
             hint = "Check the names and numbers on the command line."
-            raise usage(f"{api.name} cannot hold a value: {misfit}", hint) from None
+            raise usage(f"invalid value in {api.name} request: {invalid}", hint) from None
         try:
             self._socket.sendall(sent)
             self._wait(api)
             frame = self._read_frame()
         except TimeoutError:
-            what = f"{self.name} did not answer {api.name} in {self._socket.gettimeout():g} s"
+            what = f"{self.name} did not respond to {api.name} within {self._socket.gettimeout():g} s"
             raise TimedOut(what, hint=_HINTS["REQUEST_TIMED_OUT"], code=ExitCode.UNREACHABLE) from None
         except OSError as failure:
             raise unreachable(self.name, failure) from None
         correlation_id, response = decode_response(api, version, frame)
         if correlation_id != self._correlation_id:
-            what = f"{api.name}: answer {correlation_id} to request {self._correlation_id}"
-            raise CliError(what, hint=f"Is {self.name} a Kafka port? --bootstrap names another.")
+            what = (
+                f"{api.name}: response has correlation id {correlation_id}, expected {self._correlation_id}"
+            )
+            raise CliError(what, hint=f"Check that {self.name} is a Kafka port: --bootstrap HOST:PORT")
         return response
 
     def _wait(self, api: Api) -> None:
         timeout_s = self._socket.gettimeout() or 0.0
         if timeout_s > SLOW_S and not select.select([self._socket], [], [], SLOW_S)[0]:
-            done(
-                f"{self.name} has not answered {api.name} for {SLOW_S:g} s, waiting up to {timeout_s:g} s. "
-                "`tierlog cluster health` says whether the metadata quorum has a leader."
+            print_status(
+                f"No response to {api.name} from {self.name} after {SLOW_S:g} s, waiting up to "
+                f"{timeout_s:g} s. "
+                "Run `tierlog cluster health` to check that the metadata quorum has a leader."
             )
 
     def _read_frame(self) -> memoryview:
         size = struct.unpack(">i", self._read(4))[0]
         if not 0 < size <= FRAME_MAX_BYTES:
-            hint = f"Is {self.name} a Kafka port? --bootstrap names another."
-            raise CliError(f"an answer of {size:,} bytes", hint=hint)
+            hint = f"Check that {self.name} is a Kafka port: --bootstrap HOST:PORT"
+            raise CliError(f"invalid response size: {size:,} bytes", hint=hint)
         return self._read(size)
 
     def _read(self, count: int) -> memoryview:
-        view, done = memoryview(bytearray(count)), 0
-        while done < count:
-            got = self._socket.recv_into(view[done:])
-            if not got:
+        view, received = memoryview(bytearray(count)), 0
+        while received < count:
+            size = self._socket.recv_into(view[received:])
+            if not size:
                 raise ConnectionError("the broker closed the connection")
-            done += got
+            received += size
         return view
 
 
 class KafkaClient:
-    """Finds brokers and leaders, and talks to them. Use it as a context manager."""
+    """Kafka client that finds brokers and partition leaders. Use it as a context manager."""
 
     def __init__(self, bootstrap: str | None, *, timeout_s: float = 30.0, changes: bool = False) -> None:
-        """`bootstrap` None: of the local cluster, or at the default address. `changes`: the command changes
-        something, so it prints its target."""
+        """`bootstrap` None: the local cluster, or else the default address. `changes`: the command changes
+        the cluster, so it prints its target."""
         self.timeout_s = timeout_s
-        target = target_of(bootstrap)
+        target = bootstrap_target(bootstrap)
         self._seeds = [_address(text) for text in target.addresses.split(",") if text]
         if not self._seeds:
             raise _no_address()
         if changes:
-            announce(target)
+            announce_target(target)
         self._connections: dict[Address, Connection] = {}
         self._nodes: dict[int, Address] = {}
         self._topics: dict[str, MetadataResponseTopic] = {}
@@ -150,7 +157,7 @@ class KafkaClient:
             connection.close()
 
     def call(self, request: Any, node_id: int | None = None) -> Any:
-        """Asks one node, or any; a broken connection is opened anew once."""
+        """Send a request to one node, or to any. Retries once on a new connection if the connection broke."""
         address = self._nodes.get(node_id) if node_id is not None else None
         connection = self._connection(address) if address else self._any_connection()
         try:
@@ -162,7 +169,7 @@ class KafkaClient:
         return (self._connection(address) if address else self._any_connection()).call(request)
 
     def metadata(self, names: list[str] | None = None) -> MetadataResponse:
-        """Brokers and topics, all topics if no names are given; never creates a topic."""
+        """Brokers and topics (all topics without names). Never creates a topic."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         response = cast(
             MetadataResponse, self.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
@@ -174,16 +181,16 @@ class KafkaClient:
         return response
 
     def voters(self) -> list[Address]:
-        """Addresses of the metadata quorum's voters: those of their admin APIs."""
-        asked = describe_quorum.TopicData(
+        """Admin API addresses of the metadata quorum's voters."""
+        topic = describe_quorum.TopicData(
             topic_name=METADATA_TOPIC, partitions=[describe_quorum.PartitionData(partition_index=0)]
         )
-        answer = self.call(describe_quorum.DescribeQuorumRequest(topics=[asked]))
-        raise_for(answer.error_code, answer.error_message, "the voters of the quorum")
-        return [(one.host, one.port) for node in answer.nodes for one in node.listeners]
+        response = self.call(describe_quorum.DescribeQuorumRequest(topics=[topic]))
+        raise_for(response.error_code, response.error_message, "voters of the metadata quorum")
+        return [(listener.host, listener.port) for node in response.nodes for listener in node.listeners]
 
     def topic(self, name: str) -> "MetadataResponseTopic":
-        """A topic's partitions and leaders, cached once seen; raises CliError if there is none."""
+        """Cached metadata of a topic. Raises CliError if the topic does not exist."""
         if name not in self._topics:
             found = self.metadata([name]).topics[0]
             if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -191,12 +198,12 @@ class KafkaClient:
             raise_for(found.error_code, None, f"topic {name}")
         return self._topics[name]
 
-    def knows(self, node_id: int) -> bool:
-        """Whether it is a broker that serves, as Metadata lists them."""
+    def is_live(self, node_id: int) -> bool:
+        """Whether the latest Metadata response lists the broker."""
         return node_id in self._nodes
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads the partition now; waits while there is none."""
+        """Node id of the partition's leader; waits while the partition has none."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             for found in self.topic(topic).partitions:
@@ -204,15 +211,15 @@ class KafkaClient:
                     return found.leader_id
             if partition >= len(self.topic(topic).partitions):
                 raise CliError(
-                    f"{topic} has no partition {partition}",
-                    hint=f"`tierlog topic describe {topic}` shows them.",
+                    f"topic {topic} has no partition {partition}",
+                    hint=f"List its partitions with `tierlog topic describe {topic}`.",
                 )
             self.refresh(topic, deadline, f"{topic}-{partition} has no leader")
 
     def refresh(self, topic: str, deadline: float, problem: str) -> None:
-        """Forgets what is known of a topic after a pause; raises CliError(problem) past the deadline."""
+        """Pause, then drop the topic's cached metadata. Raises CliError(problem) after the deadline."""
         if time.monotonic() > deadline:
-            raise CliError(problem, hint="The broker may be starting; try again, or look at its log.")
+            raise CliError(problem, hint="The broker may still be starting: retry, or see its log.")
         time.sleep(RETRY_PAUSE_S)
         self._topics.pop(topic, None)
 
@@ -229,7 +236,7 @@ class KafkaClient:
 
     def _connection(self, address: Address, first_timeout_s: float | None = None) -> Connection:
         if address not in self._connections:
-            timeout_s = self.timeout_s * ANSWER_FACTOR
+            timeout_s = self.timeout_s * RESPONSE_TIMEOUT_FACTOR
             self._connections[address] = Connection(address, timeout_s, first_timeout_s)
         return self._connections[address]
 
@@ -239,31 +246,33 @@ class KafkaClient:
 
 
 def raise_for(code: int, message: str | None, subject: str) -> None:
-    """Raises CliError for an error code of a response, with the broker's words if it sent some."""
+    """Raise CliError for a response's error code, with the broker's message if there is one."""
     if not code:
         return
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
     outcome = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
-    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOOK_AT_LOG), code=outcome)
+    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOG_HINT), code=outcome)
 
 
-LOOK_AT_LOG = "The log of the broker may say more; `tierlog cluster health` says whether all is well."
+LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."
 
 
 _HINTS = {
-    "TOPIC_ALREADY_EXISTS": "`tierlog topic describe` shows it; `tierlog topic alter` changes its settings.",
-    "INVALID_REQUEST": "The request as a whole makes no sense: compare it with docs/reference/cli.md.",
-    "POLICY_VIOLATION": "Ask for less at once; docs/reference/settings.md lists the bounds of a node.",
-    "NOT_CONTROLLER": "The metadata quorum has no leader: `tierlog cluster health` says what to do.",
-    "REQUEST_TIMED_OUT": "It may be done later: `tierlog cluster health` says what is wrong.",
-    "INVALID_CONFIG": "docs/reference/settings.md lists the settings of a topic.",
-    "INVALID_PARTITIONS": "Partitions can only be added, and a topic has at least one.",
-    "INVALID_REPLICATION_FACTOR": "`tierlog cluster info` shows how many brokers there are.",
-    "INVALID_TOPIC_EXCEPTION": "A name has 1 to 249 of a-z A-Z 0-9 . _ - and is not '.' or '..'.",
-    "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog topic list` shows what there is.",
-    "THROTTLING_QUOTA_EXCEEDED": "Wait a little; `tierlog quota list` shows controller_mutation_rate.",
-    "MESSAGE_TOO_LARGE": "The topic's setting max.message.bytes bounds a batch.",
+    "TOPIC_ALREADY_EXISTS": "See the topic with `tierlog topic describe`; change its settings with "
+    "`tierlog topic alter`.",
+    "INVALID_REQUEST": "Check the options against docs/reference/cli.md.",
+    "POLICY_VIOLATION": "Request less at once; docs/reference/settings.md lists the limits of a node.",
+    "NOT_CONTROLLER": "The metadata quorum has no leader: run `tierlog cluster health` to see what to do.",
+    "REQUEST_TIMED_OUT": "The request may still be executed: run `tierlog cluster health` to see what is "
+    "wrong.",
+    "INVALID_CONFIG": "docs/reference/settings.md lists all topic settings.",
+    "INVALID_PARTITIONS": "A topic has at least one partition, and partitions can only be added.",
+    "INVALID_REPLICATION_FACTOR": "See the available brokers with `tierlog cluster info`.",
+    "INVALID_TOPIC_EXCEPTION": "Use 1 to 249 of the characters a-z A-Z 0-9 . _ - (not '.' or '..').",
+    "UNKNOWN_TOPIC_OR_PARTITION": "List topics with `tierlog topic list`.",
+    "THROTTLING_QUOTA_EXCEEDED": "Retry later, or see controller_mutation_rate in `tierlog quota list`.",
+    "MESSAGE_TOO_LARGE": "The topic's max.message.bytes limits the size of a batch.",
 }
 
 

@@ -1,7 +1,8 @@
-"""What a cluster of processes on this machine is made of, kept in its directory so that `up` goes on with it.
+"""Files of a local cluster: its plan, and a pointer to the cluster that was started last.
 
-`cluster.json` holds ids, ports, cluster id, secret and settings; it is readable by its owner alone. Which
-cluster commands mean when none is named stands in a file of the user's: the one that was started last.
+`cluster.json` in the cluster's directory holds node ids, ports, cluster id, secret and settings; only its
+owner can read it. `tierlog cluster up` restarts the same cluster from it. Commands without --data-dir use the
+cluster that was started last; a file in the user's state directory names it.
 """
 
 import os
@@ -21,14 +22,14 @@ from tierlog.config.node import BROKER, CONTROLLER
 
 FILE = "cluster.json"
 HOST = "127.0.0.1"
-FIRST_PORT = 9092
+DEFAULT_BASE_PORT = 9092
 PORT_MAX = 65_535
-ADMIN_ABOVE = 552
-"""From a node's port for Kafka to that of its admin API, so that the first is where commands look: 9644."""
+ADMIN_PORT_OFFSET = 552
+"""From a node's Kafka port to its admin port: 9092 gives 9644, the commands' default."""
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`port`: for Kafka's clients; 0 for one that is no broker."""
+    """`port`: for Kafka clients; 0 if the node is not a broker."""
 
     id: int
     port: int
@@ -45,7 +46,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`settings`: of every node, over those that a cluster needs. `temporary`: the directory goes with it."""
+    """`settings`: for every node, over those that a cluster needs. `temporary`: `cluster down` removes the
+    directory."""
 
     cluster_id: str
     secret: str
@@ -62,8 +64,8 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [node for node in self.nodes if BROKER in node.roles]
 
     @property
-    def apart(self) -> list[NodePlan]:
-        """Those that only vote."""
+    def controllers_only(self) -> list[NodePlan]:
+        """Controller nodes: they vote and are no brokers."""
         return [node for node in self.nodes if BROKER not in node.roles]
 
     @property
@@ -79,8 +81,8 @@ class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
         return {node.id: node.admin_url for node in self.nodes}
 
     def all_settings(self) -> dict[str, str]:
-        """Of every node, but for its id, its roles and the secret: as many replicas as there are brokers for,
-        and three at most."""
+        """Settings of every node, except its id, its roles and the secret. The default replication factor is
+        the number of brokers, at most three."""
         replicas = min(len(self.brokers), 3)
         voting = [node for node in self.nodes if CONTROLLER in node.roles]
         voters = ",".join(f"{node.id}@{HOST}:{node.admin_port}" for node in voting)
@@ -102,15 +104,19 @@ def new_plan(
     settings: Mapping[str, object] | None = None,
     temporary: bool = False,
 ) -> ClusterPlan:
-    """`count` brokers with ids from 1 on, which vote too; unless there are `voters` beside them, with the ids
-    that follow. `base_port`: Kafka's of node 1, others follow it; 0: free ones, chosen here, since the nodes
-    name each other by them."""
+    """Plan `count` brokers with ids from 1. They also vote, unless there are `voters`: controller nodes with
+    the ids that follow.
+
+    `base_port` is the Kafka port of node 1, and the others follow it. 0 chooses free ports here, because the
+    nodes' settings name each other's ports.
+    """
     total = count + voters
     if base_port:
-        admin_port = base_port + ADMIN_ABOVE
+        admin_port = base_port + ADMIN_PORT_OFFSET
         if admin_port + total - 1 > PORT_MAX:
-            highest = PORT_MAX - ADMIN_ABOVE - total + 1
-            raise usage(f"--port {base_port} leaves no room for {total} nodes", f"At most --port {highest}.")
+            highest = PORT_MAX - ADMIN_PORT_OFFSET - total + 1
+            message = f"--port {base_port} is too high for {total} nodes"
+            raise usage(message, f"The highest possible value is --port {highest}.")
         ports = [*range(base_port, base_port + count), *range(admin_port, admin_port + total)]
     else:
         ports = free_ports(count + total)
@@ -123,22 +129,22 @@ def new_plan(
             NodePlan(id=number + 1, port=ports[number], admin_port=ports[total + number], roles=roles[number])
             for number in range(total)
         ),
-        settings=as_text(settings or {}),
+        settings=settings_as_text(settings or {}),
         temporary=temporary,
     )
 
 
 def with_settings(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterPlan:
-    """Others stay as they are."""
-    return msgspec.structs.replace(plan, settings={**plan.settings, **as_text(settings)})
+    """The plan with these settings added or replaced."""
+    return msgspec.structs.replace(plan, settings={**plan.settings, **settings_as_text(settings)})
 
 
-def with_only(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterPlan:
-    """The plan with these settings in place of all others."""
-    return msgspec.structs.replace(plan, settings=as_text(settings))
+def with_only_settings(plan: ClusterPlan, settings: Mapping[str, object]) -> ClusterPlan:
+    """The plan with these settings and no others."""
+    return msgspec.structs.replace(plan, settings=settings_as_text(settings))
 
 
-def as_text(settings: Mapping[str, object]) -> dict[str, str]:
+def settings_as_text(settings: Mapping[str, object]) -> dict[str, str]:
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in settings.items()
@@ -146,18 +152,19 @@ def as_text(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def load(directory: Path) -> ClusterPlan | None:
-    """None if there is no cluster in the directory; raises CliError if its file is not to be read."""
+    """The plan in the directory, or None if there is no cluster. Raises CliError if the file cannot be
+    read."""
     try:
         return msgspec.json.decode((directory / FILE).read_bytes(), type=ClusterPlan)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as failure:
-        hint = "It says which nodes there are; put it back from a copy, or begin with an empty directory."
+        hint = "The file holds the cluster's nodes: restore it from a copy, or start with an empty directory."
         raise CliError(f"cannot read {directory / FILE}: {failure}", hint=hint) from None
 
 
 def save(directory: Path, plan: ClusterPlan) -> None:
-    """Whole or not at all."""
+    """Replace the plan atomically."""
     directory.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(plan), indent=2)
     _replace(directory / FILE, text + b"\n")
@@ -167,22 +174,22 @@ def node_directory(directory: Path, node_id: int) -> Path:
     return directory / f"node-{node_id}"
 
 
-# --- which one is meant
+# --- the cluster that was started last
 
 
-def chosen(directory: Path | None) -> tuple[Path, ClusterPlan]:
-    """The cluster in the directory; without one, that which was started last. Raises CliError."""
+def find_cluster(directory: Path | None) -> tuple[Path, ClusterPlan]:
+    """The cluster in the directory, or the one that was started last. Raises CliError if there is none."""
     found = directory or last_started()
     plan = load(found) if found is not None else None
     if found is None or plan is None:
-        where = f" in {directory}" if directory else " that was started here"
-        hint = "`tierlog cluster up` starts one; --data-dir names where another lies."
-        raise CliError(f"there is no cluster{where}", hint=hint, code=ExitCode.FAILED)
+        where = f"no cluster in {directory}" if directory else "no local cluster found"
+        hint = "Start one with `tierlog cluster up`, or name its directory with --data-dir."
+        raise CliError(where, hint=hint, code=ExitCode.FAILED)
     return found, plan
 
 
 def last_started() -> Path | None:
-    """The directory of the cluster that commands mean; None once it is down for good."""
+    """Directory of the cluster that was started last; None once it is down."""
     try:
         directory = Path(_pointer().read_text(encoding="utf-8").strip())
     except OSError:
@@ -190,41 +197,41 @@ def last_started() -> Path | None:
     return directory if (directory / FILE).exists() else None
 
 
-def remember(directory: Path) -> None:
+def set_last_started(directory: Path) -> None:
     pointer = _pointer()
     pointer.parent.mkdir(parents=True, exist_ok=True)
     _replace(pointer, f"{directory.absolute()}\n".encode())
 
 
 @contextmanager
-def undone_if_it_fails(directory: Path, plan: ClusterPlan) -> Iterator[None]:
-    """For the start of a cluster: commands mean it from now on.
+def rollback_on_failure(directory: Path, plan: ClusterPlan) -> Iterator[None]:
+    """Context of a cluster's start: makes it the cluster that was started last.
 
-    If the start fails, it leaves no settings behind: commands mean the cluster that they meant before, and
-    one that existed has its former plan. A new one keeps its nodes and ports, which may have data by now.
+    A failed start leaves no settings behind: the pointer names the previous cluster again, and an existing
+    cluster gets its previous plan back. A new cluster keeps its nodes and ports, which may already have data.
     """
-    meant, before = last_started(), load(directory)
-    remember(directory)
+    previous, before = last_started(), load(directory)
+    set_last_started(directory)
     try:
         yield
     except BaseException as failure:
         if not isinstance(failure, KeyboardInterrupt):
             if (directory / FILE).exists():
-                save(directory, before or with_only(plan, {}))
-            forget(directory)
-            if meant is not None and (before is not None or meant != directory):
-                remember(meant)
+                save(directory, before or with_only_settings(plan, {}))
+            clear_last_started(directory)
+            if previous is not None and (before is not None or previous != directory):
+                set_last_started(previous)
         raise
 
 
-def forget(directory: Path) -> None:
-    """Commands mean it no more, if they did."""
+def clear_last_started(directory: Path) -> None:
+    """Remove the pointer if it names this directory, or no cluster."""
     if last_started() in (None, directory.absolute()):
         _pointer().unlink(missing_ok=True)
 
 
 def _pointer() -> Path:
-    """State of a user's programs lies there (XDG Base Directory Specification)."""
+    """In the user's state directory (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "tierlog" / "cluster"
 
@@ -233,16 +240,16 @@ def _pointer() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free a moment ago; all of them are held until the last is known, so that they differ."""
+    """Distinct free ports: all are bound until the last one is known."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
+        bound = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in bound:
             one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in held]
+        return [one.getsockname()[1] for one in bound]
 
 
-def taken(ports: list[int]) -> list[int]:
-    """Those that somebody listens on."""
+def ports_in_use(ports: list[int]) -> list[int]:
+    """Those of the ports that are in use."""
     found = []
     for port in ports:
         with socket.socket() as probe:
@@ -255,9 +262,9 @@ def taken(ports: list[int]) -> list[int]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Not readable by others at any moment: it may hold a secret."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    """Atomic, and readable only by the owner at every moment: the content may hold a secret."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
-    beside.replace(path)
+    new.replace(path)

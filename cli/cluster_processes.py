@@ -1,8 +1,8 @@
-"""The processes of a cluster on this machine, known from their directories: whoever started them may be gone.
+"""Processes of a local cluster, found by their node directories.
 
-`process.json` beside a node's data names its process by id and by start time, so that a process that came to
-have the same id later is never taken for it. Signals go through a descriptor of the process (pidfd), which
-cannot come to mean another one.
+The command that started a node may have ended. `process.json` beside the node's data therefore records the
+process id and its start time, which together identify the process even if its id is reused. Signals go
+through a pidfd, which always refers to the same process.
 """
 
 import os
@@ -20,7 +20,8 @@ import msgspec
 from tierlog.cli.cluster_files import ClusterPlan, node_directory
 
 STOP_TIMEOUT_S = 20.0
-"""For a clean end. Nodes that stop all at once may wait for a controller that is gone already."""
+"""For a controlled shutdown. Nodes that all stop at once may wait for a controller that has already
+stopped."""
 
 FILE = "process.json"
 
@@ -32,7 +33,7 @@ class ProcessState(StrEnum):
 
 
 class NodeProcess(msgspec.Struct, frozen=True):
-    """`started`: clock ticks after the machine's start (proc(5), stat, field 22)."""
+    """`started`: start time in clock ticks since boot (proc(5), stat, field 22)."""
 
     pid: int
     started: int
@@ -43,8 +44,8 @@ class _Stat(NamedTuple):
     started: int
 
 
-def note(directory: Path, pid: int) -> None:
-    """This process runs the node of this directory from now on."""
+def record_process(directory: Path, pid: int) -> None:
+    """Record the process that runs the node of this directory."""
     stat = _stat(pid)
     if stat is not None:
         found = msgspec.json.encode(NodeProcess(pid, stat.started))
@@ -52,8 +53,8 @@ def note(directory: Path, pid: int) -> None:
 
 
 def state_of(directory: Path) -> ProcessState:
-    """Of the node's process; a paused one has its connections open and answers nobody."""
-    process = noted(directory)
+    """State of the node's process. A paused process keeps its connections open and does not respond."""
+    process = read_process(directory)
     stat = None if process is None else _stat(process.pid)
     if process is None or stat is None or stat.started != process.started or stat.state in "ZX":
         return ProcessState.DOWN
@@ -61,48 +62,49 @@ def state_of(directory: Path) -> ProcessState:
 
 
 def pid_of(directory: Path) -> int | None:
-    """None if it does not run."""
-    process = noted(directory)
+    """Process id of the node, or None if it is down."""
+    process = read_process(directory)
     return None if process is None or state_of(directory) is ProcessState.DOWN else process.pid
 
 
-def send(directory: Path, *numbers: signal.Signals, wait_s: float = 0.0) -> bool:
-    """Sends signals, one after the other, and waits for the end of the process if asked to.
+def send_signals(directory: Path, *numbers: signal.Signals, wait_s: float = 0.0) -> bool:
+    """Send signals in order, then wait up to `wait_s` for the process to end.
 
-    False if it does not run, or if it had not ended in time."""
-    with _opened(directory) as process:
+    Returns False if the node is down, or did not end in time.
+    """
+    with _open_pidfd(directory) as process:
         if process is None:
             return False
         try:
             for number in numbers:
                 signal.pidfd_send_signal(process, number)
         except ProcessLookupError:
-            return True  # it ended a moment ago
+            return True  # it has just ended
         return not wait_s or bool(select.select([process], [], [], wait_s)[0])
 
 
-def noted(directory: Path) -> NodeProcess | None:
+def read_process(directory: Path) -> NodeProcess | None:
     try:
         return msgspec.json.decode((directory / FILE).read_bytes(), type=NodeProcess)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-# --- of a whole cluster
+# --- the cluster
 
 
 def states(directory: Path, plan: ClusterPlan) -> dict[int, ProcessState]:
-    """Of each node of the cluster in this directory."""
+    """State of each node of the cluster in this directory."""
     return {node.id: state_of(node_directory(directory, node.id)) for node in plan.nodes}
 
 
 def stop(directory: Path, node_ids: Iterable[int], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-    """Ends nodes clean, side by side; returns those that had to be killed in the end."""
+    """Stop nodes in parallel by SIGTERM, and kill those that do not end in time. Returns the killed ones."""
 
     def stop_one(node_id: int) -> bool:
         node = node_directory(directory, node_id)
-        # a paused one sees SIGTERM only once it goes on
-        if send(node, signal.SIGTERM, signal.SIGCONT, wait_s=timeout_s):
+        # a paused process handles SIGTERM only after SIGCONT
+        if send_signals(node, signal.SIGTERM, signal.SIGCONT, wait_s=timeout_s):
             return False
         return kill(directory, node_id)
 
@@ -112,14 +114,14 @@ def stop(directory: Path, node_ids: Iterable[int], timeout_s: float = STOP_TIMEO
 
 
 def kill(directory: Path, node_id: int) -> bool:
-    """Returns once it is gone; False if it did not run."""
-    return send(node_directory(directory, node_id), signal.SIGKILL, wait_s=STOP_TIMEOUT_S)
+    """Kill a node and wait until its process has ended. Returns False if it was down."""
+    return send_signals(node_directory(directory, node_id), signal.SIGKILL, wait_s=STOP_TIMEOUT_S)
 
 
 @contextmanager
-def _opened(directory: Path) -> Iterator[int | None]:
-    """A descriptor of the node's process; readable once it has ended."""
-    process = noted(directory)
+def _open_pidfd(directory: Path) -> Iterator[int | None]:
+    """A pidfd of the node's process; it becomes readable when the process ends. None if the node is down."""
+    process = read_process(directory)
     descriptor = None
     if process is not None:
         try:
@@ -127,7 +129,7 @@ def _opened(directory: Path) -> Iterator[int | None]:
         except ProcessLookupError:
             descriptor = None
     try:
-        # whose descriptor it is shows only now
+        # checked after opening: the id may have been reused before
         yield descriptor if state_of(directory) is not ProcessState.DOWN else None
     finally:
         if descriptor is not None:
@@ -139,5 +141,5 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # a name may hold blanks and brackets
+    fields = text.rpartition(")")[2].split()  # a command name may hold spaces and brackets
     return _Stat(fields[0], int(fields[19]))

@@ -1,4 +1,4 @@
-"""The live view of a cluster on this machine: a table drawn anew in a terminal, else a line per change."""
+"""Live view of a local cluster: a refreshed table in a terminal, else one line per change."""
 
 import signal
 import time
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from tierlog.cli import cluster_files, cluster_processes
 from tierlog.cli.cluster_files import ClusterPlan
 from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.health import Health, judge
+from tierlog.cli.health import Health, assess
 from tierlog.cli.observation import Observation, observe
 from tierlog.cli.output import console, print_rows, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Looks = Iterator[tuple[dict[int, ProcessState], Observation]]
+Polls = Iterator[tuple[dict[int, ProcessState], Observation]]
 
-EVERY_S = 1.0
+REFRESH_INTERVAL_S = 1.0
 
 COLUMNS = {
     "node": "node",
@@ -34,8 +34,8 @@ COLUMNS = {
 }
 
 
-def look(directory: Path, plan: ClusterPlan) -> tuple[dict[int, ProcessState], Observation]:
-    """Only those that can answer are asked."""
+def poll(directory: Path, plan: ClusterPlan) -> tuple[dict[int, ProcessState], Observation]:
+    """State of all processes, and an observation of the nodes that are up."""
     processes = cluster_processes.states(directory, plan)
     up = {one: url for one, url in plan.admin_urls.items() if processes[one] is ProcessState.UP}
     return processes, observe(up.values())
@@ -44,7 +44,7 @@ def look(directory: Path, plan: ClusterPlan) -> tuple[dict[int, ProcessState], O
 def rows(
     directory: Path, plan: ClusterPlan, processes: Mapping[int, ProcessState], seen: Observation
 ) -> list[dict[str, Any]]:
-    """One for each node; what nobody tells is None. `metadata`: the index that it has applied."""
+    """One row per node, with None for unknown values. `metadata`: the index that the node has applied."""
     brokers = {broker["id"]: broker for broker in (seen.brokers or {}).get("brokers", ())}
     found = []
     for node in plan.nodes:
@@ -69,20 +69,20 @@ def rows(
 
 
 def watch(directory: Path, plan: ClusterPlan, *, quiet: bool) -> None:
-    """Until it is interrupted, or until somebody takes the cluster down. `quiet`: prints nothing."""
-    looks = _looks(directory, plan)
+    """Show the cluster until it is interrupted or taken down. `quiet`: print nothing."""
+    polls = _polls(directory, plan)
     if quiet:
         while cluster_files.last_started() == directory.absolute():
-            time.sleep(EVERY_S)
+            time.sleep(REFRESH_INTERVAL_S)
     elif console().is_terminal:
-        _draw(directory, plan, looks)
+        _show_live(directory, plan, polls)
     else:
-        _write(directory, plan, looks)
+        _print_changes(directory, plan, polls)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A terminal that closes and SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
+    """SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt, as Ctrl-C does."""
 
     def interrupt(number: int, _: object) -> None:
         raise KeyboardInterrupt
@@ -95,51 +95,51 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _draw(directory: Path, plan: ClusterPlan, looks: Looks) -> None:
+def _show_live(directory: Path, plan: ClusterPlan, polls: Polls) -> None:
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False) as live:
-        for processes, seen in looks:
-            live.update(_picture(directory, plan, processes, seen), refresh=True)
+        for processes, seen in polls:
+            live.update(_render(directory, plan, processes, seen), refresh=True)
 
 
-def _picture(
+def _render(
     directory: Path, plan: ClusterPlan, processes: Mapping[int, ProcessState], seen: Observation
 ) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    drawn = table(COLUMNS, _plain(rows(directory, plan, processes, seen)), title=_title(directory))
-    health = judge(seen, processes, plan.roles)
+    nodes = table(COLUMNS, _formatted(rows(directory, plan, processes, seen)), title=_title(directory))
+    health = assess(seen, processes, plan.roles)
     style = "green" if not health.problems else "yellow"
-    keys = "Ctrl-C stops it. `tierlog cluster kill|pause|resume|start N` in another terminal."
-    return Group(drawn, Text(_summary(seen, health), style), Text(keys, "dim"))
+    keys = "Ctrl-C stops the cluster. In another terminal: `tierlog cluster kill|pause|resume|start N`."
+    return Group(nodes, Text(_summary(seen, health), style), Text(keys, "dim"))
 
 
-def _write(directory: Path, plan: ClusterPlan, looks: Looks) -> None:
-    """A line for each node whose state or role is another than before, and for each word of its health."""
+def _print_changes(directory: Path, plan: ClusterPlan, polls: Polls) -> None:
+    """One line for each node whose state or role has changed, and for each change of the cluster's health."""
     before: dict[str, str] = {}
-    for processes, seen in looks:
+    for processes, seen in polls:
         now = {
             f"node {row['node']}": f"{row['state']}" + (f", {row['role']}" if row["role"] else "")
             for row in rows(directory, plan, processes, seen)
         }
-        now["cluster"] = _summary(seen, judge(seen, processes, plan.roles))
-        for name, words in now.items():
-            if before.get(name) != words:
-                console().print(f"{name}: {words}", markup=False)
+        now["cluster"] = _summary(seen, assess(seen, processes, plan.roles))
+        for name, text in now.items():
+            if before.get(name) != text:
+                console().print(f"{name}: {text}", markup=False)
         before = now
 
 
-def _looks(directory: Path, plan: ClusterPlan) -> Looks:
+def _polls(directory: Path, plan: ClusterPlan) -> Polls:
     while cluster_files.last_started() == directory.absolute():
-        began = time.monotonic()
-        yield look(directory, plan)
-        time.sleep(max(0.0, EVERY_S - (time.monotonic() - began)))
+        started = time.monotonic()
+        yield poll(directory, plan)
+        time.sleep(max(0.0, REFRESH_INTERVAL_S - (time.monotonic() - started)))
 
 
-def _plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As people read them: a process id is no quantity."""
+def _formatted(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Process ids as text, so that a table prints them without thousands separators."""
     return [{**row, "pid": row["pid"] and str(row["pid"])} for row in found]
 
 
@@ -149,12 +149,12 @@ def _title(directory: Path) -> str:
 
 def _summary(seen: Observation, health: Health) -> str:
     counts = (seen.brokers or {}).get("partitions")
-    told = "" if counts is None else f"; {counts['total']:,} partitions"
-    return "; ".join([f"{health.status}{told}", *(problem.what for problem in health.problems)])
+    partitions = "" if counts is None else f"; {counts['total']:,} partitions"
+    return "; ".join([f"{health.status}{partitions}", *(problem.what for problem in health.problems)])
 
 
 def show(directory: Path, plan: ClusterPlan, *, as_json: bool) -> None:
-    """The table once."""
-    processes, seen = look(directory, plan)
+    """Print the table once."""
+    processes, seen = poll(directory, plan)
     found = rows(directory, plan, processes, seen)
-    print_rows(COLUMNS, found if as_json else _plain(found), title=_title(directory), as_json=as_json)
+    print_rows(COLUMNS, found if as_json else _formatted(found), title=_title(directory), as_json=as_json)

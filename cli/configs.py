@@ -1,4 +1,4 @@
-"""Settings of a topic, a broker or all brokers, read and changed by Kafka's requests. For the commands."""
+"""Reads and changes settings of a topic, a broker or all brokers with Kafka's requests."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ SET, DELETE = 0, 1
 def described(
     client: KafkaClient, kind: int, name: str, what: str, *, broker: int | None = None
 ) -> list[DescribeConfigsResourceResult]:
-    """By their names. `broker`: who is asked; None: any. Raises CliError about `what`."""
+    """Settings sorted by name. `broker`: the broker to ask; None: any. `what`: prefix of error messages."""
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     [result] = client.call(DescribeConfigsRequest(resources=[resource]), broker).results
     raise_for(result.error_code, result.error_message, what)
@@ -38,7 +38,8 @@ def alter(
     unsets: Iterable[str],
     broker: int | None = None,
 ) -> None:
-    """All or none. `broker`: who is asked; None: any. Raises CliError about `what`."""
+    """Apply all changes, or none. `broker`: the broker to ask; None: any. `what`: prefix of error
+    messages."""
     changes = [AlterableConfig(name=key, config_operation=SET, value=value) for key, value in sets.items()]
     changes += [AlterableConfig(name=key, config_operation=DELETE, value=None) for key in unsets]
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)

@@ -1,4 +1,4 @@
-"""Reads a topic for `tierlog consume`: by assignment, records as they come, both tiers alike."""
+"""Consumer of `tierlog consume`: reads assigned partitions from both tiers."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,7 +27,7 @@ READ_COMMITTED = 1
 MAX_WAIT_MS = 500
 PARTITION_MAX_BYTES = 4 << 20
 FETCH_MAX_BYTES = 16 << 20
-BATCH_MAX_BYTES = 64 << 20  # decompressed; a bound against bombs
+BATCH_MAX_BYTES = 64 << 20  # decompressed; protects against decompression bombs
 
 
 class Consumed(NamedTuple):
@@ -36,7 +36,7 @@ class Consumed(NamedTuple):
 
 
 class Consumer:
-    """Positions and end offsets of the partitions read. `positions` is what a group would commit."""
+    """Reads partitions of one topic. `positions`: next offset of each partition, for a group to commit."""
 
     def __init__(self, client: KafkaClient, topic: str, positions: dict[int, int]) -> None:
         self.positions = dict(positions)
@@ -44,7 +44,8 @@ class Consumer:
         self._topic = topic
 
     def read(self, *, follow: bool) -> Iterator[Consumed]:
-        """Records until the ends as they are now, or for ever if `follow`; each partition's in order."""
+        """Yield records up to the current end offsets, or forever with `follow`; in order within a
+        partition."""
         count = len(self._client.topic(self._topic).partitions)
         ends = topics.offsets(self._client, self._topic, count, topics.LATEST)
         for partition, position in self.positions.items():
@@ -67,7 +68,7 @@ class Consumer:
         return found
 
     def _fetch(self, leader: int, partitions: list[int]) -> list[PartitionData]:
-        asked = [
+        wanted = [
             FetchPartition(
                 partition=partition,
                 fetch_offset=self.positions[partition],
@@ -80,7 +81,7 @@ class Consumer:
             min_bytes=1,
             max_bytes=FETCH_MAX_BYTES,
             isolation_level=READ_COMMITTED,
-            topics=[FetchTopic(topic=self._topic, partitions=asked)],
+            topics=[FetchTopic(topic=self._topic, partitions=wanted)],
         )
         response = self._client.call(request, leader)
         raise_for(response.error_code, None, f"fetch from {self._topic}")
@@ -95,17 +96,17 @@ class Consumer:
                 raise_for(answer.error_code, None, f"{self._topic}-{partition}")
             self._client.metadata([self._topic])
             return
-        ahead = sorted(
+        aborted = sorted(
             answer.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
         )
-        open_ones: set[int] = set()  # producers whose aborted transaction spans the batch at hand
+        aborting: set[int] = set()  # producers whose aborted transaction contains the current batch
         records = answer.records if isinstance(answer.records, memoryview) else b""
         for at, header in iter_batches(records):
-            while ahead and ahead[-1].first_offset <= header.last_offset:
-                open_ones.add(ahead.pop().producer_id)
-            skipped = header.is_control or (header.is_transactional and header.producer_id in open_ones)
+            while aborted and aborted[-1].first_offset <= header.last_offset:
+                aborting.add(aborted.pop().producer_id)
+            skipped = header.is_control or (header.is_transactional and header.producer_id in aborting)
             if header.is_control:
-                open_ones.discard(header.producer_id)
+                aborting.discard(header.producer_id)
             for record in () if skipped else iter_records(records, at, max_bytes=BATCH_MAX_BYTES):
                 if record.offset >= self.positions[partition] and (end is None or record.offset < end):
                     self.positions[partition] = record.offset + 1
@@ -114,14 +115,14 @@ class Consumer:
 
     def _out_of_range(self, partition: int) -> CliError:
         return CliError(
-            f"{self._topic}-{partition} does not hold offset {self.positions[partition]:,}",
-            hint=f"`tierlog topic describe {self._topic}` shows what it holds.",
+            f"offset {self.positions[partition]:,} of {self._topic}-{partition} is out of range",
+            hint=f"See the valid offsets with `tierlog topic describe {self._topic}`.",
             code=ExitCode.NOT_FOUND,
         )
 
 
 def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[int, int]:
-    """Partition -> offset that the group committed; partitions without one are left out."""
+    """Partition -> committed offset of the group, without partitions that have none."""
     partitions = list(range(count))
     request = OffsetFetchRequest(
         group_id=group,
@@ -144,7 +145,7 @@ def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[i
 
 
 def commit(client: KafkaClient, group: str, topic: str, positions: dict[int, int]) -> None:
-    """Commits offsets for a group that has no members now, as Kafka allows to any client."""
+    """Commit offsets for a group without members; Kafka lets any client do that."""
     partitions = [
         OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
         for partition, offset in positions.items()

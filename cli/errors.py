@@ -1,24 +1,24 @@
-"""How a command fails: an exit code that scripts can rely on, and a sentence that says what to do next."""
+"""Errors of commands: a message, a hint about what to do next, and a stable exit code."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the shell sees; docs/reference/cli.md lists them."""
+    """Exit codes of the command line, as docs/reference/cli.md lists them."""
 
     OK = 0
-    FAILED = 1  # the broker refused, or an answer was not as it must be
-    USAGE = 2  # the words or values given make no sense
-    UNREACHABLE = 3  # nobody answers at the address
+    FAILED = 1  # the request was refused, or the response was invalid
+    USAGE = 2  # invalid arguments
+    UNREACHABLE = 3  # no response from the address
     NOT_FOUND = 4  # the topic, partition or offset does not exist
-    DEGRADED = 5  # `cluster health`: all is served, but less may fail than should
-    UNAVAILABLE = 6  # `cluster health`: something that is asked is not served
-    INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+    DEGRADED = 5  # `cluster health`: everything is served, with less redundancy than configured
+    UNAVAILABLE = 6  # `cluster health`: some requests are not served
+    INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 class CliError(Exception):
-    """Ends a command: `message` says what happened, `hint` what the user can do about it. `status`: of the
-    HTTP answer that said so; 0: there was none."""
+    """Ends a command. `message`: what happened; `hint`: what the user can do; `status`: status of the HTTP
+    response, 0 if there was none."""
 
     def __init__(
         self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED, status: int = 0
@@ -31,18 +31,18 @@ class CliError(Exception):
 
 
 def unreachable(address: str, reason: object) -> CliError:
-    """Nobody answers at a bootstrap address or admin URL."""
+    """No response from a bootstrap address or admin URL."""
     hint = (
-        "Is a broker running there? `tierlog dev` starts one, `tierlog cluster start` those of a local "
-        "cluster that are down; "
-        "--bootstrap and --admin (or TIERLOG_BOOTSTRAP and TIERLOG_ADMIN) name another."
+        "Is a broker running there? Start one with `tierlog dev`, start the nodes of a local cluster with "
+        "`tierlog cluster start`, or give another address with --bootstrap or --admin "
+        "(TIERLOG_BOOTSTRAP, TIERLOG_ADMIN)."
     )
     return CliError(f"cannot reach {address}: {reason}", hint=hint, code=ExitCode.UNREACHABLE)
 
 
 def unknown_topic(name: str) -> CliError:
-    hint = f"`tierlog topic list` shows what there is; `tierlog topic create {name}` makes it."
-    return CliError(f"there is no topic {name!r}", hint=hint, code=ExitCode.NOT_FOUND)
+    hint = f"List topics with `tierlog topic list`, or create it with `tierlog topic create {name}`."
+    return CliError(f"topic {name!r} does not exist", hint=hint, code=ExitCode.NOT_FOUND)
 
 
 def usage(message: str, hint: str = "") -> CliError:

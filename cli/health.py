@@ -1,6 +1,6 @@
-"""Whether a cluster is well, and what to do if not: judged from what its nodes say, nothing else.
+"""Cluster health: derives problems, and what to do about them, from an observation of the nodes.
 
-`judge` asks nobody: `cluster health` and tests give it an observation.
+Pure: `cluster health`, the live view and tests pass the observation in.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,24 +13,24 @@ from tierlog.cli.observation import Observation
 from tierlog.config.node import BROKER, CONTROLLER
 
 NAMED_MAX = 5
-"""Partitions named in a sentence; the others are counted."""
+"""Partitions that a message names."""
 
 NOT_LOCAL: Mapping[int, ProcessState] = {}
 
 Roles = Mapping[int, Collection[str]]
-"""Node -> its process.roles; one that is not named has both."""
+"""Node -> its process.roles; a missing node has both."""
 
 BOTH = (BROKER, CONTROLLER)
 
 
 class Status(StrEnum):
     HEALTHY = "healthy"
-    DEGRADED = "degraded"  # all that is asked is done, but less may fail than should
-    UNAVAILABLE = "unavailable"  # something that clients or operators ask is not done
+    DEGRADED = "degraded"  # everything is served, with less redundancy than configured
+    UNAVAILABLE = "unavailable"  # some requests of clients or operators are not served
 
 
 class Problem(NamedTuple):
-    """`what` is wrong, as a sentence, and what to do `next`."""
+    """`what` is wrong, and what to do `next`."""
 
     status: Status
     what: str
@@ -47,11 +47,10 @@ class Health:
         return max((problem.status for problem in self.problems), key=order.index, default=Status.HEALTHY)
 
 
-def judge(
+def assess(
     seen: Observation, processes: Mapping[int, ProcessState] = NOT_LOCAL, roles: Roles | None = None
 ) -> Health:
-    """The gravest problems first. `processes`: of the nodes, where they run on this machine, and what `roles`
-    they have there."""
+    """Problems, the most severe first. `processes` and `roles`: of the nodes of a local cluster."""
     roles = roles or {}
     problems = [
         *_quorum(seen, processes, roles),
@@ -66,33 +65,35 @@ def judge(
 def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
     clusters = {str(answer["cluster_id"]) for answer in seen.quorum.values() if answer}
     if len(clusters) > 1:
-        what = f"the nodes are of several clusters: {', '.join(sorted(clusters))}"
-        how = "Compare cluster.id and the addresses in controller.quorum.voters of each node."
+        what = f"the nodes belong to different clusters: {', '.join(sorted(clusters))}"
+        how = "Compare cluster.id and controller.quorum.voters of all nodes."
         return [Problem(Status.UNAVAILABLE, what, how)]
     if seen.leader is not None:
         return _two_voters(seen)
     voters = seen.voters or tuple(one for one in sorted(processes) if CONTROLLER in roles.get(one, BOTH))
     answering = [one for one in voters if seen.quorum.get(one)]
     majority = len(voters) // 2 + 1
-    what = f"the quorum has no leader: {len(answering)} of {len(voters)} voters answer, {majority} are needed"
+    what = (
+        f"the quorum has no leader: {len(answering)} of {len(voters)} voters respond, {majority} are needed"
+    )
     if len(answering) >= majority:
-        how = "An election takes a second or two: ask again. If it stays so, voters do not reach each other."
+        how = "An election takes one or two seconds. If this persists, the voters cannot reach each other."
     else:
-        how = "Start enough of the voters that do not answer: " + _list(set(voters) - set(answering))
+        how = "Start enough of the voters that do not respond: " + _list(set(voters) - set(answering))
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 
 def _two_voters(seen: Observation) -> list[Problem]:
-    """One voter is a choice, as in `tierlog dev`. Two are worse: the failure of either stops both."""
+    """A single voter is intended, as in `tierlog dev`. Two are less available than one: both must run."""
     if len(seen.voters) != 2:
         return []
-    what = "the quorum has two voters: it stops when either of them fails"
-    how = "`tierlog quorum add NODE URL` makes a third node a voter."
+    what = "the quorum has two voters, so it stops when one of them fails"
+    how = "Add a third voter with `tierlog quorum add NODE URL`."
     return [Problem(Status.DEGRADED, what, how)]
 
 
 def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
-    """One problem for each node, with all its signs."""
+    """One problem for each unhealthy node, with all its symptoms."""
     registered = {int(broker["id"]): broker for broker in (seen.brokers or {}).get("brokers", ())}
     assigned = {int(one) for one in (seen.brokers or {}).get("assigned", ())}
     problems = []
@@ -100,54 +101,52 @@ def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Role
         state = processes.get(node)
         is_member = node in registered or node in assigned or node in seen.voters
         if state is ProcessState.DOWN and seen.brokers is not None and not is_member:
-            continue  # decommissioned: its files are all that is left of it
+            continue  # decommissioned: only its files are left
         wanted = node in assigned or (state is ProcessState.UP and BROKER in roles.get(node, BOTH))
-        signs = _signs(node, seen, registered.get(node), wanted=wanted)
+        symptoms = _symptoms(node, seen, registered.get(node), wanted=wanted)
         if state in (ProcessState.DOWN, ProcessState.PAUSED):
-            signs.insert(0, f"its process is {state}")
-        if signs:
-            what = f"node {node}: {'; '.join(signs)}"
+            symptoms.insert(0, f"its process is {state}")
+        if symptoms:
+            what = f"node {node}: {'; '.join(symptoms)}"
             votes = node in seen.voters and node not in assigned
-            how = _mend(node, state, registered.get(node), votes=votes)
+            how = _remedy(node, state, registered.get(node), votes=votes)
             problems.append(Problem(Status.DEGRADED, what, how))
     return problems
 
 
-def _signs(node: int, seen: Observation, broker: Mapping[str, Any] | None, *, wanted: bool) -> list[str]:
-    signs = []
+def _symptoms(node: int, seen: Observation, broker: Mapping[str, Any] | None, *, wanted: bool) -> list[str]:
+    symptoms = []
     if node in seen.quorum and seen.quorum[node] is None:
-        signs.append("it does not answer" + (", and it is a voter" if node in seen.voters else ""))
+        symptoms.append("it does not respond" + (", and it is a voter" if node in seen.voters else ""))
     if broker is None:
         if wanted and seen.brokers is not None:
-            signs.append("no such broker is registered")
+            symptoms.append("its broker is not registered")
     elif broker["stopping"]:
-        signs.append("its broker is stopping" + (", and fenced" if broker["fenced"] else ""))
+        symptoms.append("its broker is shutting down" + (" and fenced" if broker["fenced"] else ""))
     elif broker["fenced"]:
-        signs.append("its broker is fenced: the controller does not hear of it")
-    return signs
+        symptoms.append("its broker is fenced: the controller receives no heartbeats from it")
+    return symptoms
 
 
-def _mend(node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool) -> str:
-    """`votes`: if it is no broker, it is a voter, and no partition asks for it."""
+def _remedy(node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool) -> str:
+    """`votes`: the node is a voter, and no partition has a replica on it."""
     if state is ProcessState.PAUSED:
-        return f"`tierlog cluster resume {node}`"
+        return f"Run `tierlog cluster resume {node}`."
     if state is ProcessState.DOWN:
-        return f"`tierlog cluster start {node}`"
+        return f"Run `tierlog cluster start {node}`."
     if state is ProcessState.UP:
-        return (
-            f"It may be starting: ask again. If it stays so, look at node-{node}/broker.log of the cluster."
-        )
+        return f"The node may be starting. If this persists, see node-{node}/broker.log of the cluster."
     if broker is None and votes:
         return (
-            f"Start the process of node {node}; its log says why it ended. If its disk is gone for good: "
-            f"`tierlog quorum remove {node}`, then add one in its place."
+            f"Start node {node}; its log says why it ended. If its disk is lost, run "
+            f"`tierlog quorum remove {node}` and add a replacement."
         )
     if broker is None:
-        return f"Start node {node}, or move its partitions: `tierlog partition move`."
+        return f"Start node {node}, or move its partitions with `tierlog partition move`."
     if broker["stopping"]:
-        return f"Start node {node} again, or let it go: `tierlog broker decommission {node}`."
+        return f"Start node {node} again, or remove it with `tierlog broker decommission {node}`."
     return (
-        f"Start the process of node {node}; its log says why it ended. If it is gone for good: "
+        f"Start node {node}; its log says why it ended. If it is lost for good, run "
         f"`tierlog broker decommission {node}`."
     )
 
@@ -162,41 +161,41 @@ def _partitions(seen: Observation) -> list[Problem]:
     if offline:
         what = f"{_count(offline)} without a leader{_names(seen, 'offline')}"
         how = (
-            "Start the brokers that hold them (`tierlog partition list --offline`). If those are lost, so is "
-            "what only they had: with unclean.leader.election.enable=true on the topic, "
-            "`tierlog partition elect --unclean` gives the rest a leader."
+            "Start the brokers that hold them (`tierlog partition list --offline`). If those brokers are "
+            "lost, "
+            "set unclean.leader.election.enable=true on the topic and run "
+            "`tierlog partition elect --unclean`: records that only they had are lost."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:
         what = f"{_count(below)} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"
-        how = "acks=all is refused there until more replicas are in sync: start the brokers that are away."
+        how = "Produce requests with acks=all fail until more replicas are in sync: start the brokers that "
+        "are down."
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if behind:
         what = f"{_count(behind)} under-replicated{_names(seen, 'under-replicated')}"
-        how = (
-            "They catch up by themselves once their brokers run: `tierlog partition list --under-replicated`."
-        )
+        how = "Replicas catch up once their brokers run: see `tierlog partition list --under-replicated`."
         problems.append(Problem(Status.DEGRADED, what, how))
     return problems
 
 
 def _damaged(seen: Observation) -> list[Problem]:
-    """A replica that can repair itself does within moments, so who is named here mostly cannot."""
+    """A replica that can repair itself does so at once, so most of those listed cannot."""
     if not seen.damaged:
         return []
     found = sorted({f"{row['topic']}-{row['partition']} of broker {row['broker']}" for row in seen.damaged})
     some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
     how = (
-        "It repairs itself once another replica serves the range: start the brokers that hold one. If there "
-        "is none and never will be, docs/runbooks/damaged-log.md says what can be saved."
+        "A damaged log repairs itself once another replica serves the damaged offsets: start the brokers that have "
+        "one. If no other replica exists, see docs/runbooks/damaged-log.md."
     )
-    what = f"a part of these logs is damaged, and refused to readers: {some}"
+    what = f"damaged logs, whose damaged offsets cannot be read: {some}"
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 
 def _names(seen: Observation, condition: str) -> str:
-    """The first of them: ": orders-0, orders-3 and others"."""
-    rows = (seen.unwell or {}).get("partitions", ())
+    """The first partitions in this condition: ": orders-0, orders-3 and others"."""
+    rows = (seen.unhealthy or {}).get("partitions", ())
     found = [f"{row['topic']}-{row['partition']}" for row in rows if condition in row["conditions"]]
     if not found:
         return ""

@@ -1,7 +1,7 @@
-"""A cluster of processes on this machine: each node broker and voter, or some this and some that.
+"""Local cluster: node processes on this machine, with combined or separate broker and controller roles.
 
-For `tierlog cluster` and for tests. What it is made of lies in its directory (cluster_files), so that the
-same cluster can be started again; its processes are known there too if they are detached (cluster_processes).
+Its directory holds its plan (`cluster_files`), so that the same cluster can be started again, and identifies
+its detached processes (`cluster_processes`). Used by `tierlog cluster` and by tests.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,14 +13,14 @@ from tierlog.cli.cluster_files import ClusterPlan, NodePlan
 from tierlog.cli.process import TierlogBroker
 
 START_TIMEOUT_S = 90.0
-SECRET = "TIERLOG_CONTROLLER_QUORUM_SECRET"  # in the environment: every user may read command lines
+SECRET = "TIERLOG_CONTROLLER_QUORUM_SECRET"  # in the environment, because every user can read command lines
 
 
 class LocalCluster:
-    """`nodes` processes, ids from 1 on, that end with this one. `start` returns once all of them serve.
-    With `voters`, so many others vote, and the former are only brokers.
+    """`nodes` processes with ids from 1, which end with this process unless detached. `start` returns once
+    all of them serve. With `voters`, that many controller nodes are added, and the others are only brokers.
 
-    In a directory that holds a cluster already, that one goes on, with these settings if any are given.
+    If the directory already holds a cluster, that one is used, with these settings added.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class LocalCluster:
         detached: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`plan`: as it was loaded or made before, instead of the above. `detached`: the processes outlive
-        this one. `environment`: of its processes, over that of this one."""
+        """`plan`: replaces `nodes`, `settings` and `voters`. `detached`: the node processes outlive this one.
+        `environment`: variables added to those of this process."""
         self.directory = Path(directory)
         self.plan = plan or cluster_files.load(self.directory) or cluster_files.new_plan(nodes, voters=voters)
         if plan is None and settings:
@@ -54,7 +54,7 @@ class LocalCluster:
         return self.plan.bootstrap
 
     def start(self, node_ids: Collection[int] | None = None) -> "LocalCluster":
-        """Side by side: none serves before a majority of them has come together. Raises BrokerFailed."""
+        """Start nodes in parallel, because none serves before a majority runs. Raises BrokerFailed."""
         chosen = [broker for one, broker in self.nodes.items() if node_ids is None or one in node_ids]
         with ThreadPoolExecutor(max(len(chosen), 1)) as pool:
             pending = [pool.submit(broker.start, START_TIMEOUT_S) for broker in chosen]
@@ -63,7 +63,7 @@ class LocalCluster:
                     started.result()
             except KeyboardInterrupt:
                 for broker in chosen:
-                    broker.kill()  # so that nobody waits for it to serve
+                    broker.kill()  # ends the threads that wait for it
                 raise
         return self
 

@@ -1,4 +1,4 @@
-"""The console script `tierlog`: the tree of commands, and where a failure becomes an exit code."""
+"""Entry point of the `tierlog` command: builds the command tree, and turns errors into exit codes."""
 
 import sys
 from typing import Annotated
@@ -25,7 +25,7 @@ from tierlog.cli.errors import CliError, ExitCode
 
 app = typer.Typer(
     name="tierlog",
-    help="A log that speaks the Kafka protocol and keeps its history in your own object store.",
+    help="A distributed log that speaks the Kafka protocol and tiers its history to your object store.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,7 +44,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Start with `tierlog dev`, then `tierlog topic create`, `tierlog produce` and `tierlog consume`."""
+    """To get started: `tierlog dev`, then `tierlog topic create`, `tierlog produce` and `tierlog consume`."""
 
 
 app.command("dev")(dev.dev)
@@ -63,9 +63,9 @@ app.add_typer(log.app, name="log")
 
 
 def main() -> None:
-    """Runs the words of the command line; exits with a code of `errors.ExitCode`."""
+    """Run the command; exits with a code of `errors.ExitCode`."""
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"tierlog {__version__}\n")  # scripts ask this often; skip building the tree
+        sys.stdout.write(f"tierlog {__version__}\n")  # fast path for scripts: the command tree is not built
         return
     try:
         app(prog_name="tierlog")
@@ -77,7 +77,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(int(ExitCode.INTERRUPTED))
     except BrokenPipeError:
-        sys.stderr.close()  # `tierlog consume | head`: the reader has had enough
+        sys.stderr.close()  # the reader closed the pipe: `tierlog consume | head`
         sys.exit(int(ExitCode.OK))
 
 

@@ -1,4 +1,4 @@
-"""Runs a node in this process and says when it serves; used by `tierlog dev` and `tierlog server`."""
+"""Runs a node in this process and reports when it serves. Called by `tierlog dev` and `tierlog server`."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from tierlog.cli.readiness import notify
 if TYPE_CHECKING:
     from tierlog.config.node import NodeSettings
 
-SETTINGS_HINT = "docs/reference/settings.md lists every setting with its default."
+SETTINGS_HINT = "docs/reference/settings.md lists all settings with their defaults."
 STORE_HINT = "For example file:///var/lib/tierlog/objects, or s3://bucket/prefix?region=eu-central-1"
 
 
@@ -27,17 +27,16 @@ def read_settings(
     environment: Mapping[str, str] = os.environ,
     options: Mapping[str, str],
 ) -> "NodeSettings":
-    """The defaults, the file, TIERLOG_… in the environment, then the options: the later wins. Raises
-    CliError.
-    """
+    """Merge the defaults, the file, TIERLOG_… variables and the options; later sources win. Raises
+    CliError."""
     from tierlog.config.definitions import InvalidSetting
     from tierlog.config.sources import merged, read_environment, read_toml, settings_from
     from tierlog.tiering.object_store import InvalidStoreUrl
     from tierlog.tiering.stores import check_store_url
 
     try:
-        of_file = {} if file is None else read_toml(file)
-        settings = settings_from(merged(defaults or {}, of_file, read_environment(environment), options))
+        from_file = {} if file is None else read_toml(file)
+        settings = settings_from(merged(defaults or {}, from_file, read_environment(environment), options))
         if settings.object_store_url:
             check_store_url(settings.object_store_url)
     except InvalidSetting as wrong:
@@ -48,19 +47,19 @@ def read_settings(
 
 
 def serve(settings: "NodeSettings", *, as_json: bool) -> None:
-    """Runs until SIGTERM or SIGINT; raises CliError if the node cannot start."""
+    """Run the node until SIGTERM or SIGINT. Raises CliError if it cannot start."""
 
     def announce(bootstrap: str, admin: str) -> None:
-        does = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
-        notify(f"READY=1\nSTATUS={does}")
+        status = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
+        notify(f"READY=1\nSTATUS={status}")
         if as_json:
             print_json({"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()})
             return
-        sys.stdout.write(f"tierlog {does}, its admin API at {admin} (pid {os.getpid()})\n")
+        sys.stdout.write(f"tierlog {status}, admin API at {admin} (pid {os.getpid()})\n")
         sys.stdout.flush()
 
-    signal.signal(signal.SIGTERM, _leave)  # until the node has handlers of its own
-    with uncollected():
+    signal.signal(signal.SIGTERM, _exit)  # until the node installs its own handlers
+    with gc_paused():
         from tierlog.broker.app import run
         from tierlog.broker.node_base import NodeFailed
         from tierlog.metadata.quorum.storage import ForeignDirectory
@@ -71,19 +70,18 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
     except OSError as failure:
         raise CliError(f"cannot start: {failure}", hint=_start_hint(failure)) from None
     except ForeignDirectory as failure:
-        raise CliError(f"cannot start: {failure}", hint="Give this node a directory of its own.") from None
+        raise CliError(f"cannot start: {failure}", hint="Use a different directory for this node.") from None
     except DamagedLog as failure:
-        hint = "Nothing was changed. Keep a copy of the directory before you try anything."
+        hint = "Nothing was changed. Copy the directory before you try to repair it."
         raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None
     except NodeFailed as failure:
-        raise CliError(f"the node had to stop: {failure}", hint="Its log above says why.") from None
+        raise CliError(f"the node failed: {failure}", hint="See its log above.") from None
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """For imports: what they make stays for good, and to look through it again and again, then and later,
-    takes a tenth of a start.
-    """
+def gc_paused() -> Iterator[None]:
+    """For imports: their objects live forever, and scanning them repeatedly takes a tenth of the start-up
+    time."""
     gc.disable()
     try:
         yield
@@ -92,7 +90,7 @@ def uncollected() -> Iterator[None]:
         gc.freeze()
 
 
-def _leave(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     sys.exit(0)
 
 
@@ -100,18 +98,20 @@ def _start_hint(failure: OSError) -> str:
     import errno
 
     if failure.errno == errno.EADDRINUSE:
-        return "Another process listens there; choose another port (--port 0 picks a free one)."
+        return "The port is in use: choose another one (--port 0 picks a free port)."
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "The data directory must be writable: --data-dir, or the setting log.dirs."
+        return "The data directory must be writable: use another --data-dir or log.dirs."
     if failure.errno == errno.ENOSPC:
-        return "The disk of the data directory is full: free some of it, or name another with --data-dir."
+        return (
+            "The disk of the data directory is full: free some space, or use another --data-dir or log.dirs."
+        )
     if failure.errno in (errno.ENOTDIR, errno.EEXIST):
-        return "A file is in the way of a directory: name another with --data-dir, or the setting log.dirs."
-    return "Check the addresses and directories of the node: docs/reference/settings.md lists their settings."
+        return "The path is a file, not a directory: use another --data-dir or log.dirs."
+    return "Check the node's addresses and directories: docs/reference/settings.md lists all settings."
 
 
 def stop_at_end_of_input() -> None:
-    """Ends this process as SIGTERM would once standard input closes (its writer died or let go)."""
+    """Send SIGTERM to this process when standard input closes, as it does when its writer ends."""
     import threading
 
     def wait() -> None:

@@ -1,7 +1,7 @@
-"""What the nodes of a cluster say of it, asked side by side over their admin APIs.
+"""Observation of a cluster: the responses of all nodes' admin APIs, requested in parallel.
 
-A node that is cut off from the others tells of the past, so what is said of brokers and partitions is taken
-from the leader of the quorum, or else from who has applied most. For `cluster health` and the live view.
+A partitioned node has stale metadata. Brokers and partitions are therefore taken from the leader of the
+quorum, or else from the node with the highest applied index. Used by `cluster health` and the live view.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,50 +14,49 @@ from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 
 TIMEOUT_S = 3.0
-"""A node that is paused, or whose host is gone, says nothing at all."""
+"""A paused node, or one whose host is gone, never responds."""
 
 NAMED_MAX = 1000
-"""Partitions that are named one by one; the others are counted."""
+"""Partitions that are listed by name."""
 
-Answer = dict[str, Any]
+Response = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """`quorum`: node -> what it says of the quorum (GET /v1/quorum), None where nothing came. `brokers`: GET
-    /v1/brokers, `unwell`: GET /v1/partitions of the same node, None if nobody answered. `told_by`: that node.
-    """
+    """`quorum`: node -> GET /v1/quorum, None without a response. `brokers` and `unhealthy`: GET /v1/brokers
+    and /v1/partitions of node `source`, None if no node responded. `damaged`: damaged ranges of all brokers
+    (GET /v1/scrub), each row with its `broker`."""
 
     urls: Mapping[int, str] = field(default_factory=dict)
-    quorum: Mapping[int, Answer | None] = field(default_factory=dict)
-    brokers: Answer | None = None
-    unwell: Answer | None = None
-    told_by: int | None = None
-    damaged: tuple[Answer, ...] = ()
-    """What brokers say of damage in their logs, each row with its `broker` (GET /v1/scrub)."""
+    quorum: Mapping[int, Response | None] = field(default_factory=dict)
+    brokers: Response | None = None
+    unhealthy: Response | None = None
+    source: int | None = None
+    damaged: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
-        """Of the quorum: who says of itself that it leads, in the highest term that is told of."""
+        """Leader of the quorum: the node that reports itself as leader in the highest term."""
         leading = [answer for answer in self.quorum.values() if answer and answer["role"] == "leader"]
         newest = max(leading, key=lambda answer: int(answer["term"]), default=None)
         return None if newest is None else int(newest["node_id"])
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """As the leader says, or who else has heard most."""
+        """As the leader reports them, or else the node with the highest applied index."""
         answers = [answer for answer in self.quorum.values() if answer]
         best = max(
             answers,
-            key=lambda told: (told["node_id"] == self.leader, told["applied_index"]),
+            key=lambda answer: (answer["node_id"] == self.leader, answer["applied_index"]),
             default=None,
         )
         return tuple(sorted(int(one) for one in best["voters"])) if best else ()
 
 
-def names_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Condition -> "orders-3" and others, for each condition that needs an operator, the gravest first. The
-    rows are those of GET /v1/partitions."""
+def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Condition -> names such as "orders-3", for each condition that needs an operator, the most severe
+    first. `rows`: of GET /v1/partitions."""
     found: dict[str, list[str]] = {one.value: [] for one in Condition if one in UNWELL}
     for row in rows:
         for condition in row["conditions"]:
@@ -67,9 +66,9 @@ def names_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> Observation:
-    """Asks the nodes at these URLs, and those that they name. `known`: nodes that there should be."""
+    """Query the nodes at these URLs, and the nodes that they name. `known`: nodes that are expected."""
     urls = dict(known or {})
-    quorum: dict[int, Answer | None] = {}
+    quorum: dict[int, Response | None] = {}
     asked: set[str] = set()
     with ThreadPoolExecutor(16) as pool:
         due = [*urls.values(), *seeds]
@@ -79,7 +78,7 @@ def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> 
                 if answer is not None:
                     quorum[int(answer["node_id"])] = answer
                     urls.setdefault(int(answer["node_id"]), url)
-                    named = {**answer["voters"], **answer.get("learners", {})}  # observers know of none
+                    named = {**answer["voters"], **answer.get("learners", {})}  # observers report no learners
                     urls = {**{int(one): to for one, to in named.items() if to}, **urls}
             due = list(urls.values())
         answering = [one for one in sorted(quorum) if quorum[one] is not None]
@@ -92,22 +91,22 @@ def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> 
     seen = Observation(
         urls=urls, quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
     )
-    return _of_partitions(seen)
+    return _with_partitions(seen)
 
 
-def _of_partitions(seen: Observation) -> Observation:
-    """With what the node that knows best says of brokers and partitions."""
+def _with_partitions(seen: Observation) -> Observation:
+    """Add brokers and partitions, from the node with the newest metadata that responds."""
     leader = seen.leader
     applied = {one: int(answer["applied_index"]) for one, answer in seen.quorum.items() if answer}
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
         brokers = _ask(seen.urls[node], "/v1/brokers")
         if brokers is not None:
-            unwell = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
-            return replace(seen, brokers=brokers, unwell=unwell, told_by=node)
+            unhealthy = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
+            return replace(seen, brokers=brokers, unhealthy=unhealthy, source=node)
     return seen
 
 
-def _ask(url: str, path: str, **query: object) -> Answer | None:
+def _ask(url: str, path: str, **query: object) -> Response | None:
     try:
         answer = AdminApi(url, timeout_s=TIMEOUT_S).get(path, **query)
     except (CliError, OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The options that several commands share, each with its environment variable and default."""
+"""Options that several commands share, each with its environment variable and default."""
 
 import math
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
-"""What numbers of the protocol can hold. Options refuse more before anything is sent."""
+"""Ranges of the protocol's integers. Options reject larger numbers before anything is sent."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_ADMIN = "http://127.0.0.1:9644"
@@ -19,19 +19,21 @@ Bootstrap = Annotated[
         "-b",
         envvar="TIERLOG_BOOTSTRAP",
         metavar="HOST:PORT[,HOST:PORT...]",
-        help="Brokers to ask first. "
-        f"Default: the nodes of `tierlog cluster up` if it runs here, else {DEFAULT_BOOTSTRAP}.",
+        help="Brokers to connect to first. "
+        f"Default: the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_BOOTSTRAP}.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="A setting by its Kafka name; may be repeated."),
+    typer.Option(
+        "--set", "-s", metavar="KEY=VALUE", help="Set a node setting by its Kafka name. May be repeated."
+    ),
 ]
 
 
 def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
-    """`["a=1", "b=2"]` -> `{"a": "1", "b": "2"}`; raises CliError for a word without `=`."""
+    """`["a=1", "b=2"]` -> `{"a": "1", "b": "2"}`. Raises CliError for a pair without `=`."""
     from tierlog.cli.errors import usage
 
     parsed = {}
@@ -39,7 +41,7 @@ def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
         key, separator, value = pair.partition("=")
         if not separator or not key.strip():
             raise usage(
-                f"{option} {pair!r} is not of the form KEY=VALUE",
+                f"invalid {option} {pair!r}: expected KEY=VALUE",
                 hint=f"For example: {option} retention.ms=-1",
             )
         parsed[key.strip()] = value.strip()
@@ -47,14 +49,14 @@ def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
 
 
 def finite(number: float) -> float:
-    """Callback of an option: `nan` passes any bounds."""
+    """Option callback that rejects `nan` and `inf`; `nan` would pass min and max."""
     if not math.isfinite(number):
         raise typer.BadParameter("expected a finite number")
     return number
 
 
 def confirm(question: str) -> None:
-    """Asks on the terminal; raises CliError unless the answer is yes."""
+    """Ask on the terminal. Raises CliError unless the answer is yes."""
     from tierlog.cli.errors import CliError
 
     try:
@@ -63,21 +65,21 @@ def confirm(question: str) -> None:
         typer.echo(err=True)
         agreed = False
     if not agreed:
-        raise CliError("nothing was changed", hint="Answer y to go on; --yes does not ask.")
+        raise CliError("nothing was changed", hint="Answer y to continue, or skip the question with --yes.")
 
 
 def make_directory(directory: Path, option: str) -> None:
-    """Makes a directory that a node can write to; raises CliError that names the option."""
+    """Create a directory that a node can write to. Raises CliError that names the option."""
     import os
 
     from tierlog.cli.errors import CliError
 
-    hint = f"Name another directory: {option}"
+    hint = f"Choose another directory with {option}."
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         raise CliError(f"{directory} is a file", hint=hint) from None
     except OSError as failure:
-        raise CliError(f"cannot make {directory}: {failure.strerror}", hint=hint) from None
+        raise CliError(f"cannot create {directory}: {failure.strerror}", hint=hint) from None
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise CliError(f"{directory} cannot be written to", hint=hint)
+        raise CliError(f"{directory} is not writable", hint=hint)

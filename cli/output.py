@@ -1,6 +1,6 @@
-"""What commands print: a rich table for people, or one JSON document for scripts.
+"""Output of commands: a rich table, or JSON for scripts.
 
-Results go to stdout, words about them to stderr.
+Results go to stdout, status messages to stderr.
 """
 
 import json
@@ -16,17 +16,17 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """A console of the given stream; as wide as the terminal, or as the content where there is none."""
+    """A console as wide as the terminal, or wide enough for the content if the stream is not a terminal."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)
     if not made.is_terminal:
-        made.width = 200  # piped output is not folded at 80 columns
+        made.width = 200  # do not wrap piped output at 80 columns
     return made
 
 
 def print_json(document: Any) -> None:
-    """One line per document, so that several can be streamed and each parsed by itself."""
+    """Print a document on one line, so that several can be streamed."""
     sys.stdout.write(json.dumps(document, default=str, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
@@ -34,7 +34,7 @@ def print_json(document: Any) -> None:
 def print_rows(
     columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool
 ) -> None:
-    """A list of like things. `columns` maps keys of a row to headings; JSON has all keys, headed or not."""
+    """Print rows as a table or a JSON array. `columns` maps keys to headings; JSON has all keys."""
     if as_json:
         print_json(list(rows))
     else:
@@ -42,33 +42,33 @@ def print_rows(
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str) -> "Table":
-    """As `print_rows` prints it."""
+    """The table that `print_rows` prints."""
     from rich.table import Table
 
-    drawn = Table(title=title, title_justify="left", header_style="bold")
+    made = Table(title=title, title_justify="left", header_style="bold")
     for key, heading in columns.items():
         numeric = bool(rows) and all(isinstance(row.get(key), int | float | None) for row in rows)
-        drawn.add_column(heading, justify="right" if numeric else "left")
+        made.add_column(heading, justify="right" if numeric else "left")
     for row in rows:
-        drawn.add_row(*(_cell(row.get(key)) for key in columns))
-    return drawn
+        made.add_row(*(_cell(row.get(key)) for key in columns))
+    return made
 
 
-def done(message: str) -> None:
-    """Tells a person what was done; not part of the result, so it goes to stderr."""
+def print_status(message: str) -> None:
+    """Print a message to stderr, because it is not part of the result."""
     sys.stderr.write(message + "\n")
 
 
-def print_done(message: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    """What a command did: a word to a person, or one JSON document."""
+def print_outcome(message: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what a command did: a message, or one JSON document."""
     if as_json:
         print_json(document)
     else:
-        done(message)
+        print_status(message)
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that leaves one to four digits: 17.3 MiB."""
+    """Bytes in a readable unit: 17.3 MiB."""
     value = float(count)
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
@@ -78,7 +78,7 @@ def size(count: float) -> str:
 
 
 def readable(data: bytes | None) -> Any:
-    """Text where the bytes are UTF-8, else `{"base64": …}`; None stays None."""
+    """Text if the bytes are UTF-8, else `{"base64": …}`. None stays None."""
     if data is None:
         return None
     try:

@@ -1,9 +1,9 @@
-"""A broker as a process of its own: started, killed, started again. For `tierlog.testing`, the demo and local
+"""Broker process: starts, stops, kills and restarts a broker. For `tierlog.testing`, the demo and local
 clusters.
 
-It runs `tierlog dev --json`, which says on its first line where it serves, so nothing is polled. No broker
-outlives the process that started it (`--exit-with-parent`), unless it is to: then its directory says which
-process it is (cluster_processes).
+It runs `tierlog dev --json`, whose first line of output says where it serves, so nothing is polled. The
+broker ends with the process that started it (`--exit-with-parent`), unless it is detached: then its directory
+identifies the process (`cluster_processes`).
 """
 
 import json
@@ -21,25 +21,25 @@ from tierlog.config.sources import ENVIRONMENT_PREFIX
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
-"""Longer than a node takes at most by its defaults: `controlled.shutdown.timeout.ms` to hand over, and twice
-`log.dirs.stop.timeout.ms` to close its logs."""
+"""Longer than the defaults let a shutdown take: `controlled.shutdown.timeout.ms`, plus twice
+`log.dirs.stop.timeout.ms` to close the logs."""
 
 LOG_TAIL_BYTES = 16_384
 
 
 class BrokerFailed(Exception):
-    """The broker ended or did not serve in time; the message holds the end of its log."""
+    """The broker ended, or did not serve in time. The message includes the end of its log."""
 
 
 class TierlogBroker:
-    """One broker process. `start()` returns once it serves; a context manager, so that it surely ends.
+    """One broker process. `start()` returns once it serves. As a context manager it always ends.
 
     Args:
-        directory: where its data, objects and log file live; made if missing.
-        settings: settings by their Kafka names, over those of `tierlog dev`.
-        object_store: URL of another object store; default: the directory `object_dir`.
-        environment: variables added to those of this process, of which TIERLOG_… is left out.
-        detached: it goes on when this process ends, and Ctrl-C in this terminal is not meant for it.
+        directory: for its data, objects and log file; created if missing.
+        settings: settings by their Kafka names, added to those of `tierlog dev`.
+        object_store: URL of the object store; default: the directory `object_dir`.
+        environment: variables added to those of this process, without its TIERLOG_… variables.
+        detached: the broker outlives this process, and does not receive Ctrl-C of its terminal.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class TierlogBroker:
 
     @property
     def pid(self) -> int:
-        """Process id of the broker that runs now; raises BrokerFailed if none does."""
+        """Process id of the running broker. Raises BrokerFailed if it does not run."""
         if self._process is None or self._process.poll() is not None:
-            raise BrokerFailed(f"the broker of {self.directory} does not run\n{self.log_tail()}")
+            raise BrokerFailed(f"the broker in {self.directory} is not running\n{self.log_tail()}")
         return self._process.pid
 
     @property
@@ -85,7 +85,7 @@ class TierlogBroker:
         return self._process is not None and self._process.poll() is None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> "TierlogBroker":
-        """Starts the process and waits for its line on stdout; again after a stop, on the ports it had."""
+        """Start the process and wait until it serves. After a stop, it uses the same ports again."""
         if self.running:
             return self
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -101,23 +101,23 @@ class TierlogBroker:
         if self._detached:
             from tierlog.cli import cluster_processes
 
-            cluster_processes.note(self.directory, self._process.pid)
+            cluster_processes.record_process(self.directory, self._process.pid)
         try:
             answer = json.loads(self._first_line(timeout_s))
         except BaseException:
             self.kill()
             raise
         self.admin_url = answer["admin"]
-        self.bootstrap = answer["bootstrap"] or self.bootstrap  # a voter alone has none
+        self.bootstrap = answer["bootstrap"] or self.bootstrap  # a controller node has none
         return self
 
     def kill(self) -> None:
-        """SIGKILL: what was not made durable is in the kernel's hands, as after a crash of the process."""
+        """Send SIGKILL, as a crash: data that was not synced is only in the page cache."""
         self.signal(signal.SIGKILL)
         self._reap(STOP_TIMEOUT_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and waits for the clean end; raises BrokerFailed if it takes longer or fails."""
+        """Send SIGTERM and wait for a clean shutdown. Raises BrokerFailed if it fails or times out."""
         if self._process is None:
             return
         self.signal(signal.SIGTERM)
@@ -125,23 +125,24 @@ class TierlogBroker:
             code = self._reap(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BrokerFailed(f"the broker did not stop within {timeout_s:g} s\n{self.log_tail()}") from None
+            message = f"the broker did not shut down within {timeout_s:g} s\n{self.log_tail()}"
+            raise BrokerFailed(message) from None
         if code not in (0, -signal.SIGKILL):
-            raise BrokerFailed(f"the broker stopped with exit code {code}\n{self.log_tail()}")
+            raise BrokerFailed(f"the broker exited with code {code}\n{self.log_tail()}")
 
     def restart(self, timeout_s: float = START_TIMEOUT_S) -> "TierlogBroker":
-        """Stops the broker if it runs, and starts it again on the same ports and data."""
+        """Stop the broker if it runs, and start it again on the same ports and data."""
         if self.running:
             self.stop()
         return self.start(timeout_s)
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process, if there is one."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """(resident now, peak so far) of the process, from /proc."""
+        """(current, peak) resident memory of the process, from /proc."""
         found = {"VmRSS": 0, "VmHWM": 0}
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -150,7 +151,7 @@ class TierlogBroker:
         return found["VmRSS"], found["VmHWM"]
 
     def log_tail(self, max_bytes: int = LOG_TAIL_BYTES) -> str:
-        """The end of what the broker wrote to stderr, over all its starts."""
+        """The end of the broker's log (its stderr), across restarts."""
         if not self.log_path.exists():
             return ""
         return self.log_path.read_bytes()[-max_bytes:].decode(errors="replace")
@@ -180,11 +181,11 @@ class TierlogBroker:
         line, deadline = b"", time.monotonic() + timeout_s
         while not line.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
-                raise BrokerFailed(f"the broker did not serve within {timeout_s:g} s\n{self.log_tail()}")
+                raise BrokerFailed(f"the broker did not start within {timeout_s:g} s\n{self.log_tail()}")
             read = os.read(process.stdout.fileno(), 4096)
             if not read:
                 raise BrokerFailed(
-                    f"the broker ended with exit code {process.wait(STOP_TIMEOUT_S)}\n{self.log_tail()}"
+                    f"the broker exited with code {process.wait(STOP_TIMEOUT_S)}\n{self.log_tail()}"
                 )
             line += read
         return line
@@ -210,5 +211,5 @@ def _close(*streams: IO[bytes] | None) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """This process's, without settings that were meant for another broker."""
+    """This process's environment without TIERLOG_… settings, which are meant for another broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}

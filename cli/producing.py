@@ -1,4 +1,5 @@
-"""An idempotent producer for `tierlog produce`: each partition's batch is sent until it is acknowledged."""
+"""Idempotent producer of `tierlog produce`: sends one batch per partition at a time until it is
+acknowledged."""
 
 import time
 from typing import TYPE_CHECKING
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 ALL_IN_SYNC = -1
 TIMEOUT_MS = 30_000
-BATCH_BYTES = 512 * 1024  # well below max.message.bytes' default of 1 MiB
+BATCH_BYTES = 512 * 1024  # well below the default of max.message.bytes (1 MiB)
 MAX_SEQUENCE = 2**31
 
 
 class Producer:
-    """Sends records to one topic with acks=all. A retry cannot write twice (KIP-98)."""
+    """Sends records to one topic with acks=all. Retries do not duplicate records (KIP-98)."""
 
     def __init__(
         self, client: KafkaClient, topic: str, *, codec: Codec = Codec.NONE, partition: int | None = None
@@ -36,7 +37,8 @@ class Producer:
         self._count = len(client.topic(topic).partitions)
         if partition is not None and not 0 <= partition < self._count:
             raise CliError(
-                f"{topic} has no partition {partition}", hint=f"It has {self._count}, numbered from 0."
+                f"topic {topic} has no partition {partition}",
+                hint=f"It has {self._count} partitions, numbered from 0.",
             )
         answer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS))
         raise_for(answer.error_code, None, "producer id")
@@ -44,10 +46,10 @@ class Producer:
         self._sequences = [0] * self._count
         self._waiting: list[list[NewRecord]] = [[] for _ in range(self._count)]
         self._waiting_bytes = [0] * self._count
-        self._sticky = 0  # records without a key fill one partition's batch at a time (KIP-480)
+        self._sticky = 0  # partition of records without a key, until its batch is full (KIP-480)
 
     def send(self, record: NewRecord) -> None:
-        """Takes a record; sends its partition's batch when that is full."""
+        """Add a record to its partition's batch, and send the batch when it is full."""
         partition = self._partition_of(record.key)
         self._waiting[partition].append(record)
         self._waiting_bytes[partition] += len(record.key or b"") + len(record.value or b"") + 32
@@ -55,7 +57,7 @@ class Producer:
             self._send_batch(partition)
 
     def flush(self) -> None:
-        """Returns when everything taken is acknowledged."""
+        """Send all batches; returns when all records are acknowledged."""
         for partition in range(self._count):
             self._send_batch(partition)
 
@@ -79,11 +81,11 @@ class Producer:
         while (answer := self._attempt(partition, batch)) is None or answer.error_code:
             code = ErrorCode(answer.error_code) if answer else ErrorCode.NETWORK_EXCEPTION
             if answer and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                break  # an earlier attempt was written, and is no more among the last five
+                break  # an earlier attempt was written, but is not among the producer's last five batches
             if not code.retriable:
                 raise_for(code, answer.error_message if answer else None, f"{self._topic}-{partition}")
             self._client.refresh(
-                self._topic, deadline, f"{self._topic}-{partition} takes no records: {code.name}"
+                self._topic, deadline, f"cannot write to {self._topic}-{partition}: {code.name}"
             )
         self._sequences[partition] = (self._sequences[partition] + len(records)) % MAX_SEQUENCE
         self.records += len(records)

@@ -1,4 +1,4 @@
-"""What the `quota` commands ask of a cluster, as plain rows: no printing, no options."""
+"""Requests of the `quota` commands. Returns plain rows; the commands parse options and print."""
 
 import math
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from tierlog.protocol.messages import describe_client_quotas as describe
 
 EXACT, DEFAULT = 0, 1  # match types of DescribeClientQuotas
 Entity = dict[str, str | None]
-"""Entity type -> name; None: all who have no quota of their own."""
+"""Entity type -> name; None: the default of that type."""
 
 Value = float | int | str
 Row = dict[str, Any]
 
 
 def rows(client: KafkaClient, entity: Entity, *, strict: bool = False) -> list[Row]:
-    """Entities with these types and names (`strict`: and no others), each with its quotas."""
+    """Entities that have these types and names, each with its quotas. `strict`: and no other types."""
     components = [
         describe.ComponentData(entity_type=kind, match_type=DEFAULT if name is None else EXACT, match=name)
         for kind, name in entity.items()
@@ -41,7 +41,7 @@ def change(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Sets quotas of one entity, or removes them (None)."""
+    """Set quotas of one entity; None removes a quota."""
     entry = alter.EntryData(
         entity=[alter.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
         ops=[
@@ -54,13 +54,13 @@ def change(
 
 
 def title(entity: Entity) -> str:
-    """For people: `user ada, default client-id`."""
+    """Readable name of an entity: `user ada, default client-id`."""
     named = [f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items()]
     return ", ".join(named) or "quotas"
 
 
 def plain(value: float) -> Value:
-    """JSON knows no infinity; whole numbers are shown as such."""
+    """A value for JSON, which has no infinity. Integers are printed without a decimal point."""
     if math.isinf(value):
         return "inf"
     return int(value) if value == int(value) else value

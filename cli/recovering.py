@@ -1,4 +1,4 @@
-"""`tierlog quorum recover`: the files of a stopped node, locked while they are judged and changed."""
+"""Opens the metadata log of a stopped node for `tierlog quorum recover`, and locks its directory."""
 
 import random
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ METADATA_DIRECTORY = "__cluster_metadata"
 
 @contextmanager
 def recovering(directory: Path, metadata_directory: Path | None) -> Iterator[Recovery]:
-    """Raises CliError: a node runs there, or its metadata cannot be gone on from."""
+    """Raises CliError if a node runs in the directory, or its metadata cannot be recovered."""
     if not (directory / LOCK_FILE).exists():
-        raise usage(f"{directory} is no data directory of a node", hint="Name the first of its log.dirs.")
+        raise usage(f"{directory} is not a node's data directory", hint="Give the first of its log.dirs.")
     try:
         with locked(directory):
             metadata = metadata_directory or directory / METADATA_DIRECTORY
@@ -29,12 +29,12 @@ def recovering(directory: Path, metadata_directory: Path | None) -> Iterator[Rec
             finally:
                 recovery.close()
     except InUse as running:
-        raise CliError(str(running), hint="Stop it first: `systemctl stop tierlog@…`.") from None
+        raise CliError(str(running), hint="Stop the node first: `systemctl stop tierlog@…`.") from None
     except NotRecoverable as refused:
-        hint = "docs/runbooks/lost-majority-for-good.md says which voter to choose."
+        hint = "docs/runbooks/lost-majority-for-good.md describes which voter to choose."
         raise CliError(f"nothing was changed: {refused}", hint=hint) from None
     except (DamagedLog, ForeignDirectory) as damage:
-        hint = "Try the next voter that is left."
+        hint = "Try the next remaining voter."
         raise CliError(f"nothing was changed: the metadata log is damaged: {damage}", hint=hint) from None
     except OSError as failure:
-        raise CliError(f"{directory}: {failure}", hint="The command may be given again.") from None
+        raise CliError(f"{directory}: {failure}", hint="It is safe to run the command again.") from None

@@ -1,7 +1,7 @@
-"""State diagrams of a cluster, drawn by doing: the pure cores are put into every state, given every event,
-and what they become is the arrow. So a diagram shows what the code does, whatever anyone meant.
+"""Generates the state diagrams of docs/reference/cluster-states.md from the pure cores.
 
-Called for docs/reference/cluster-states.md.
+Each core is put into each state and given each event; the resulting state is the arrow. The diagrams
+therefore show what the code does.
 """
 
 import random
@@ -18,7 +18,7 @@ from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
 
-Arrows = dict[tuple[str, str], set[str]]  # (from, to) -> what brings it about
+Arrows = dict[tuple[str, str], set[str]]  # (from, to) -> causes
 Step = tuple[str, ClusterImage]
 
 SUBJECT, OTHERS = 1, (2, 3)
@@ -35,12 +35,12 @@ def page() -> str:
 
 
 def raft_roles() -> Arrows:
-    """A voter of three."""
+    """Transitions of one voter in a quorum of three."""
     arrows: Arrows = {}
     for role in Role:
-        for name, happens in _RAFT_EVENTS.items():
+        for name, apply in _RAFT_EVENTS.items():
             core = _core_as(role)
-            happens(core)
+            apply(core)
             core.check()
             if core.role is not role:
                 arrows.setdefault((role.value, core.role.value), set()).add(name)
@@ -62,7 +62,7 @@ def _core_as(role: Role) -> RaftCore:
 
 
 def _vote(core: RaftCore, *, granted: bool) -> None:
-    """Of one other; of both where it takes a majority of refusals."""
+    """One other voter grants its vote, or both refuse: a majority either way."""
     pre_vote = core.role is Role.PRE_CANDIDATE
     term = core.term + pre_vote if granted else core.term
     core.persisted(core.ready())
@@ -70,8 +70,8 @@ def _vote(core: RaftCore, *, granted: bool) -> None:
         core.step(m.VoteReply(term=term, sender=sender, to=SUBJECT, granted=granted, pre_vote=pre_vote))
 
 
-def _quiet(core: RaftCore) -> None:
-    """Until it has run out of patience."""
+def _time_out(core: RaftCore) -> None:
+    """Tick without messages until the role changes."""
     before = core.role
     for _ in range(100):
         core.tick()
@@ -79,20 +79,22 @@ def _quiet(core: RaftCore) -> None:
             return
 
 
-def _hear(core: RaftCore) -> None:
-    if not core.is_leader:  # a term has one leader
+def _heartbeat(core: RaftCore) -> None:
+    if not core.is_leader:  # a term has only one leader
         core.step(m.Heartbeat(term=core.term, sender=2, to=SUBJECT, commit=0))
 
 
 _RAFT_EVENTS: dict[str, Callable[[RaftCore], None]] = {
-    "nobody is heard for too long": _quiet,
+    "no messages for an election timeout": _time_out,
     "a majority grants its vote": lambda core: _vote(core, granted=True),
-    "a majority refuses": lambda core: _vote(core, granted=False),
+    "a majority refuses its vote": lambda core: _vote(core, granted=False),
     "a message of a newer term": lambda core: core.step(
         m.Heartbeat(term=core.term + 1, sender=2, to=SUBJECT, commit=0)
     ),
-    "a leader of this term is heard": _hear,
-    "the leader hands over to it": lambda core: core.step(m.TimeoutNow(term=core.term, sender=2, to=SUBJECT)),
+    "a heartbeat of this term's leader": _heartbeat,
+    "the leader transfers leadership to it": lambda core: core.step(
+        m.TimeoutNow(term=core.term, sender=2, to=SUBJECT)
+    ),
 }
 
 
@@ -100,12 +102,12 @@ _RAFT_EVENTS: dict[str, Callable[[RaftCore], None]] = {
 
 
 def broker_states() -> Arrows:
-    """One broker as the controller sees it."""
+    """Transitions of one broker in the controller's image."""
 
     def state(image: ClusterImage) -> str:
         broker = image.brokers.get(SUBJECT)
         if broker is None:
-            return "unknown"
+            return "unregistered"
         return {
             (True, False): "fenced",
             (False, False): "serving",
@@ -117,12 +119,14 @@ def broker_states() -> Arrows:
         yield "its process registers", _done(image, _registration(SUBJECT, image.index))
         broker = image.brokers.get(SUBJECT)
         if broker is not None:
-            if not broker.stopping:  # the sessions let nobody in who stops
-                yield "it has caught up and asks to serve", _done(image, _fencing(image, SUBJECT, False))
-            why = "it leads nothing any more, or its session ends" if broker.stopping else "its session ends"
+            if not broker.stopping:  # a broker in controlled shutdown is never unfenced
+                yield "it has caught up and is unfenced", _done(image, _fencing(image, SUBJECT, False))
+            why = (
+                "it leads no partition, or its session expires" if broker.stopping else "its session expires"
+            )
             yield why, _done(image, _fencing(image, SUBJECT, True))
-            yield "SIGTERM, or drained for good", _done(image, _stopping(image, SUBJECT))
-            yield "unregistered", _done(image, c.UnregisterBroker(broker_id=SUBJECT))
+            yield "controlled shutdown, or decommission", _done(image, _stopping(image, SUBJECT))
+            yield "it is unregistered", _done(image, c.UnregisterBroker(broker_id=SUBJECT))
 
     return _explored(_cluster(2), state, steps, state)
 
@@ -131,7 +135,7 @@ def broker_states() -> Arrows:
 
 
 def replica_states() -> Arrows:
-    """One of three replicas, min.insync.replicas 2, as the controller sees it."""
+    """Transitions of one of three replicas in the controller's image, with min.insync.replicas=2."""
 
     def state(image: ClusterImage) -> str:
         partition = _partition(image)
@@ -156,31 +160,34 @@ def _replica_steps(image: ClusterImage) -> Iterator[Step]:
         broker = image.brokers[broker_id]
         if broker.fenced:
             yield (
-                "its broker serves again" if own else "another serves again",
+                "its broker is unfenced" if own else "another broker is unfenced",
                 _done(image, _fencing(image, broker_id, False)),
             )
         else:
             yield (
-                "its broker is fenced" if own else "another is fenced",
+                "its broker is fenced" if own else "another broker is fenced",
                 _done(image, _fencing(image, broker_id, True)),
             )
         for lost in (False, True):
             after = _done(image, _registration(broker_id, image.index, lost=lost))
-            what = "may have lost what was not synced" if lost else "restarts"
-            yield f"its broker {what}" if own else "another restarts", after
+            what = "restarts and may have lost unsynced records" if lost else "restarts"
+            yield f"its broker {what}" if own else "another broker restarts", after
         if partition.leader not in (-1, broker_id) and not broker.fenced:
             joins = broker_id not in partition.in_sync
-            words = "has caught up" if joins else "lags"
-            yield (f"it {words}" if own else f"another {words}"), _done(image, _isr(image, broker_id, joins))
+            verb = "catches up" if joins else "lags"
+            yield (
+                f"it {verb}" if own else f"another replica {verb}",
+                _done(image, _isr(image, broker_id, joins)),
+            )
     preferred = c.ElectLeaders(partitions=((TOPIC, 0),), kind=c.ElectionKind.PREFERRED)
-    yield "it is preferred", _done(image, preferred)
+    yield "preferred leader election", _done(image, preferred)
 
 
 def _isr(image: ClusterImage, broker_id: int, joins: bool) -> c.AlterPartitions:
-    """What the leader asks for."""
+    """The leader's AlterPartition request."""
     partition, topic = _partition(image), image.topic(TOPIC)
     if topic is None:
-        raise InvariantViolation("there is no topic")
+        raise InvariantViolation("the topic does not exist")
     members = {*partition.in_sync, broker_id} if joins else {*partition.in_sync} - {broker_id}
     change = c.IsrChange(
         topic_id=topic.topic_id,
@@ -202,7 +209,7 @@ def _explored(
     steps: Callable[[ClusterImage], Iterator[Step]],
     key: Callable[[ClusterImage], object],
 ) -> Arrows:
-    """Every image that can be reached, but for epochs."""
+    """Transitions between all reachable images, breadth first. `key` leaves out epochs, which always grow."""
     arrows: Arrows = {}
     seen, due = {key(start)}, deque([start])
     while due:
@@ -217,7 +224,8 @@ def _explored(
 
 
 def _cluster(*brokers: int) -> ClusterImage:
-    """All of them serve; if the subject is one, it prefers to lead the one partition."""
+    """A cluster of unfenced brokers. If SUBJECT is one of several, it is the one partition's preferred
+    leader."""
     image = ClusterImage(cluster_id="c")
     for broker_id in brokers:
         image = _done(image, _registration(broker_id, image.index))
@@ -257,7 +265,7 @@ def _stopping(image: ClusterImage, broker_id: int) -> c.StopBroker:
 def _partition(image: ClusterImage) -> PartitionImage:
     topic = image.topic(TOPIC)
     if topic is None:
-        raise InvariantViolation("there is no topic")
+        raise InvariantViolation("the topic does not exist")
     return topic.partitions[0]
 
 
@@ -265,26 +273,26 @@ def _partition(image: ClusterImage) -> PartitionImage:
 
 
 def _mermaid(arrows: Arrows) -> str:
-    """Names of states may hold blanks: Mermaid takes those as labels."""
+    """Arrows as Mermaid text. Names that are not identifiers become labels."""
     states = sorted({one for arrow in arrows for one in arrow})
-    lines = [f'    state "{name}" as {_word(name)}' for name in states if _word(name) != name]
+    lines = [f'    state "{name}" as {_identifier(name)}' for name in states if _identifier(name) != name]
     for (before, after), causes in sorted(arrows.items()):
-        lines.append(f"    {_word(before)} --> {_word(after)}: {'<br/>'.join(sorted(causes))}")
+        lines.append(f"    {_identifier(before)} --> {_identifier(after)}: {'<br/>'.join(sorted(causes))}")
     return "\n".join(lines)
 
 
-def _word(name: str) -> str:
+def _identifier(name: str) -> str:
     return name.replace(" ", "_").replace("-", "_")
 
 
 _PAGE = """# States of a cluster
 
-Drawn by `cli/state_diagrams.py`, which puts the pure cores into each state and gives them each event; a test
-fails when this page differs.
+Generated by `cli/state_diagrams.py`, which puts the pure cores into each state and gives them each event. A
+test fails when this page is out of date.
 
 ## A voter of the metadata quorum
 
-`metadata/raft/core.py`. A pre-candidate has only asked whether it could win: nothing of it is durable yet.
+See `metadata/raft/core.py`. A pre-candidate only asks whether it could win an election: it persists nothing.
 
 ```mermaid
 stateDiagram-v2
@@ -292,27 +300,27 @@ stateDiagram-v2
 {raft}
 ```
 
-## A broker, as the controller knows it
+## A broker in the controller's image
 
-`metadata/controller/brokers.py`. Only one that serves is elected, or joins an in-sync set. One that stops
-leads on where nobody else can.
+See `metadata/controller/brokers.py`. Only a serving broker is elected, or joins an in-sync set. A stopping
+broker keeps leading a partition if no other replica can lead it.
 
 ```mermaid
 stateDiagram-v2
-    [*] --> unknown
+    [*] --> unregistered
 {brokers}
 ```
 
-## A replica, as the controller knows it
+## A replica in the controller's image
 
-`metadata/controller/partition_change.py`: one of three replicas, with `min.insync.replicas=2` and without
-unclean elections. Eligible replicas (KIP-966) left the in-sync set when it was below the minimum, so they
-hold all that is committed.
+See `metadata/controller/partition_change.py`. The diagram shows one of three replicas, with
+`min.insync.replicas=2` and without unclean elections. An eligible replica (ELR, KIP-966) left the in-sync set
+while it was below the minimum, so it has all committed records.
 
 ```mermaid
 stateDiagram-v2
-    [*] --> leader: preferred, when the topic is made
-    [*] --> in_sync: the others
+    [*] --> leader: preferred leader of a new topic
+    [*] --> in_sync: the other replicas
 {replicas}
 ```
 """

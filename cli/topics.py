@@ -1,4 +1,4 @@
-"""What the `topic` commands ask of a cluster, as plain rows: no printing, no options."""
+"""Requests of the `topic` commands. Returns plain rows; the commands parse options and print."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tierlog.protocol.messages.list_offsets import ListOffsetsPartitionResponse
     from tierlog.protocol.messages.metadata import MetadataResponseTopic
 
-TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: set on the topic itself
+TOPIC_CONFIG_SOURCE = 1  # DescribeConfigs: DYNAMIC_TOPIC_CONFIG, set on the topic itself
 TIMEOUT_MS = 30_000
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def create(
     *,
     validate_only: bool,
 ) -> None:
-    """Creates one topic; -1 takes the broker's default. Waits until every partition has a leader."""
+    """Create a topic and wait until every partition has a leader. -1: the broker's default."""
     wanted = CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -66,31 +66,28 @@ def delete(client: KafkaClient, name: str) -> None:
 
 
 def add_partitions(client: KafkaClient, name: str, count: int) -> None:
-    """Grows a topic to `count` partitions in all."""
+    """Grow a topic to a total of `count` partitions."""
     wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
     for result in client.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)).results:
         raise_for(result.error_code, result.error_message, f"topic {name}")
 
 
 def alter(client: KafkaClient, name: str, sets: Mapping[str, str], unsets: list[str]) -> None:
-    """Sets and unsets settings of a topic, all or none."""
+    """Set and unset settings of a topic, all or none."""
     configs.alter(client, configs.TOPIC_RESOURCE, name, f"topic {name}", sets=sets, unsets=unsets)
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Brokers let any name be unset, as Kafka's do; on a command line an unknown one is a typing error."""
+    """Raises CliError for an unknown setting. Brokers unset any name, as in Kafka, but here it is a typo."""
     for name in names:
         try:
             find_setting(TOPIC_SETTINGS, name)
         except InvalidSetting as unknown:
-            raise usage(
-                str(unknown), hint="docs/reference/settings.md lists the settings of a topic."
-            ) from None
+            raise usage(str(unknown), hint="docs/reference/settings.md lists all topic settings.") from None
 
 
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
-    """One row per topic: name, id, partitions, replicas, records over both tiers; None while a partition of
-    it has no leader that answers."""
+    """One row per topic. `offsets`: offsets in both tiers; None if a partition has no live leader."""
     found = []
     for topic in sorted(client.metadata().topics, key=lambda topic: topic.name or ""):
         if topic.is_internal and not internal:
@@ -98,22 +95,22 @@ def rows(client: KafkaClient, *, internal: bool) -> list[Row]:
         name = topic.name or ""
         count = len(topic.partitions)
         start, end = known_offsets(client, topic, EARLIEST), known_offsets(client, topic, LATEST)
-        is_whole = len(start.keys() & end.keys()) == count
+        is_complete = len(start.keys() & end.keys()) == count
         found.append(
             {
                 "topic": name,
                 "id": str(topic.topic_id),
                 "partitions": count,
                 "replicas": len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
-                "offsets": sum(end.values()) - sum(start.values()) if is_whole else None,
+                "offsets": sum(end.values()) - sum(start.values()) if is_complete else None,
             }
         )
     return found
 
 
 def partition_rows(client: KafkaClient, name: str) -> list[Row]:
-    """One row per partition: leader, replicas, and where its offsets lie (ends exclusive). What only a leader
-    knows is None while there is none that answers."""
+    """One row per partition: leader, replicas, and offsets of both tiers (ends exclusive). Offsets are None
+    if the partition has no live leader."""
     topic = client.topic(name)
     start, end, local, tiered = (
         known_offsets(client, topic, position)
@@ -137,7 +134,7 @@ def partition_rows(client: KafkaClient, name: str) -> list[Row]:
 
 
 def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row]:
-    """Settings of a topic: those set on it, or all with their defaults."""
+    """Settings of a topic: those set on it, or all (`everything`)."""
     found = []
     for config in configs.described(client, configs.TOPIC_RESOURCE, name, f"topic {name}"):
         own = config.config_source == TOPIC_CONFIG_SOURCE
@@ -147,8 +144,8 @@ def config_rows(client: KafkaClient, name: str, *, everything: bool) -> list[Row
 
 
 def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[int, int]:
-    """Partition -> offset of a position: a timestamp, or one of the negative ones of ListOffsets. Waits for
-    partitions that have no leader."""
+    """Partition -> offset of a position: a timestamp, or one of ListOffsets' negative values. Waits for
+    partitions without a leader."""
     by_leader: dict[int, list[int]] = {}
     for partition in range(count):
         by_leader.setdefault(client.leader(name, partition), []).append(partition)
@@ -161,11 +158,11 @@ def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[i
 
 
 def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position: int) -> dict[int, int]:
-    """As `offsets`, without those of partitions that have no leader now, or one that does not answer."""
+    """As `offsets`, without partitions that have no live leader."""
     name = topic.name or ""
     by_leader: dict[int, list[int]] = {}
     for partition in topic.partitions:
-        if client.knows(partition.leader_id):
+        if client.is_live(partition.leader_id):
             by_leader.setdefault(partition.leader_id, []).append(partition.partition_index)
     found = {}
     for leader, partitions in by_leader.items():
@@ -174,7 +171,7 @@ def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position:
         except CliError as failure:
             if failure.code != ExitCode.UNREACHABLE:
                 raise
-            continue  # it has died a moment ago
+            continue  # the leader has just died
         found.update({one.partition_index: one.offset for one in answers if not one.error_code})
     return found
 
@@ -182,9 +179,9 @@ def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position:
 def _listed(
     client: KafkaClient, leader: int, name: str, partitions: list[int], position: int
 ) -> "list[ListOffsetsPartitionResponse]":
-    asked = [ListOffsetsPartition(partition_index=one, timestamp=position) for one in partitions]
+    wanted = [ListOffsetsPartition(partition_index=one, timestamp=position) for one in partitions]
     request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)], timeout_ms=TIMEOUT_MS
+        replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)], timeout_ms=TIMEOUT_MS
     )
     answers: list[ListOffsetsPartitionResponse] = client.call(request, leader).topics[0].partitions
     return answers

@@ -1,1 +1,1 @@
-"""One module per group of commands: options in, a call to `client` or `admin`, a table or JSON out."""
+"""Commands, one module per group: parse options, call `client` or `admin`, print a table or JSON."""

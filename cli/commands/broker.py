@@ -1,4 +1,4 @@
-"""`tierlog broker …`: the registered brokers, and taking one out of the cluster."""
+"""`tierlog broker …`: lists, configures, drains and decommissions brokers."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,16 +7,16 @@ import typer
 
 from tierlog.cli.commands import broker_settings
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, finite
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
-app = typer.Typer(no_args_is_help=True, help="The brokers: see them, set them, empty them, let them go.")
+app = typer.Typer(no_args_is_help=True, help="List, configure, drain and decommission brokers.")
 app.command("settings")(broker_settings.settings)
 app.command("alter")(broker_settings.alter)
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 COLUMNS = {
     "id": "id",
     "address": "address",
@@ -31,16 +31,16 @@ COLUMNS = {
 BrokerId = Annotated[int, typer.Argument(metavar="BROKER", min=0, max=INT32_MAX, help="Id of the broker.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", min=1, callback=finite, help="Give up waiting after so many seconds."),
+    typer.Option("--timeout", min=1, callback=finite, help="Stop waiting after this many seconds."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
 
 
 @app.command("list")
-def list_(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
-    """List the registered brokers, with what each leads and holds."""
+def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+    """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.output import print_rows
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get("/v1/brokers")
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in answer["brokers"]]
@@ -52,16 +52,16 @@ def drain(
     broker: BrokerId,
     dry_run: DryRun = False,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Return once the moves have begun; there may be more to do.")
+        bool, typer.Option("--no-wait", help="Start the first moves and return; more moves may be left.")
     ] = False,
     timeout: Timeout = 3600.0,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Move all replicas of a broker to others, and wait until it holds none. It stays in the cluster."""
-    from tierlog.cli.output import print_done, print_json
-    from tierlog.cli.where import admin_api
+    """Move all replicas of a broker to other brokers, and wait until it has none. It stays in the cluster."""
+    from tierlog.cli.output import print_json, print_outcome
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=not dry_run)
     if dry_run or no_wait:
@@ -72,8 +72,8 @@ def drain(
             _show_moves(answer, broker)
         _check_outcomes(answer)
         return
-    moved = _emptied(api, broker, timeout)
-    print_done(f"broker {broker} holds nothing", {"broker": broker, "moved": moved}, as_json=as_json)
+    moved = _drain(api, broker, timeout)
+    print_outcome(f"broker {broker} has no replicas", {"broker": broker, "moved": moved}, as_json=as_json)
 
 
 @app.command()
@@ -83,63 +83,65 @@ def decommission(
         bool,
         typer.Option(
             "--force",
-            help="For one that is lost for good: do not wait for its replicas to move, and forget it "
-            "although some cannot. What it alone held is lost.",
+            help="Remove a broker that is lost for good: do not wait until its replicas have moved, and "
+            "remove "
+            "it even if some cannot move. Records that only it had are lost.",
         ),
     ] = False,
     timeout: Timeout = 3600.0,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Take a broker out of the cluster for good: empty it, and forget it once its process has stopped."""
+    """Remove a broker from the cluster: drain it, then unregister it once its process has stopped."""
     from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_done
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.output import print_outcome
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     if force:
-        _forget(api, broker, as_json=as_json)
+        _force_decommission(api, broker, as_json=as_json)
         return
-    moved = _emptied(api, broker, timeout)
+    moved = _drain(api, broker, timeout)
     if not _row(api, broker)["fenced"]:
-        api.post(f"/v1/brokers/{broker}/stop", {})  # nothing new is placed on it
+        api.post(f"/v1/brokers/{broker}/stop", {})  # no new replicas are placed on it
         raise CliError(
-            f"broker {broker} holds nothing any more, but it serves",
-            hint="Stop its process, and run this again. If it is a voter: `tierlog quorum remove` first.",
+            f"broker {broker} has no replicas left, but is still running",
+            hint="Stop its process and run this command again. If it is a voter, run `tierlog quorum remove` "
+            "first.",
         )
     api.delete(f"/v1/brokers/{broker}")
     document = {"broker": broker, "moved": moved, "decommissioned": True}
-    print_done(f"broker {broker} is no more of this cluster", document, as_json=as_json)
+    print_outcome(f"broker {broker} decommissioned", document, as_json=as_json)
 
 
-def _forget(api: "AdminApi", broker: int, *, as_json: bool) -> None:
-    """Its replicas begin to move where they can; the others stay without it."""
+def _force_decommission(api: "AdminApi", broker: int, *, as_json: bool) -> None:
+    """Start to move the replicas that can move, then unregister the broker."""
     from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     if not _row(api, broker)["fenced"]:
         raise CliError(
-            f"broker {broker} serves",
-            hint="Stop its process first, or empty it: the same command without --force.",
+            f"broker {broker} is still running",
+            hint="Stop its process first, or drain it: run the command without --force.",
         )
     moving, more = 0, True
-    while more:  # a plan holds some of the moves; those that have begun are not planned again
+    while more:  # each plan holds some of the moves, and none that have already started
         answer = api.post(f"/v1/brokers/{broker}/drain", {})
         refused = [one for one in answer["outcomes"] if one["error"]]
         begun = len(answer["outcomes"]) - len(refused)
         moving, more = moving + begun, answer["more"] and begun > 0
     api.delete(f"/v1/brokers/{broker}")
     left = [f"{one['topic']}-{one['partition']}" for one in (*answer["stuck"], *refused)]
-    words = f"broker {broker} is no more of this cluster; {moving} replicas begin to move"
+    message = f"broker {broker} decommissioned; {moving} replicas are moving"
     if left:
-        words += f"; {len(left)} partitions lack one: add a broker, then `tierlog partition move`"
+        message += f"; {len(left)} partitions lack a replica: add a broker, then run `tierlog partition move`"
     document = {"broker": broker, "moving": moving, "left": left, "decommissioned": True}
-    print_done(words, document, as_json=as_json)
+    print_outcome(message, document, as_json=as_json)
 
 
-def _emptied(api: "AdminApi", broker: int, timeout_s: float) -> int:
-    """Returns how many replicas were moved; raises CliError if some have nowhere to go, or in time."""
+def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
+    """Number of moved replicas. Raises CliError if a replica cannot move, or after the timeout."""
     from tierlog.cli.errors import CliError
 
     deadline, moved = time.monotonic() + timeout_s, 0
@@ -150,15 +152,15 @@ def _emptied(api: "AdminApi", broker: int, timeout_s: float) -> int:
         if answer["stuck"] and not answer["moves"]:
             stuck = ", ".join(f"{one['topic']}-{one['partition']}" for one in answer["stuck"][:5])
             raise CliError(
-                f"{len(answer['stuck'])} partitions of broker {broker} have nowhere to go: {stuck}",
-                hint="Each needs another broker that serves and does not hold it: start or add one.",
+                f"{len(answer['stuck'])} partitions of broker {broker} cannot move: {stuck}",
+                hint="No other running broker is without a replica of them: start or add a broker.",
             )
         if time.monotonic() > deadline:
             raise CliError(
-                f"broker {broker} still holds {held} replicas after {timeout_s:g} s",
-                hint="The moves go on: `tierlog partition list --moving`.",
+                f"broker {broker} still has {held} replicas after {timeout_s:g} s",
+                hint="The moves continue: see `tierlog partition list --moving`.",
             )
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
     return moved
 
 
@@ -170,22 +172,22 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
             return dict(row)
     raise CliError(
         f"broker {broker} is not registered",
-        hint="`tierlog broker list` shows those that are.",
+        hint="List the registered brokers with `tierlog broker list`.",
         code=ExitCode.NOT_FOUND,
     )
 
 
 def _show_moves(answer: dict[str, Any], broker: int) -> None:
-    from tierlog.cli.output import done, print_rows
+    from tierlog.cli.output import print_rows, print_status
 
     columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
     print_rows(
-        columns, answer["moves"], title=f"{len(answer['moves'])} moves off broker {broker}", as_json=False
+        columns, answer["moves"], title=f"{len(answer['moves'])} moves from broker {broker}", as_json=False
     )
     if answer["stuck"]:
-        done(f"{len(answer['stuck'])} partitions have nowhere to go")
+        print_status(f"{len(answer['stuck'])} partitions cannot move: no other broker can take them")
     if answer["more"]:
-        done("there is more to move once these are done")
+        print_status("more partitions are left: run the command again when these moves are complete")
 
 
 def _check_outcomes(answer: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`tierlog broker settings|alter`: settings that change while brokers run, of one or of all (KIP-226)."""
+"""`tierlog broker settings|alter`: dynamic settings of one broker or of all (KIP-226)."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,32 +10,30 @@ from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
 
-SOURCES = {2: "this broker", 3: "all brokers", 4: "its start", 5: "default"}
-"""Where a value comes from, by Kafka's numbers."""
+SOURCES = {2: "this broker", 3: "all brokers", 4: "start-up", 5: "default"}
+"""By config_source of DescribeConfigs: DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT."""
 
 OneOrAll = Annotated[
     int | None,
-    typer.Argument(
-        metavar="[BROKER]", min=0, max=INT32_MAX, help="Id of the broker; without it: all brokers."
-    ),
+    typer.Argument(metavar="[BROKER]", min=0, max=INT32_MAX, help="Id of the broker. Default: all brokers."),
 ]
 
 
 def settings(
     broker: OneOrAll = None,
     all_settings: Annotated[
-        bool, typer.Option("--all", help="Also those of the broker that have their default.")
+        bool, typer.Option("--all", help="Include settings that have their default.")
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show what is set for all brokers while they run; of one broker, whatever is not its default."""
+    """Show the dynamic settings of all brokers, or all non-default settings of one broker."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_rows
 
     with KafkaClient(bootstrap) as client:
         rows = [row for row in _rows(client, broker) if all_settings or row["source"] != SOURCES[5]]
-    columns = {"name": "setting", "value": "value", "source": "set for", "runs": "changes while it runs"}
+    columns = {"name": "setting", "value": "value", "source": "source", "runs": "dynamic"}
     title = "Settings of all brokers" if broker is None else f"Settings of broker {broker}"
     print_rows(columns, rows, title=title, as_json=as_json)
 
@@ -44,20 +42,23 @@ def alter(
     broker: OneOrAll = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
+        typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set a setting. May be repeated."),
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", "-u", metavar="KEY", help="Have what it was started with count again."),
+        typer.Option(
+            "--unset", "-u", metavar="KEY", help="Return to the value from start-up. May be repeated."
+        ),
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Change settings while brokers run: of all, or of one, whose value wins. They outlive restarts."""
+    """Change dynamic settings of one broker or of all, while they run. They survive restarts, and a broker's
+    own value overrides the one for all brokers."""
     from tierlog.cli import configs
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import usage
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
@@ -71,13 +72,14 @@ def alter(
             client,
             configs.BROKER_RESOURCE,
             _name(broker),
-            "not altered",
+            "settings not changed",
             sets=sets,
             unsets=unset or (),
             broker=broker,
         )
-    who = "all brokers" if broker is None else f"broker {broker}"
-    print_done(f"altered {who}", {"broker": broker, "set": sets, "unset": unset or []}, as_json=as_json)
+    name = "all brokers" if broker is None else f"broker {broker}"
+    document = {"broker": broker, "set": sets, "unset": unset or []}
+    print_outcome(f"settings of {name} changed", document, as_json=as_json)
 
 
 def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
@@ -97,7 +99,7 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
 
 
 def _check_known(names: Iterable[str]) -> None:
-    """Brokers keep any name, as Kafka's do; from an operator an unknown one is a slip."""
+    """Raises CliError for an unknown setting. Brokers accept any name, as in Kafka, but here it is a typo."""
     from tierlog.cli.errors import usage
     from tierlog.config.definitions import InvalidSetting, find_setting
     from tierlog.config.kafka_names import INERT_SETTINGS
@@ -110,18 +112,18 @@ def _check_known(names: Iterable[str]) -> None:
                 find_setting({**NODE_SETTINGS, **INERT_SETTINGS}, name)
         except InvalidSetting as unknown:
             raise usage(
-                str(unknown), hint="`tierlog broker settings BROKER --all` shows all names."
+                str(unknown), hint="List all settings with `tierlog broker settings BROKER --all`."
             ) from None
 
 
 def _require(client: "KafkaClient", broker: int | None) -> None:
-    """Only it knows what it was started with."""
+    """Raises CliError unless the broker runs: only the broker itself knows its start-up settings."""
     from tierlog.cli.errors import CliError, ExitCode
 
     if broker is not None and broker not in {one.node_id for one in client.metadata([]).brokers}:
         raise CliError(
-            f"there is no broker {broker} that serves",
-            hint="`tierlog broker list` shows those that are registered.",
+            f"broker {broker} is not running",
+            hint="List the registered brokers with `tierlog broker list`.",
             code=ExitCode.NOT_FOUND,
         )
 

@@ -1,4 +1,4 @@
-"""`tierlog cluster …`: how a cluster does, wherever it runs, and one on this machine to try things with."""
+"""`tierlog cluster …`: health of any cluster, and commands for a local cluster."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,16 +6,16 @@ import typer
 
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.options import Bootstrap, Json, finite
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
-LOOK_EVERY_S = 0.5
+POLL_INTERVAL_S = 0.5
 SHOWN_MAX = 20
-"""Names of partitions in a table; JSON has up to a thousand."""
+"""Partition names in a table; JSON has up to 1,000."""
 
-app = typer.Typer(no_args_is_help=True, help="How a cluster does; a cluster on this machine.")
+app = typer.Typer(no_args_is_help=True, help="Check the health of a cluster; run a local cluster.")
 
 for command in (
     cluster_local.up,
@@ -31,16 +31,16 @@ for command in (
 
 
 @app.command()
-def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = None) -> None:
-    """Show the brokers as clients see them, what the first node that answers says of the quorum, and which
-    partitions are not well. `health` judges, and has exit codes for scripts."""
+def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None) -> None:
+    """Show the brokers, the metadata quorum and the unhealthy partitions. For scripts, use `health`: it has
+    exit codes."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import console, print_json, print_rows
-    from tierlog.cli.where import admin_api, bootstrap_behind
+    from tierlog.cli.targets import admin_api, bootstrap_of
 
     if admin and not bootstrap:
-        bootstrap = bootstrap_behind(admin)
+        bootstrap = bootstrap_of(admin)
     with KafkaClient(bootstrap) as client:
         metadata = client.metadata([])
     node: dict[str, Any] | None = None
@@ -59,7 +59,7 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
             "node": broker.node_id,
             "address": f"{broker.host}:{broker.port}",
             "rack": broker.rack,
-            # what Metadata calls so is any broker, as in Kafka: each takes what the controller does (KIP-590)
+            # Metadata's controller_id is any broker, because brokers forward to the controller (KIP-590)
             "controller": quorum and broker.node_id == quorum["leader"],
         }
         for broker in metadata.brokers
@@ -84,7 +84,7 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: AnyAdmin = N
             if not isinstance(value, dict | list)
         ]
         print_rows(
-            {"name": "what", "value": "value"}, plain, title=f"The quorum, by {api.url}", as_json=False
+            {"name": "name", "value": "value"}, plain, title=f"Metadata quorum, from {api.url}", as_json=False
         )
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
@@ -95,18 +95,18 @@ def _check_same(of_brokers: str | None, of_admin: str, url: str) -> None:
 
     if of_brokers != of_admin:
         raise usage(
-            f"the brokers are of cluster {of_brokers}, and {url} is of cluster {of_admin}",
-            hint="Leave --admin (or TIERLOG_ADMIN) out: it is found with the brokers.",
+            f"the brokers belong to cluster {of_brokers}, but {url} belongs to cluster {of_admin}",
+            hint="Omit --admin (or TIERLOG_ADMIN): the admin API is found through the brokers.",
         )
 
 
 def _partitions(api: "AdminApi") -> dict[str, Any]:
-    """How many are in which condition, and the names of those that are not well."""
-    from tierlog.cli.observation import NAMED_MAX, names_of
+    """Number of partitions in each condition, and the names of the unhealthy ones."""
+    from tierlog.cli.observation import NAMED_MAX, partition_names
 
     counts = api.get("/v1/brokers")["partitions"]
-    unwell = api.get("/v1/partitions", condition="unwell", limit=NAMED_MAX)["partitions"]
-    return {"counts": counts, "names": names_of(unwell)}
+    unhealthy = api.get("/v1/partitions", condition="unwell", limit=NAMED_MAX)["partitions"]
+    return {"counts": counts, "names": partition_names(unhealthy)}
 
 
 @app.command()
@@ -114,27 +114,31 @@ def health(
     wait: Annotated[
         float,
         typer.Option(
-            "--wait", min=0, callback=finite, metavar="SECONDS", help="Wait so long until all is well."
+            "--wait",
+            min=0,
+            callback=finite,
+            metavar="SECONDS",
+            help="Wait up to this long for a healthy cluster.",
         ),
     ] = 0.0,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Say whether all is well, and what to do if not. Exit code 5: all is served, but less may fail than
-    should; 6: something is not served; 3: no node answers."""
+    """Check the health of the cluster, and show what to do about problems. Exit codes: 5 if everything is
+    served with less redundancy than configured, 6 if some requests are not served, 3 if no node responds."""
     from tierlog.cli.errors import ExitCode
     from tierlog.cli.health import Status
 
-    document = _healthy(admin, bootstrap, wait)
+    document = _wait_until_healthy(admin, bootstrap, wait)
     _print_health(document, as_json=as_json)
     codes = {Status.DEGRADED: ExitCode.DEGRADED, Status.UNAVAILABLE: ExitCode.UNAVAILABLE}
     if code := codes.get(document["status"]):
         raise typer.Exit(int(code))
 
 
-def _healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
-    """The judgement once all is well, or the last one in time."""
+def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
+    """The first healthy result, or the last one within the time."""
     import time
 
     from tierlog.cli.errors import CliError
@@ -143,39 +147,39 @@ def _healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[
     while True:
         is_last = time.monotonic() >= deadline
         try:
-            document = _judged(admin, bootstrap)
+            document = _check(admin, bootstrap)
         except CliError:
             if is_last:
                 raise
         else:
             if is_last or not document["problems"]:
                 return document
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
-def _judged(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
-    """Raises CliError if nobody answers."""
+def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
+    """Raises CliError if no node responds."""
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.errors import unreachable
-    from tierlog.cli.health import judge
-    from tierlog.cli.observation import names_of, observe
-    from tierlog.cli.where import admin_target, urls_of
+    from tierlog.cli.health import assess
+    from tierlog.cli.observation import observe, partition_names
+    from tierlog.cli.targets import admin_target, split_urls
 
     directory = None if admin or bootstrap else cluster_files.last_started()
     plan = cluster_files.load(directory) if directory else None
     processes = cluster_processes.states(directory, plan) if directory and plan else {}
-    urls = urls_of(admin_target(admin, bootstrap))
+    urls = split_urls(admin_target(admin, bootstrap))
     seen = observe(urls)
     if not processes and not any(seen.quorum.values()):
-        raise unreachable(", ".join(urls), "no node answers")
-    found = judge(seen, processes, plan.roles if plan else None)
+        raise unreachable(", ".join(urls), "no node responds")
+    found = assess(seen, processes, plan.roles if plan else None)
     return {
         "status": found.status.value,
         "leader": seen.leader,
         "voters": list(seen.voters),
         "answering": [node for node, answer in seen.quorum.items() if answer],
         "partitions": (seen.brokers or {}).get("partitions"),
-        "names": names_of((seen.unwell or {}).get("partitions", ())),
+        "names": partition_names((seen.unhealthy or {}).get("partitions", ())),
         "problems": [problem._asdict() for problem in found.problems],
     }
 
@@ -188,18 +192,18 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
         return
     counts = document["partitions"] or {}
     facts = [f"node {document['leader']} leads the quorum"] if document["leader"] is not None else []
-    facts += [f"{len(document['answering'])} nodes answer"]
+    facts += [f"{len(document['answering'])} nodes respond"]
     facts += [f"{counts['total']:,} partitions"] if counts else []
     style = "green" if not document["problems"] else "bold red"
     console().print(f"{document['status']}: {', '.join(facts)}", style=style)
     if document["problems"]:
-        columns = {"status": "state", "what": "what is wrong", "next": "what to do"}
+        columns = {"status": "status", "what": "problem", "next": "what to do"}
         print_rows(columns, document["problems"], title="Problems", as_json=False)
     _print_names(counts, document["names"])
 
 
 def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
-    """Of partitions that are not well, or are moved; nothing if there are none."""
+    """Print a table of unhealthy partitions, if there are any."""
     from tierlog.cli.output import print_rows
 
     rows = [
@@ -208,7 +212,7 @@ def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
         if counts.get(condition)
     ]
     if rows:
-        columns = {"condition": "condition", "count": "partitions", "names": "which"}
+        columns = {"condition": "condition", "count": "partitions", "names": "names"}
         print_rows(columns, rows, title="Partitions", as_json=False)
 
 

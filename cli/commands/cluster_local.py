@@ -1,4 +1,4 @@
-"""`tierlog cluster up|down|start|stop|kill|pause|resume|status`: a cluster of processes on this machine."""
+"""`tierlog cluster up|down|start|stop|kill|pause|resume|status`: a local cluster of node processes."""
 
 import signal
 from collections.abc import Callable
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from tierlog.cli.cluster_processes import ProcessState
 
 LOG_LINES = 15
-"""Of the log of a node that did not start: the end of it says why."""
+"""Last lines of a node's log that are printed if it does not start."""
 
 
-PATIENCE_S = 60.0
-"""For the clean stop of one node: controlled.shutdown.timeout.ms is half of it."""
+NODE_STOP_TIMEOUT_S = 60.0
+"""For the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
 
 
 def _node_ids() -> list[str]:
-    """For the shell's completion."""
+    """For shell completion."""
     from tierlog.cli import cluster_files
 
     directory = cluster_files.last_started()
@@ -32,20 +32,20 @@ def _node_ids() -> list[str]:
 
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", "-d", help="The cluster's directory. Default: that which was started last."),
+    typer.Option("--data-dir", "-d", help="The cluster's directory. Default: the cluster started last."),
 ]
 Nodes = Annotated[
     list[int], typer.Argument(metavar="NODE...", help="Ids of nodes.", autocompletion=_node_ids)
 ]
-Away = Annotated[
+OptionalNodes = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[NODE]...", help="Ids of nodes; without any: all.", autocompletion=_node_ids),
+    typer.Argument(metavar="[NODE]...", help="Ids of nodes. Default: all.", autocompletion=_node_ids),
 ]
 
 
 def up(
     nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", min=1, max=99, help="How many brokers. Default: 3.")
+        int | None, typer.Option("--nodes", "-n", min=1, max=99, help="Number of brokers. Default: 3.")
     ] = None,
     voters: Annotated[
         int | None,
@@ -53,8 +53,8 @@ def up(
             "--voters",
             min=0,
             max=7,
-            help="Nodes that only vote on the metadata; the others then only serve clients. "
-            "Default: 0, each node does both.",
+            help="Number of dedicated controller nodes; the other nodes are then only brokers. "
+            "Default: 0, each node is both.",
         ),
     ] = None,
     data_dir: Annotated[
@@ -62,8 +62,8 @@ def up(
         typer.Option(
             "--data-dir",
             "-d",
-            help="Keep the cluster here, or go on with the one that is here. "
-            "Default: a temporary directory, removed with `down`.",
+            help="Keep the cluster in this directory, or start the cluster that is in it. "
+            "Default: a temporary directory, which `down` removes.",
         ),
     ] = None,
     port: Annotated[
@@ -74,35 +74,39 @@ def up(
             min=0,
             max=65_000,
             metavar="BASE",
-            help="Port of the first node for Kafka clients; the others follow it, and the admin APIs are 552 "
-            "above. 0 picks free ones for all. Default: 9092, and so 9644.",
+            help="Kafka port of the first node; the others follow it, and admin ports are 552 higher. "
+            "0 picks free ports. Default: 9092 (admin 9644).",
         ),
     ] = None,
     sets: Settings = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return as soon as all nodes serve.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once all nodes serve.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start a cluster on this machine, and show how it does. Ctrl-C stops all of it."""
+    """Start a local cluster and show its state. Ctrl-C stops all nodes."""
     from tierlog.cli import cluster_files, cluster_processes, cluster_watch
     from tierlog.cli.options import parse_pairs
-    from tierlog.cli.output import done, print_json
+    from tierlog.cli.output import print_json, print_status
 
     directory, plan = _planned(data_dir, nodes, voters, port, parse_pairs(sets, "--set"))
     _check_settings(plan)
     make_directory(directory, "--data-dir")
     if not detach and _running(directory, plan) and not as_json:
-        done("some nodes run already: the rest joins them, and Ctrl-C will stop all")
-    if len(plan.apart or plan.brokers) == 2:
-        done("two voters are no safer than one: neither has a majority without the other")
+        print_status("some nodes are already running; Ctrl-C will stop all nodes")
+    if len(plan.controllers_only or plan.brokers) == 2:
+        print_status("with two voters, the quorum stops when one of them fails; use one or three")
     with cluster_watch.interruptible():
         try:
-            with cluster_files.undone_if_it_fails(directory, plan):
+            with cluster_files.rollback_on_failure(directory, plan):
                 _start(directory, plan, [node.id for node in plan.nodes])
             if as_json:
                 print_json(_document(directory, plan))
             else:
-                beside = f", {len(plan.apart)} vote" if plan.apart else ""
-                done(f"{len(plan.brokers)} nodes serve Kafka clients at {plan.bootstrap}{beside}")
+                controllers = (
+                    f"; {len(plan.controllers_only)} controller nodes" if plan.controllers_only else ""
+                )
+                print_status(
+                    f"{len(plan.brokers)} brokers serve Kafka clients at {plan.bootstrap}{controllers}"
+                )
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
@@ -114,68 +118,69 @@ def up(
 
 def down(
     data_dir: DataDir = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop all nodes of the cluster. Its data stays, unless it lies in a temporary directory.
+    """Stop all nodes of the cluster. Its data is kept, unless it is in a temporary directory.
 
-    Without --data-dir this is the cluster that was started last: the command names it and asks.
+    Without --data-dir, stops the cluster that was started last, after confirmation.
     """
     from tierlog.cli import cluster_files
     from tierlog.cli.options import confirm
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = cluster_files.find_cluster(data_dir)
     if data_dir is None and not yes:
-        loss = ", and remove all its data" if plan.temporary else ""
+        loss = " and remove all its data" if plan.temporary else ""
         confirm(f"Stop the cluster in {directory} (Kafka at {plan.bootstrap}){loss}?")
     stopped, killed = _take_down(directory, plan)
-    print_done(
-        f"stopped {_named(stopped)}" + (f"; {_named(killed)} did not stop in time: killed" if killed else ""),
+    print_outcome(
+        f"stopped {_named(stopped)}"
+        + (f"; {_named(killed)} did not stop in time and had to be killed" if killed else ""),
         {"directory": str(directory), "stopped": stopped, "killed": killed},
         as_json=as_json,
     )
 
 
-def start(nodes: Away = None, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Start nodes that are down, and wait until they serve. Name as many at once as make a majority."""
+def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Start nodes that are down, and wait until they serve. A majority of the voters must run."""
     from tierlog.cli.cluster_processes import ProcessState
 
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes or None)
-    away = [one for one, state in states.items() if state is ProcessState.DOWN]
+    stopped = [one for one, state in states.items() if state is ProcessState.DOWN]
     if nodes:
-        _require(states, away, "runs already")
-    _start(directory, plan, away)
-    _tell("started", away, as_json=as_json)
+        _require(states, stopped, "is already running")
+    _start(directory, plan, stopped)
+    _print_nodes("started", stopped, as_json=as_json)
 
 
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Stop nodes clean: each hands over what it leads first."""
+    """Stop nodes (SIGTERM) with controlled shutdown: each hands over its leaderships first."""
     from tierlog.cli.cluster_processes import ProcessState
     from tierlog.cli.errors import CliError
 
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
     running = [one for one, state in states.items() if state is not ProcessState.DOWN]
-    _require(states, running, "does not run")
-    killed = _stop(directory, plan, running, PATIENCE_S)
+    _require(states, running, "is not running")
+    killed = _stop(directory, plan, running, NODE_STOP_TIMEOUT_S)
     if killed:
-        raise CliError(f"{_named(killed)} did not stop in {PATIENCE_S:g} s and had to be killed")
-    _tell("stopped", running, as_json=as_json)
+        raise CliError(f"{_named(killed)} did not stop within {NODE_STOP_TIMEOUT_S:g} s and had to be killed")
+    _print_nodes("stopped", running, as_json=as_json)
 
 
 def kill(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Kill nodes (SIGKILL), as a crash would."""
+    """Kill nodes (SIGKILL), as in a crash."""
     from tierlog.cli import cluster_processes
     from tierlog.cli.cluster_processes import ProcessState
 
     running = (ProcessState.UP, ProcessState.PAUSED)
-    _each(nodes, data_dir, running, "does not run", "killed", cluster_processes.kill, as_json=as_json)
+    _each(nodes, data_dir, running, "is not running", "killed", cluster_processes.kill, as_json=as_json)
 
 
 def pause(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Pause nodes (SIGSTOP): they keep their connections, and answer nobody."""
+    """Pause nodes (SIGSTOP): they keep their connections open, and do not respond."""
     from tierlog.cli.cluster_processes import ProcessState
 
     _each(
@@ -184,7 +189,7 @@ def pause(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None
 
 
 def resume(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Let paused nodes go on (SIGCONT)."""
+    """Resume paused nodes (SIGCONT)."""
     from tierlog.cli.cluster_processes import ProcessState
 
     _each(
@@ -199,10 +204,10 @@ def resume(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> Non
 
 
 def status(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Show the processes of the cluster, and what each node says of itself."""
+    """Show the processes of the cluster, and the state of each node."""
     from tierlog.cli import cluster_files, cluster_watch
 
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = cluster_files.find_cluster(data_dir)
     cluster_watch.show(directory, plan, as_json=as_json)
 
 
@@ -212,7 +217,8 @@ def status(data_dir: DataDir = None, as_json: Json = False) -> None:
 def _planned(
     data_dir: Path | None, nodes: int | None, voters: int | None, port: int | None, settings: dict[str, str]
 ) -> "tuple[Path, ClusterPlan]":
-    """The cluster that lies there, or a new one. Raises CliError if what is asked does not fit it."""
+    """The cluster in the directory, or a new one. Raises CliError if the options contradict the existing
+    one."""
     import tempfile
 
     from tierlog.cli import cluster_files
@@ -223,35 +229,35 @@ def _planned(
         if known.temporary:
             data_dir = last
         if _running(last, known):
-            hint = "`tierlog cluster down` stops it; --data-dir starts another beside it."
-            raise CliError(f"the cluster in {last} runs", hint=hint)
+            hint = "Stop it with `tierlog cluster down`, or start another one with --data-dir."
+            raise CliError(f"the cluster in {last} is already running", hint=hint)
     plan = cluster_files.load(data_dir) if data_dir is not None else None
     if data_dir is not None and plan is not None:
         for what, asked, present in (
             ("nodes", nodes, len(plan.brokers)),
-            ("voters", voters, len(plan.apart)),
+            ("voters", voters, len(plan.controllers_only)),
             ("port", port or None, plan.nodes[0].port),
         ):
             if asked not in (None, present):
-                hint = "Its `down` ends it; another --data-dir begins another one."
+                hint = "Omit the option, or create another cluster with another --data-dir."
                 raise usage(f"the cluster in {data_dir} has --{what} {present}, not {asked}", hint)
         return data_dir.absolute(), cluster_files.with_settings(plan, settings)
     plan = cluster_files.new_plan(
         nodes or 3,
         voters=voters or 0,
-        base_port=cluster_files.FIRST_PORT if port is None else port,
+        base_port=cluster_files.DEFAULT_BASE_PORT if port is None else port,
         settings=settings,
         temporary=data_dir is None,
     )
-    if taken := cluster_files.taken(plan.ports):
-        listed = ", ".join(map(str, taken))
-        raise CliError(f"somebody listens on port {listed}", hint="--port 0 picks free ports for all.")
+    if in_use := cluster_files.ports_in_use(plan.ports):
+        listed = ", ".join(map(str, in_use))
+        raise CliError(f"port {listed} is in use", hint="Use --port 0 to pick free ports.")
     made = Path(tempfile.mkdtemp(prefix="tierlog-cluster-")) if data_dir is None else data_dir.absolute()
     return made, plan
 
 
 def _check_settings(plan: "ClusterPlan") -> None:
-    """Before anything is kept or started; raises CliError."""
+    """Validate the settings before anything is saved or started. Raises CliError."""
     from tierlog.cli.commands.dev import DEV_SETTINGS
     from tierlog.cli.node import read_settings
 
@@ -262,7 +268,7 @@ def _check_settings(plan: "ClusterPlan") -> None:
 
 
 def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
-    """Those of them that are down; paused ones are left alone."""
+    """Start the given nodes that are down; paused nodes stay paused."""
     from tierlog.cli import cluster_processes, local_cluster
     from tierlog.cli.cluster_processes import ProcessState
     from tierlog.cli.errors import CliError
@@ -280,13 +286,13 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
 
 
 def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[int]]:
-    """Nodes that ended clean, and those that had to be killed."""
+    """Stop the cluster. Returns the nodes that stopped cleanly, and those that had to be killed."""
     import shutil
 
     from tierlog.cli import cluster_files, cluster_processes
 
     running = _running(directory, plan)
-    cluster_files.forget(directory)  # first: who watches it ends
+    cluster_files.clear_last_started(directory)  # first, so that a running `cluster up` ends
     killed = _stop(directory, plan, running, cluster_processes.STOP_TIMEOUT_S)
     if plan.temporary:
         shutil.rmtree(directory, ignore_errors=True)
@@ -294,11 +300,12 @@ def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[in
 
 
 def _stop(directory: Path, plan: "ClusterPlan", node_ids: list[int], timeout_s: float) -> list[int]:
-    """Ends nodes clean, and returns those that had to be killed. Brokers first: voters let them hand over."""
+    """Stop nodes, and return those that had to be killed. Brokers stop first: controlled shutdown needs the
+    quorum."""
     from tierlog.cli import cluster_processes
 
-    apart = {node.id for node in plan.apart}
-    rounds = [one for one in node_ids if one not in apart], [one for one in node_ids if one in apart]
+    last = {node.id for node in plan.controllers_only}
+    rounds = [one for one in node_ids if one not in last], [one for one in node_ids if one in last]
     return [killed for some in rounds for killed in cluster_processes.stop(directory, some, timeout_s)]
 
 
@@ -326,13 +333,13 @@ def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
 
 
 def _target(data_dir: Path | None) -> "tuple[Path, ClusterPlan]":
-    """The cluster whose nodes are meant, printed if it was not named. Raises CliError."""
+    """The chosen cluster; prints it if --data-dir was not given. Raises CliError."""
     from tierlog.cli import cluster_files
-    from tierlog.cli.where import announce
+    from tierlog.cli.targets import announce_target
 
-    directory, plan = cluster_files.chosen(data_dir)
+    directory, plan = cluster_files.find_cluster(data_dir)
     if data_dir is None:
-        announce(f"the local cluster in {directory}")
+        announce_target(f"the local cluster in {directory}")
     return directory, plan
 
 
@@ -346,32 +353,33 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
-    """Nothing is done unless all of them are in a state that it makes sense in."""
+    """Call `work` for each node, if all of them are in an expected state. Raises CliError otherwise."""
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
     _require(states, [one for one, state in states.items() if state in expected], otherwise)
     for one in states:
         work(directory, one)
-    _tell(did, list(states), as_json=as_json)
+    _print_nodes(did, list(states), as_json=as_json)
 
 
 def _sender(number: signal.Signals) -> Callable[[Path, int], bool]:
     from tierlog.cli import cluster_files, cluster_processes
 
-    return lambda directory, node: cluster_processes.send(
+    return lambda directory, node: cluster_processes.send_signals(
         cluster_files.node_directory(directory, node), number
     )
 
 
 def _states(directory: Path, plan: "ClusterPlan", nodes: list[int] | None) -> "dict[int, ProcessState]":
-    """Of these nodes, or of all; raises CliError if there is no such node."""
+    """States of these nodes, or of all. Raises CliError for an unknown node."""
     from tierlog.cli import cluster_processes
     from tierlog.cli.errors import usage
 
     states = cluster_processes.states(directory, plan)
     if unknown := [one for one in nodes or () if one not in states]:
         raise usage(
-            f"the cluster in {directory} has no {_named(unknown)}", hint=f"It has {_named(list(states))}."
+            f"{_named(unknown)} not found in the cluster in {directory}",
+            hint=f"It has {_named(list(states))}.",
         )
     return states if nodes is None else {one: states[one] for one in dict.fromkeys(nodes)}
 
@@ -381,7 +389,7 @@ def _require(states: "dict[int, ProcessState]", fit: list[int], otherwise: str) 
 
     for one in states:
         if one not in fit:
-            raise CliError(f"node {one} {otherwise}", hint="`tierlog cluster status` shows all of them.")
+            raise CliError(f"node {one} {otherwise}", hint="See all nodes with `tierlog cluster status`.")
 
 
 def _running(directory: Path, plan: "ClusterPlan") -> list[int]:
@@ -392,10 +400,10 @@ def _running(directory: Path, plan: "ClusterPlan") -> list[int]:
     return [one for one, state in states.items() if state is not ProcessState.DOWN]
 
 
-def _tell(did: str, nodes: list[int], *, as_json: bool) -> None:
-    from tierlog.cli.output import print_done
+def _print_nodes(did: str, nodes: list[int], *, as_json: bool) -> None:
+    from tierlog.cli.output import print_outcome
 
-    print_done(f"{did} {_named(nodes)}", {did: nodes}, as_json=as_json)
+    print_outcome(f"{did} {_named(nodes)}", {did: nodes}, as_json=as_json)
 
 
 def _named(nodes: list[int]) -> str:

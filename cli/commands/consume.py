@@ -1,4 +1,4 @@
-"""`tierlog consume`: records of a topic to standard output."""
+"""`tierlog consume`: prints records of a topic."""
 
 import sys
 from datetime import UTC, datetime
@@ -24,10 +24,11 @@ class Format(StrEnum):
 
 Start = Annotated[
     bool,
-    typer.Option("--from-beginning", help="Start at the log start, local or remote. Default: at the end."),
+    typer.Option("--from-beginning", help="Start at the log start offset. Default: at the log end offset."),
 ]
 Offset = Annotated[
-    int | None, typer.Option("--offset", "-o", min=0, max=INT64_MAX, help="Start each partition here.")
+    int | None,
+    typer.Option("--offset", "-o", min=0, max=INT64_MAX, help="Start each partition at this offset."),
 ]
 When = Annotated[
     str | None,
@@ -35,25 +36,26 @@ When = Annotated[
         "--timestamp",
         "-t",
         metavar="WHEN",
-        help="Start at the first record from then on: milliseconds since 1970 or ISO 8601.",
+        help="Start at the first record with this timestamp or a later one: milliseconds since 1970, or ISO "
+        "8601.",
     ),
 ]
 Follow = Annotated[
     bool | None,
     typer.Option(
         "--follow/--exit-at-end",
-        help="Wait for more at the end, or stop there. Default: wait, unless a start is given.",
+        help="At the end, wait for new records, or stop. Default: wait, unless a start is given.",
     ),
 ]
 Group = Annotated[
     str | None,
-    typer.Option("--group", "-g", help="Start where this group stopped, and commit what was printed."),
+    typer.Option(
+        "--group", "-g", help="Start at the committed offsets of this group, and commit what was printed."
+    ),
 ]
 Shape = Annotated[
     Format,
-    typer.Option(
-        "--format", "-F", help="raw: the value and a line end; json: everything, one document a line."
-    ),
+    typer.Option("--format", "-F", help="raw: the value and a newline; json: one JSON document per record."),
 ]
 
 
@@ -63,27 +65,27 @@ def consume(
     offset: Offset = None,
     timestamp: When = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Only this partition.")
+        int | None, typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Read only this partition.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
     follow: Follow = None,
     group: Group = None,
     format: Shape = Format.RAW,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Print the records of a topic, wherever they lie: on a broker's disk or in the object store."""
+    """Print records of a topic, from the brokers' disks and from the object store."""
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.consuming import Consumer, commit
 
     if sum((from_beginning, offset is not None, timestamp is not None)) > 1:
         raise usage(
-            "more than one start given", hint="Choose one of --from-beginning, --offset and --timestamp."
+            "more than one start given", hint="Use one of --from-beginning, --offset and --timestamp."
         )
     if group == "":
-        raise usage("a group needs a name", hint="For example: --group readers")
+        raise usage("--group must not be empty", hint="For example: --group readers")
     has_start = from_beginning or offset is not None or timestamp is not None or group is not None
     with KafkaClient(bootstrap) as client:
         positions = _start(
@@ -125,8 +127,8 @@ def _start(
     count = len(client.topic(topic).partitions)
     if partition is not None and partition >= count:
         raise CliError(
-            f"{topic} has no partition {partition}",
-            hint=f"It has {count}, numbered from 0.",
+            f"topic {topic} has no partition {partition}",
+            hint=f"It has {count} partitions, numbered from 0.",
             code=ExitCode.NOT_FOUND,
         )
     wanted = range(count) if partition is None else [partition]
@@ -144,7 +146,7 @@ def _start(
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 from digits or ISO 8601 (UTC where no zone is given)."""
+    """Milliseconds since 1970, from digits or ISO 8601 (UTC without a time zone)."""
     try:
         if text.isdecimal():
             milliseconds = int(text)
@@ -152,11 +154,11 @@ def parse_time(text: str) -> int:
             when = datetime.fromisoformat(text)
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
             milliseconds = int(when.timestamp() * 1000)
-        if not 0 <= milliseconds <= INT64_MAX:  # negative ones have another meaning in ListOffsets
+        if not 0 <= milliseconds <= INT64_MAX:  # ListOffsets gives negative timestamps a special meaning
             raise ValueError(text)
     except ValueError:
         raise usage(
-            f"{text!r} is not a time since 1970", hint="For example 1735689600000 or 2025-01-01T00:00:00Z."
+            f"invalid timestamp {text!r}", hint="For example: 1735689600000 or 2025-01-01T00:00:00Z"
         ) from None
     return milliseconds
 

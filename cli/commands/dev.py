@@ -1,8 +1,8 @@
-"""`tierlog dev`: a throw-away broker of one node, for a laptop or a test suite.
+"""`tierlog dev`: a temporary single-node broker, for a laptop or a test suite.
 
-Data lives in a temporary directory that goes when the broker stops, the object store inside it,
-and the settings suit one node. `--data-dir` keeps the data; `--json` prints one line as soon as it serves:
-`{"bootstrap": …, "admin": …, "pid": …}`, which `tierlog.testing` reads.
+Its data and object store are in a temporary directory, removed when the broker stops; `--data-dir` keeps
+them. Once it serves, `--json` prints `{"bootstrap": …, "admin": …, "pid": …}` on one line, which
+`cli.process` reads.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEV_SETTINGS = {
     "auto.create.topics.enable": "true",
-    # Consumers that start together share one rebalance, and a single one starts without a noticeable wait.
+    # Long enough that consumers which start together share one rebalance, short enough not to be noticed.
     "group.initial.rebalance.delay.ms": "100",
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "1",
@@ -27,30 +27,34 @@ DEV_SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
     "remote.cache.bytes": str(256 << 20),
 }
-"""Where a node for one person differs from Kafka's defaults; `--set` and the environment override each."""
+"""Differences from the default settings that suit a single node; `--set` and the environment override
+them."""
 
 
 def dev(
     port: Annotated[
         int,
-        typer.Option("--port", "-p", min=0, max=65_535, help="Port for Kafka clients; 0 picks a free one."),
+        typer.Option("--port", "-p", min=0, max=65_535, help="Port for Kafka clients. 0 picks a free one."),
     ] = 9092,
     admin_port: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=65_535,
-            help="Port of the admin HTTP API; 0 picks a free one. Default: 9644, or 0 with --port 0.",
+            help="Port of the admin HTTP API. 0 picks a free one. Default: 9644, or 0 with --port 0.",
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep the data here. Default: a temporary directory, removed at exit.")
+        Path | None,
+        typer.Option(
+            help="Keep the data in this directory. Default: a temporary directory, removed at exit."
+        ),
     ] = None,
     object_store: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="file:///dir or s3://bucket/prefix?endpoint=…; default: inside the data directory.",
+            help="file:///dir or s3://bucket/prefix?endpoint=… Default: inside the data directory.",
         ),
     ] = None,
     sets: Settings = None,
@@ -59,11 +63,11 @@ def dev(
         bool,
         typer.Option(
             "--exit-with-parent",
-            help="Stop when standard input closes, as it does when the process that started this one dies.",
+            help="Stop when standard input closes, which happens when the parent process ends.",
         ),
     ] = False,
 ) -> None:
-    """Start a throw-away broker on this machine."""
+    """Start a temporary broker on this machine."""
     import tempfile
 
     from tierlog.cli.node import serve, stop_at_end_of_input
@@ -82,7 +86,8 @@ def dev(
 def _settings(
     port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
 ) -> "NodeSettings":
-    """The later wins: defaults, ports and directory; the environment; the object store and `--set`."""
+    """Defaults, ports and directory, then the environment, then the object store and `--set`; later ones
+    win."""
     from tierlog.cli.node import read_settings
     from tierlog.cli.options import parse_pairs
 

@@ -1,4 +1,4 @@
-"""`tierlog partition move-dir`: a replica goes to another log directory of its broker (KIP-113)."""
+"""`tierlog partition move-dir`: moves a replica to another log directory of its broker (KIP-113)."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
-LOOK_EVERY_S = 0.2
-"""At a copy that is waited for: nothing announces how far it is."""
+POLL_INTERVAL_S = 0.2
+"""Between two requests for the progress of the move, which no event reports."""
 
 REASONS = {
-    "LOG_DIR_NOT_FOUND": "this is no log directory of that broker, as `log.dirs` has them (an absolute path)",
-    "KAFKA_STORAGE_ERROR": "a log directory of that broker is offline, or the partition is",
-    "UNKNOWN_TOPIC_OR_PARTITION": "there is no such partition; if it is made here, it will be there",
-    "REPLICA_NOT_AVAILABLE": "that broker has no replica of it; if it gets one, it will be there",
-    "INVALID_TOPIC_EXCEPTION": "the topic's name is too long: it leaves no room for that of a copy",
+    "LOG_DIR_NOT_FOUND": "The directory is not in the broker's log.dirs; give it as an absolute path.",
+    "KAFKA_STORAGE_ERROR": "The partition or a log directory of the broker is offline; see the broker's log.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "The partition does not exist. If it is created on this broker, it will "
+    "be in "
+    "the directory.",
+    "REPLICA_NOT_AVAILABLE": "The broker has no replica of the partition. If it gets one, it will be in the "
+    "directory.",
+    "INVALID_TOPIC_EXCEPTION": "The topic's name is too long for the name of the copy's directory.",
 }
 
 
@@ -27,47 +30,48 @@ def move_dir(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="DIR", help="A log directory of the broker, as an absolute path.")
+        str, typer.Option("--to", metavar="DIR", help="Target log directory, as an absolute path.")
     ],
     broker: Annotated[
-        int | None, typer.Option("--broker", metavar="ID", help="Whose replica; needed if there are several.")
+        int | None,
+        typer.Option("--broker", metavar="ID", help="Broker of the replica. Required if there are several."),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is there.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the move is complete.")] = True,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Move a replica to another log directory of its broker, while it serves.
 
-    Its present directory ends a move that is under way, another one replaces it.
+    During a move, naming the current directory cancels the move, and naming another one replaces it.
     """
-    from tierlog.cli.admin import ASK_HEALTH
+    from tierlog.cli.admin import HEALTH_HINT
     from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_done
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.output import print_outcome
+    from tierlog.cli.targets import admin_api
 
     api = _broker_api(admin_api(admin, bootstrap, changes=True), topic, partition, broker)
-    asked = {"topic": topic, "partition": partition, "directory": to}
-    outcome = api.post("/v1/directories/move", asked)
+    request = {"topic": topic, "partition": partition, "directory": to}
+    outcome = api.post("/v1/directories/move", request)
     if error := outcome["error"]:
         raise CliError(
-            f"{topic}-{partition} does not move to {to}: {error}", hint=REASONS.get(error, ASK_HEALTH)
+            f"cannot move {topic}-{partition} to {to}: {error}", hint=REASONS.get(error, HEALTH_HINT)
         )
-    words = f"{topic}-{partition}: moves to {to}"
+    message = f"{topic}-{partition} is moving to {to}"
     if wait:
         _wait(api, topic, partition)
         at = _place(api, topic, partition)
         if at != to:
             raise CliError(
-                f"{topic}-{partition} has not moved: it is in {at}",
-                hint="The move failed, or was cancelled or replaced; the log of the broker says why.",
+                f"{topic}-{partition} was not moved: it is in {at}",
+                hint="The move failed, was cancelled or was replaced; see the broker's log.",
             )
-        words = f"{topic}-{partition}: is in {to}"
-    print_done(words, {**outcome, "moved": wait}, as_json=as_json)
+        message = f"{topic}-{partition} moved to {to}"
+    print_outcome(message, {**outcome, "moved": wait}, as_json=as_json)
 
 
 def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None) -> "AdminApi":
-    """Of the broker whose replica is meant; raises CliError."""
+    """Admin API of the replica's broker. Raises CliError."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError, ExitCode, usage
 
@@ -76,14 +80,15 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
         holders = [row["replicas"] for row in rows if row["partition"] == partition]
         if not holders:
             raise CliError(
-                f"{topic} has no partition {partition}",
-                hint=f"`tierlog topic describe {topic}` shows them.",
+                f"topic {topic} has no partition {partition}",
+                hint=f"List its partitions with `tierlog topic describe {topic}`.",
                 code=ExitCode.NOT_FOUND,
             )
         if len(holders[0]) != 1:
             held = ", ".join(map(str, holders[0]))
             raise usage(
-                "which of its replicas?", hint=f"They are on brokers {held}: --broker {holders[0][0]}"
+                f"{topic}-{partition} has several replicas",
+                hint=f"Choose one of the brokers {held}: --broker {holders[0][0]}",
             )
         broker = holders[0][0]
     for one in api.get("/v1/cluster")["brokers"]:
@@ -91,13 +96,13 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
             return AdminApi(one["admin_url"]) if one["admin_url"] else api
     raise CliError(
         f"broker {broker} is not registered",
-        hint="`tierlog broker list` shows those that are.",
+        hint="List the registered brokers with `tierlog broker list`.",
         code=ExitCode.NOT_FOUND,
     )
 
 
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:
-    """A bar of bytes on stderr, where that is a terminal."""
+    """Wait for the end of the move, with a progress bar on stderr if that is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tierlog.cli.output import console
@@ -106,12 +111,12 @@ def _wait(api: "AdminApi", topic: str, partition: int) -> None:
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("copying", total=None)
-        while (move := _under_way(api, topic, partition)) is not None:
+        while (move := _current_move(api, topic, partition)) is not None:
             progress.update(task, total=move["bytes"], completed=move["copied_bytes"])
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
 
-def _under_way(api: "AdminApi", topic: str, partition: int) -> dict[str, Any] | None:
+def _current_move(api: "AdminApi", topic: str, partition: int) -> dict[str, Any] | None:
     for move in api.get("/v1/directories", topic=topic)["moves"]:
         if move["partition"] == partition:
             return dict(move)
@@ -119,7 +124,7 @@ def _under_way(api: "AdminApi", topic: str, partition: int) -> dict[str, Any] | 
 
 
 def _place(api: "AdminApi", topic: str, partition: int) -> str | None:
-    """None: it is here no more."""
+    """Log directory of the replica; None if the broker no longer has it."""
     for one in api.get("/v1/directories", topic=topic)["partitions"]:
         if one["partition"] == partition:
             return str(one["directory"])

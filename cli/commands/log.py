@@ -1,4 +1,4 @@
-"""`tierlog log …`: the files of a stopped broker, tierlog's or Kafka's: what they say, and if it is right."""
+"""`tierlog log …`: dumps, verifies and re-indexes the log files of a stopped broker, tierlog's or Kafka's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,31 +14,32 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The files of a stopped broker, and of Apache Kafka: what they say, and whether it is right.",
+    help="Dump and verify the log files of a stopped broker; also of Apache Kafka.",
 )
 
 Paths = Annotated[
     list[Path],
-    typer.Argument(exists=True, help="Data directories, partitions' directories, or single files."),
+    typer.Argument(exists=True, help="Log directories, partition directories, or files."),
 ]
 
 
 @app.command()
 def dump(
     paths: Paths,
-    records: Annotated[bool, typer.Option("--records", help="Records too, with keys and values.")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Records too, without their values.")] = False,
-    start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
-    end: Annotated[int | None, typer.Option("--to", min=0, help="The offset to stop before.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Print records, with keys and values.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print records, without their values.")] = False,
+    start: Annotated[int, typer.Option("--from", min=0, help="First offset.")] = 0,
+    end: Annotated[int | None, typer.Option("--to", min=0, help="End offset, exclusive.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Print what the files say: batches, records, indexes, producer snapshots, leader epochs, checkpoints."""
+    """Print the contents of log files: batches, records, indexes, producer snapshots, leader epochs,
+    checkpoints."""
     from tierlog.broker.storage_tools.dumping import Wanted, dump
 
     wanted = Wanted(start, end, records, keys)
     show = _show_json if as_json else _show
-    with _refusals():
-        _tell_if_in_use(paths)
+    with _translate_errors():
+        _warn_if_in_use(paths)
         for path in paths:
             for document in dump(path, wanted):
                 show(document)
@@ -48,25 +49,27 @@ def dump(
 def verify(
     paths: Paths,
     records: Annotated[
-        bool, typer.Option("--records", help="Decode every record too, not only check the CRC of its batch.")
+        bool, typer.Option("--records", help="Decode every record, in addition to the CRC of each batch.")
     ] = False,
     compacted: Annotated[
-        bool, typer.Option("--compacted", help="Offsets may be missing, also where no checkpoint says so.")
+        bool,
+        typer.Option("--compacted", help="Allow gaps in the offsets even without a cleaner checkpoint."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check logs against their CRCs and all that stands beside them against the logs; exit code 1 at damage.
+    """Verify log files. Exit code 1 if there is damage.
 
-    Checked are lengths, CRCs and offsets of all batches, the three indexes, producer snapshots and leader
-    epochs. What a broker puts right when it starts is told and is no damage.
+    Checks lengths, CRCs and offsets of all batches, and compares indexes, producer snapshots and leader
+    epochs with the log. Differences that a broker repairs when it starts are reported as notes, not as
+    damage.
     """
     from tierlog.broker.storage_tools.verifying import Problem, Totals, Verification
-    from tierlog.cli.output import done, print_json, size
+    from tierlog.cli.output import print_json, print_status, size
 
     totals = Totals()
     found: list[Problem] = []
-    with _refusals():
-        _tell_if_in_use(paths)
+    with _translate_errors():
+        _warn_if_in_use(paths)
         partitions = _partitions(paths)
         with _progress("verified", partitions) as advance:
             for partition in partitions:
@@ -74,18 +77,18 @@ def verify(
                 found += verification.problems()
     damaged = sum(problem.damage for problem in found)
     if as_json:
-        looked_at = {name: getattr(totals, name) for name in ("segments", "batches", "records")}
+        counts = {name: getattr(totals, name) for name in ("segments", "batches", "records")}
         problems = [{**problem._asdict(), "path": str(problem.path)} for problem in found]
-        print_json({"damaged": damaged > 0, "problems": problems, **looked_at, "bytes": totals.size})
+        print_json({"damaged": damaged > 0, "problems": problems, **counts, "bytes": totals.size})
     else:
         for problem in found:
             typer.echo(f"{'DAMAGE' if problem.damage else 'note'}  {problem.path}: {problem.message}")
-        done(
+        print_status(
             f"{len(partitions)} partitions, {totals.segments} segments, {totals.batches:,} batches,"
             f" {totals.records:,} records, {size(totals.size)}: {damaged or 'no'} damage"
         )
     if damaged:
-        typer.echo("docs/runbooks/damaged-log.md says how to repair a log.", err=True)
+        typer.echo("docs/runbooks/damaged-log.md describes how to repair a log.", err=True)
         raise typer.Exit(1)
 
 
@@ -93,20 +96,20 @@ def verify(
 def rebuild_index(
     paths: Paths,
     interval: Annotated[
-        int, typer.Option("--index-interval-bytes", min=0, help="As the topic's index.interval.bytes.")
+        int, typer.Option("--index-interval-bytes", min=0, help="The topic's index.interval.bytes.")
     ] = 4096,
     as_json: Json = False,
 ) -> None:
-    """Write .index, .timeindex and .txnindex of segments anew from the logs, which are only read.
+    """Rebuild .index, .timeindex and .txnindex files from the logs, which are not changed.
 
-    Refuses while a broker runs on the directory, and at damage in a log.
+    Fails if a broker is running on the directory, or if a log is damaged.
     """
     from tierlog.broker.storage_tools.offline import locked, log_directory_of
     from tierlog.broker.storage_tools.reindexing import Rebuilt, rebuild_indexes
-    from tierlog.cli.output import done, print_json
+    from tierlog.cli.output import print_json, print_status
 
     rebuilt: list[Rebuilt] = []
-    with _refusals():
+    with _translate_errors():
         for path in paths:
             with locked(log_directory_of(path)):
                 partitions = _partitions([path])
@@ -119,11 +122,11 @@ def rebuild_index(
         return
     for name in changed:
         typer.echo(name)
-    done(f"{len(rebuilt)} indexes, of which {len(changed)} were not as they should be and are new")
+    print_status(f"{len(rebuilt)} indexes checked, {len(changed)} replaced")
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     from tierlog.broker.storage.segment import CorruptLog
     from tierlog.broker.storage_tools.offline import InUse, NotALog
     from tierlog.cli.errors import CliError, usage
@@ -132,14 +135,14 @@ def _refusals() -> Iterator[None]:
         yield
     except NotALog as error:
         raise usage(
-            str(error), hint="Name a data directory, a partition's directory or a file in one."
+            str(error), hint="Give a log directory, a partition directory, or a file in one."
         ) from None
     except InUse as error:
-        raise CliError(str(error), hint="Stop it first.") from None
+        raise CliError(str(error), hint="Stop the broker first.") from None
     except CorruptLog as error:
-        raise CliError(str(error), hint="`tierlog log verify` tells all that is wrong.") from None
+        raise CliError(str(error), hint="List all damage with `tierlog log verify`.") from None
     except OSError as error:
-        hint = "Check that the path can be read, and written to by `rebuild-index`."
+        hint = "Check that the path is readable, and writable for `rebuild-index`."
         raise CliError(str(error), hint=hint) from None
 
 
@@ -149,30 +152,30 @@ def _partitions(paths: list[Path]) -> "list[PartitionFiles]":
     return [partition for path in paths for partition in find_partitions(path)]
 
 
-def _tell_if_in_use(paths: list[Path]) -> None:
-    """Reading beside a broker is allowed; it may find the ends of logs half written."""
+def _warn_if_in_use(paths: list[Path]) -> None:
+    """Reading while a broker runs is allowed, but the ends of its logs may be incomplete."""
     from tierlog.broker.storage_tools.offline import InUse, locked, log_directory_of
-    from tierlog.cli.output import done
+    from tierlog.cli.output import print_status
 
     for directory in dict.fromkeys(map(log_directory_of, paths)):
         try:
             with locked(directory):
                 pass
         except InUse as error:
-            done(f"note: {error}; the ends of its logs are moving")
+            print_status(f"note: {error}; the ends of its logs may be incomplete")
 
 
 @contextmanager
-def _progress(words: str, partitions: "list[PartitionFiles]") -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on stderr, where that is a terminal."""
+def _progress(label: str, partitions: "list[PartitionFiles]") -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tierlog.cli.output import console
 
-    columns = (TextColumn(words), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        task = progress.add_task(words, total=sum(partition.size for partition in partitions))
+        task = progress.add_task(label, total=sum(partition.size for partition in partitions))
         yield lambda count: progress.advance(task, count)
 
 
@@ -184,8 +187,8 @@ def _show_json(document: dict[str, Any]) -> None:
 
 def _show(document: dict[str, Any]) -> None:
     kind = document.pop("kind")
-    words = _WORDS.get(kind, _all_fields)(_readable(document))
-    typer.echo(words if kind == "file" else f"  {kind}: {words}" if kind != "record" else f"    {words}")
+    text = _FORMATS.get(kind, _all_fields)(_readable(document))
+    typer.echo(text if kind == "file" else f"  {kind}: {text}" if kind != "record" else f"    {text}")
 
 
 def _readable(document: dict[str, Any]) -> dict[str, Any]:
@@ -210,21 +213,21 @@ def _file(document: dict[str, Any]) -> str:
 
 
 def _batch(batch: dict[str, Any]) -> str:
-    words = (
+    text = (
         f"offsets {batch['base_offset']} to {batch['last_offset']} at {batch['position']}:"
         f" {batch['records']} records, {batch['bytes']} bytes, epoch {batch['leader_epoch']},"
         f" {batch['codec']}, {batch['timestamp_type']} {_time(batch['max_timestamp'])}"
     )
     if batch["producer_id"] >= 0:
-        words += f", producer {batch['producer_id']} epoch {batch['producer_epoch']}"
-        words += f" sequence {batch['base_sequence']}"
-    words += ", transactional" if batch["transactional"] else ""
-    return words + (", control" if batch["control"] else "")
+        text += f", producer {batch['producer_id']} epoch {batch['producer_epoch']}"
+        text += f" sequence {batch['base_sequence']}"
+    text += ", transactional" if batch["transactional"] else ""
+    return text + (", control" if batch["control"] else "")
 
 
 def _record(record: dict[str, Any]) -> str:
-    words = f"{record.pop('offset')}  {_time(record.pop('timestamp'))}"
-    return words + "".join(f"  {name}={value!r}" for name, value in record.items() if value != [])
+    text = f"{record.pop('offset')}  {_time(record.pop('timestamp'))}"
+    return text + "".join(f"  {name}={value!r}" for name, value in record.items() if value != [])
 
 
 def _time_entry(entry: dict[str, Any]) -> str:
@@ -235,7 +238,7 @@ def _time(timestamp_ms: int) -> str:
     from datetime import UTC, datetime, timedelta
 
     if timestamp_ms < 0:
-        return "no time"
+        return "no timestamp"
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
     except OverflowError:
@@ -243,7 +246,7 @@ def _time(timestamp_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-_WORDS: dict[str, Callable[[dict[str, Any]], str]] = {
+_FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {
     "file": _file,
     "batch": _batch,
     "record": _record,

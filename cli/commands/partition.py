@@ -1,4 +1,4 @@
-"""`tierlog partition …`: who leads and holds what, and changing it."""
+"""`tierlog partition …`: lists, moves and balances replicas, and elects leaders."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,12 +7,12 @@ import typer
 
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
-app = typer.Typer(no_args_is_help=True, help="Leaders and replicas: see them, move them, even them out.")
+app = typer.Typer(no_args_is_help=True, help="List, move and balance replicas and leaders.")
 app.command("move-dir")(move_dir)
 
 COLUMNS = {
@@ -29,13 +29,13 @@ COLUMNS = {
 OUTCOME_COLUMNS = {"topic": "topic", "partition": "partition", "error": "error", "message": "why"}
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
 NEXT_STEPS = {
-    "UNKNOWN_TOPIC_OR_PARTITION": "`tierlog partition list` shows the partitions.",
-    "INVALID_REPLICA_ASSIGNMENT": "`tierlog broker list` shows the brokers; name each of them once.",
-    "NO_REASSIGNMENT_IN_PROGRESS": "`tierlog partition list --moving` shows what is being moved.",
-    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "Start a broker that has an in-sync replica: `tierlog partition list`.",
-    "PREFERRED_LEADER_NOT_AVAILABLE": "Start the first broker of its replicas: `tierlog partition list`.",
+    "UNKNOWN_TOPIC_OR_PARTITION": "List partitions with `tierlog partition list`.",
+    "INVALID_REPLICA_ASSIGNMENT": "List brokers with `tierlog broker list`; name each broker only once.",
+    "NO_REASSIGNMENT_IN_PROGRESS": "List the moves in progress with `tierlog partition list --moving`.",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "Start a broker with an in-sync replica: see `tierlog partition list`.",
+    "PREFERRED_LEADER_NOT_AVAILABLE": "Start the broker of the first replica: see `tierlog partition list`.",
 }
-"""By the error of an outcome."""
+"""By error code of an outcome."""
 
 Topic = Annotated[str, typer.Argument(help="The topic.")]
 Number = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
@@ -45,21 +45,24 @@ Number = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition
 def list_(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only those with a replica that is not in sync.")
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync.")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Only those that nobody leads.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Only partitions without a leader.")] = False,
     below_min: Annotated[
-        bool, typer.Option("--below-min", help="Only those with fewer in sync than min.insync.replicas.")
+        bool,
+        typer.Option(
+            "--below-min", help="Only partitions with fewer in-sync replicas than min.insync.replicas."
+        ),
     ] = False,
-    moving: Annotated[bool, typer.Option("--moving", help="Only those that are being moved.")] = False,
+    moving: Annotated[bool, typer.Option("--moving", help="Only partitions that are being moved.")] = False,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """List partitions with leader, replicas and those in sync."""
+    """List partitions with their leader, replicas and in-sync replicas."""
     from tierlog.cli.errors import usage
     from tierlog.cli.output import print_rows
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.targets import admin_api
 
     named = {
         "under-replicated": under_replicated,
@@ -69,12 +72,12 @@ def list_(
     }
     chosen = [name for name, wanted in named.items() if wanted]
     if len(chosen) > 1:
-        raise usage("one condition at a time", hint="Or list all, with --json, and choose from that.")
+        raise usage("only one condition is allowed", hint="To combine conditions, filter the --json output.")
     condition = chosen[0] if chosen else None
     answer = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
     rows = answer["partitions"]
-    words = f"{len(rows):,} partitions" + (f", {condition}" if condition else "")
-    print_rows(COLUMNS, rows, title=words, as_json=as_json)
+    title = f"{len(rows):,} partitions" + (f", {condition}" if condition else "")
+    print_rows(COLUMNS, rows, title=title, as_json=as_json)
 
 
 @app.command()
@@ -85,7 +88,7 @@ def move(
         str | None,
         typer.Option("--to", metavar="ID,ID,...", help="The new replicas, preferred leader first."),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Back to where it was before.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the current move.")] = False,
     throttle: Annotated[
         int | None,
         typer.Option(
@@ -93,83 +96,84 @@ def move(
             metavar="BYTES",
             min=1,
             max=INT64_MAX,
-            help="No more bytes per second than this, from or to any broker. Waits until the partition has "
-            "moved, and takes the throttle away again.",
+            help="Limit the copy to this many bytes per second for each broker. Waits until the partition "
+            "has "
+            "moved, then removes the throttle.",
         ),
     ] = None,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Begin to move a partition to other brokers; `partition list --moving` shows when it is done."""
+    """Start to move a partition to other brokers. `partition list --moving` shows the moves in progress."""
     from tierlog.cli.errors import usage
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.targets import admin_api
 
     if (to is None) == (not cancel):
-        raise usage("where to?", hint="Either --to 1,2,3 or --cancel.")
+        raise usage("give either --to or --cancel", hint="For example: --to 1,2,3")
     replicas, api = None if to is None else _ids(to), admin_api(admin, bootstrap, changes=True)
-    asked = {
+    request = {
         "moves": [{"topic": topic, "partition": partition, "replicas": replicas}],
         "throttle": None if cancel else throttle,
     }
-    answer = api.post("/v1/partitions/move", asked)
-    words = "the move is cancelled" if cancel else f"moves to {', '.join(map(str, replicas or ()))}"
+    answer = api.post("/v1/partitions/move", request)
+    status = "move cancelled" if cancel else f"moving to {', '.join(map(str, replicas or ()))}"
     refused = any(outcome["error"] for outcome in answer["outcomes"])
     waits = throttle is not None and not cancel and not refused
     if waits:
         _wait_until_moved(api, topic, partition)
-        words = f"has moved to {', '.join(map(str, replicas or ()))}"
-    # A throttle that was interrupted goes with a cancel that finds nothing under way, too.
+        status = f"moved to {', '.join(map(str, replicas or ()))}"
+    # A cancel also removes the throttle of an interrupted command, even if the move is complete.
     if waits or (cancel and not (refused and _is_moving(api, topic, partition))):
         api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
     if waits and replicas is not None:
         _check_holders(api, topic, partition, replicas)
-    _tell(answer["outcomes"], f"{topic}-{partition}: {words}", as_json=as_json)
+    _print_outcomes(answer["outcomes"], f"{topic}-{partition}: {status}", as_json=as_json)
 
 
 def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
-    """Looks again at each change of the metadata. Whoever interrupts it leaves the throttle in place."""
+    """Check after each change of the metadata. If this is interrupted, the throttle stays."""
     while True:
-        with suppress(TimeoutError):  # a slow move: nothing has changed for minutes
+        with suppress(TimeoutError):  # a slow move: the metadata has not changed for minutes
             for _ in api.events():
                 if not _is_moving(api, topic, partition):
                     return
 
 
 def _is_moving(api: "AdminApi", topic: str, partition: int) -> bool:
-    """Not one of a topic that is not there."""
+    """Whether the partition is being moved; False if the topic does not exist."""
     rows = api.get("/v1/partitions", condition="moving")["partitions"]
     return any((row["topic"], row["partition"]) == (topic, partition) for row in rows)
 
 
 def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[int]) -> None:
-    """A move that is cancelled, or replaced by another, ends too; raises CliError."""
+    """Raises CliError if the move ended because it was cancelled or replaced."""
     from tierlog.cli.errors import CliError
 
     for row in api.get("/v1/partitions", topic=topic)["partitions"]:
         if row["partition"] == partition and row["replicas"] != replicas:
             raise CliError(
-                f"{topic}-{partition} has not moved: its replicas are {', '.join(map(str, row['replicas']))}",
-                hint="The move was cancelled or replaced meanwhile; its throttle is gone.",
+                f"{topic}-{partition} was not moved: its replicas are {', '.join(map(str, row['replicas']))}",
+                hint="The move was cancelled or replaced. Its throttle has been removed.",
             )
 
 
 @app.command()
-def unthrottle(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
-    """Take all throttles of moves away, as after `partition move --throttle` was interrupted."""
-    from tierlog.cli.output import done, print_json
-    from tierlog.cli.where import admin_api
+def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+    """Remove all throttles of moves, for example after `partition move --throttle` was interrupted."""
+    from tierlog.cli.output import print_json, print_status
+    from tierlog.cli.targets import admin_api
 
     altered = admin_api(admin, bootstrap, changes=True).post("/v1/partitions/unthrottle", {})["altered"]
     if as_json:
         print_json({"altered": altered})
     else:
-        done(f"throttles are gone from {', '.join(altered)}" if altered else "there were no throttles")
+        print_status(f"throttles removed from {', '.join(altered)}" if altered else "no throttles found")
 
 
 @app.command()
 def elect(
-    topic: Annotated[str | None, typer.Argument(help="Only of this topic; without it: all.")] = None,
+    topic: Annotated[str | None, typer.Argument(help="Only this topic. Default: all topics.")] = None,
     partition: Annotated[
         int | None, typer.Argument(min=0, max=INT32_MAX, help="Only this partition.")
     ] = None,
@@ -177,16 +181,16 @@ def elect(
         bool,
         typer.Option(
             "--unclean",
-            help="Of those that nobody leads, let a replica lead that may lack acknowledged records. "
-            "Needs unclean.leader.election.enable of the topic.",
+            help="For partitions without a leader, elect a replica that may lack acknowledged records. "
+            "Requires unclean.leader.election.enable=true on the topic.",
         ),
     ] = False,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Have the preferred leader lead again: the first of a partition's replicas."""
-    from tierlog.cli.where import admin_api
+    """Elect the preferred leader, which is the first replica of a partition."""
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     chosen: list[list[object]] | None = None
@@ -195,47 +199,45 @@ def elect(
     elif topic is not None:
         rows = api.get("/v1/partitions", topic=topic)["partitions"]
         chosen = [[topic, row["partition"]] for row in rows]
-    asked = {"partitions": chosen, "kind": "unclean" if unclean else "preferred"}
+    request = {"partitions": chosen, "kind": "unclean" if unclean else "preferred"}
     outcomes = [
-        # there is nothing wrong with a partition that is led as it should be
+        # not an error: the partition already has the right leader
         {**outcome, "error": None, "elected": False}
         if outcome["error"] == NOT_NEEDED
         else {**outcome, "elected": outcome["error"] is None}
-        for outcome in api.post("/v1/partitions/elect", asked)["outcomes"]
+        for outcome in api.post("/v1/partitions/elect", request)["outcomes"]
     ]
     count = sum(outcome["elected"] for outcome in outcomes)
-    _tell(outcomes, f"{count} leaders elected", as_json=as_json)
+    _print_outcomes(outcomes, f"{count} leaders elected", as_json=as_json)
 
 
 @app.command()
 def balance(
-    leaders: Annotated[
-        bool, typer.Option("--leaders/--no-leaders", help="Have preferred leaders lead again.")
-    ] = True,
+    leaders: Annotated[bool, typer.Option("--leaders/--no-leaders", help="Elect preferred leaders.")] = True,
     replicas: Annotated[
-        bool, typer.Option("--replicas/--no-replicas", help="Move replicas to brokers that hold few.")
+        bool, typer.Option("--replicas/--no-replicas", help="Move replicas to brokers that have few.")
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")] = False,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Even out what brokers lead and hold, as after one was added."""
-    from tierlog.cli.output import done, print_rows
-    from tierlog.cli.where import admin_api
+    """Balance leaders and replicas among the brokers, for example after a broker was added."""
+    from tierlog.cli.output import print_rows, print_status
+    from tierlog.cli.targets import admin_api
 
-    asked = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
+    request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)
-    answer = api.post("/v1/partitions/balance", asked)
-    words = f"{len(answer['elections'])} leaders elected, {len(answer['moves'])} partitions begin to move"
+    answer = api.post("/v1/partitions/balance", request)
+    message = f"{len(answer['elections'])} leaders elected, {len(answer['moves'])} partitions are moving"
     if dry_run:
-        words = f"{len(answer['elections'])} leaders to elect, {len(answer['moves'])} partitions to move"
+        message = f"{len(answer['elections'])} leaders to elect, {len(answer['moves'])} partitions to move"
     if not as_json and answer["moves"]:
         columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
         print_rows(columns, answer["moves"], title="Moves", as_json=False)
     if not as_json and answer["more"]:
-        done("there is more to do once these are done: ask again")
-    _tell(answer["outcomes"], words, as_json=as_json, document=answer)
+        print_status("more moves are left: run the command again when these are complete")
+    _print_outcomes(answer["outcomes"], message, as_json=as_json, document=answer)
 
 
 def _ids(text: str) -> list[int]:
@@ -246,17 +248,17 @@ def _ids(text: str) -> list[int]:
         if any(not 0 <= one <= INT32_MAX for one in ids):
             raise ValueError(text)
     except ValueError:
-        raise usage(f"--to {text!r} is not a list of broker ids", hint="For example: --to 1,2,3") from None
+        raise usage(f"invalid --to {text!r}: expected broker ids", hint="For example: --to 1,2,3") from None
     return ids
 
 
-def _tell(
-    outcomes: list[dict[str, Any]], words: str, *, as_json: bool, document: dict[str, Any] | None = None
+def _print_outcomes(
+    outcomes: list[dict[str, Any]], message: str, *, as_json: bool, document: dict[str, Any] | None = None
 ) -> None:
-    """Exit code 1 if one of them was refused."""
-    from tierlog.cli.admin import ASK_HEALTH
+    """Print outcomes, and exit with FAILED if one of them is an error."""
+    from tierlog.cli.admin import HEALTH_HINT
     from tierlog.cli.errors import ExitCode
-    from tierlog.cli.output import done, print_json, print_rows
+    from tierlog.cli.output import print_json, print_rows, print_status
 
     refused = [outcome for outcome in outcomes if outcome["error"]]
     if as_json:
@@ -265,7 +267,7 @@ def _tell(
         if refused:
             print_rows(OUTCOME_COLUMNS, refused, title="Refused", as_json=False)
         if len(refused) < len(outcomes) or not outcomes:
-            done(words)
+            print_status(message)
     if refused:
-        done(NEXT_STEPS.get(refused[0]["error"], ASK_HEALTH))
+        print_status(NEXT_STEPS.get(refused[0]["error"], HEALTH_HINT))
         raise typer.Exit(int(ExitCode.FAILED))

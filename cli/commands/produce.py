@@ -1,4 +1,4 @@
-"""`tierlog produce`: lines of a file or of standard input become records."""
+"""`tierlog produce`: sends each line of a file or of standard input as a record."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -10,7 +10,7 @@ from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
 
 
 class Compression(StrEnum):
-    """Names of the codecs, as Kafka's compression.type has them."""
+    """Codecs, named as in Kafka's compression.type."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -28,38 +28,40 @@ def produce(
             "-f",
             exists=True,
             dir_okay=False,
-            help="Read lines of this file instead of standard input.",
+            help="Read lines from this file instead of standard input.",
         ),
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="What stands before it on a line is the key.")
+        str | None,
+        typer.Option("--key-separator", "-K", help="Split each line at this text into key and value."),
     ] = None,
     null_marker: Annotated[
         str | None,
         typer.Option(
             "--null-marker",
             metavar="TEXT",
-            help="Send a value that is exactly this text as null: a tombstone, which deletes the key from a "
-            "compacted topic. '' stands for an empty value. Default: no value is null.",
+            help="Send a null value (a tombstone) for lines whose value is exactly this text; '' means an "
+            "empty "
+            "value. Default: never send null.",
         ),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Send everything to this partition."),
+        typer.Option("--partition", "-p", min=0, max=INT32_MAX, help="Send all records to this partition."),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(
-            "--header", "-H", metavar="KEY=VALUE", help="A header for each record; may be repeated."
+            "--header", "-H", metavar="KEY=VALUE", help="Add a header to each record. May be repeated."
         ),
     ] = None,
     compression: Annotated[
-        Compression, typer.Option("--compression", "-z", help="Codec of the batches.")
+        Compression, typer.Option("--compression", "-z", help="Compression of the batches.")
     ] = Compression.NONE,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Send one record per line, acknowledged by all in-sync replicas, none twice."""
+    """Send one record per line, with acks=all and an idempotent producer."""
     import sys
 
     if file is None:
@@ -92,7 +94,7 @@ def _produce(
 ) -> None:
     from tierlog.base.clock import SystemClock
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import done, print_json, size
+    from tierlog.cli.output import print_json, print_status, size
     from tierlog.cli.producing import Producer
     from tierlog.records.codecs import Codec
     from tierlog.records.writer import NewRecord
@@ -108,13 +110,14 @@ def _produce(
     if as_json:
         print_json({"topic": topic, "records": producer.records, "bytes": producer.bytes})
     else:
-        done(f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}")
+        print_status(f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}")
 
 
 def split_line(
     line: bytes, separator: str | None, null_marker: str | None = None
 ) -> tuple[bytes | None, bytes | None]:
-    """(key, value) of a line: no key without a separator, no value if it is the null marker (KIP-810)."""
+    """(key, value) of a line. The key is None without a separator, the value if it is the null marker
+    (KIP-810)."""
     key, value = None, line.rstrip(b"\r\n")
     if separator:
         before, found, after = value.partition(separator.encode())

@@ -1,4 +1,4 @@
-"""`tierlog quorum …`: the voters that hold the metadata, and changing who they are."""
+"""`tierlog quorum …`: shows and changes the voters of the metadata quorum."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,30 +6,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
 if TYPE_CHECKING:
     from tierlog.metadata.quorum.recovery import RecoverySummary
 
-app = typer.Typer(no_args_is_help=True, help="The voters of the metadata quorum.")
+app = typer.Typer(no_args_is_help=True, help="Show and change the voters of the metadata quorum.")
 
 ADD_TIMEOUT_S = 90.0
-"""A minute is left to the node to catch up."""
+"""The leader waits up to a minute for the node to catch up."""
 
 COLUMNS = {
     "node_id": "node",
-    "part": "part",
+    "part": "role",
     "url": "address",
-    "match_index": "holds up to",
-    "lag": "behind by",
-    "directory_id": "directory",
+    "match_index": "match index",
+    "lag": "lag",
+    "directory_id": "directory id",
 }
 NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, help="Id of the node.")]
 
 
 @app.command()
-def status(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
-    """Show leader, term and members of the quorum, brokers that only follow it, and how far each is."""
+def status(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+    """Show leader and term of the quorum, and its voters, learners and observers with their lag."""
     from tierlog.cli.output import print_json
 
     answer = _of_leader(admin, bootstrap)
@@ -42,15 +42,15 @@ def status(as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap =
 @app.command()
 def add(
     node: NodeId,
-    url: Annotated[str, typer.Argument(help="Address of its admin HTTP API, as the other nodes reach it.")],
+    url: Annotated[str, typer.Argument(help="URL of its admin HTTP API, as the other nodes reach it.")],
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Take a node in that runs already: it becomes a voter once it has caught up. A voter is moved there."""
+    """Add a running node as a voter, once it has caught up. For an existing voter, change its address."""
     from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_done
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.output import print_outcome
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=ADD_TIMEOUT_S, changes=True)
     _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
@@ -59,56 +59,60 @@ def add(
     except CliError as failure:
         if failure.status == 503:
             failure.hint = (
-                f"Does node {node} run, with the same cluster.id and secret, and is it reached at {url}? "
-                f"The same again goes on; `tierlog quorum remove {node}` gives it up."
+                f"Check that node {node} runs with the same cluster.id and secret, and is reachable at "
+                f"{url}. "
+                f"Run the command again to continue, or `tierlog quorum remove {node}` to undo."
             )
         raise
-    print_done(f"node {node} is a voter", answer, as_json=as_json)
+    print_outcome(f"node {node} is a voter", answer, as_json=as_json)
 
 
 @app.command()
-def remove(node: NodeId, as_json: Json = False, admin: AnyAdmin = None, bootstrap: Bootstrap = None) -> None:
-    """Let a voter or learner go. A majority of those that stay must run."""
+def remove(node: NodeId, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
+    """Remove a voter or learner. A majority of the remaining voters must be running."""
     from tierlog.cli.errors import CliError, ExitCode
-    from tierlog.cli.output import done, print_done
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.output import print_outcome, print_status
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     seen = api.get("/v1/quorum")
     if str(node) not in {**seen["voters"], **seen.get("learners", {})}:
         raise CliError(
-            f"node {node} is no member of the quorum",
-            hint="`tierlog quorum status` shows the members.",
+            f"node {node} is not a member of the quorum",
+            hint="List the members with `tierlog quorum status`.",
             code=ExitCode.NOT_FOUND,
         )
     answer = api.delete(f"/v1/quorum/voters/{node}")
     if len(answer["voters"]) == 2:
-        done("two voters are left: the quorum stops when either fails. `tierlog quorum add` makes a third.")
-    print_done(f"node {node} is no member of the quorum", answer, as_json=as_json)
+        print_status(
+            "Two voters are left, so the quorum stops when one of them fails: add a third with `tierlog "
+            "quorum add`."
+        )
+    print_outcome(f"node {node} removed from the quorum", answer, as_json=as_json)
 
 
 @app.command()
 def recover(
     directory: Annotated[
-        Path, typer.Argument(exists=True, file_okay=False, help="The first of log.dirs of the stopped node.")
+        Path, typer.Argument(exists=True, file_okay=False, help="First of the stopped node's log.dirs.")
     ],
     metadata_dir: Annotated[
         Path | None,
         typer.Option("--metadata-dir", exists=True, file_okay=False, help="metadata.log.dir, if it is set."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a stopped node the only voter: when the disks of a majority of the voters are lost for good.
+    """Make a stopped node the only voter, after the disks of a majority of the voters are lost for good.
 
-    What the others had committed and this node had not heard of is lost: topics, settings, and who had
-    left an in-sync set, so that a replica may lead that lacks acknowledged records. Run it on the voter
-    that holds the most, once for the whole cluster. docs/runbooks/lost-majority-for-good.md says
-    what to do before and after.
+    Committed metadata that this node has not received is lost: topics, settings, and changes of in-sync sets.
+    A replica that lacks acknowledged records may therefore become leader. Run this once per cluster, on the
+    voter with the most metadata. docs/runbooks/lost-majority-for-good.md describes the steps before and
+    after.
     """
     from dataclasses import asdict
 
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
     from tierlog.cli.recovering import recovering
 
     with recovering(directory, metadata_dir) as recovery:
@@ -116,15 +120,15 @@ def recover(
         if not yes:
             _confirm(held)
         recovery.apply()
-    print_done(f"node {held.node_id} is the only voter: start it", asdict(held), as_json=as_json)
+    print_outcome(f"node {held.node_id} is now the only voter; start it", asdict(held), as_json=as_json)
 
 
 def _check_node(node: int, url: str, cluster_id: str) -> None:
-    """Raises CliError if another node answers there. One that does not answer may be starting, or be out of
-    reach from here."""
+    """Raises CliError if another node responds at the URL. No response is no error: the node may be starting,
+    or unreachable from this machine."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError
-    from tierlog.cli.where import PROBE_TIMEOUT_S
+    from tierlog.cli.targets import PROBE_TIMEOUT_S
 
     try:
         there = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
@@ -132,8 +136,8 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
         return
     if (there["node_id"], there["cluster_id"]) != (node, cluster_id):
         raise CliError(
-            f"at {url} answers node {there['node_id']} of cluster {there['cluster_id']}",
-            hint=f"The address of node {node} is wanted: its admin.listener.",
+            f"{url} is node {there['node_id']} of cluster {there['cluster_id']}",
+            hint=f"Give the admin.listener address of node {node}.",
         )
 
 
@@ -142,25 +146,26 @@ def _confirm(held: "RecoverySummary") -> None:
 
     voters = ", ".join(map(str, held.voters)) or "those of its settings"
     typer.echo(
-        f"Node {held.node_id} of cluster {held.cluster_id} holds {held.topics:,} topics with "
-        f"{held.partitions:,} partitions: entries up to {held.last_index:,} of term {held.term}, of which "
-        f"those up to {held.committed:,} are known to be committed.\n"
-        f"The voters are {voters}. Node {held.node_id} becomes the only one, and what the others had "
-        "committed beyond that is lost for good:\n"
-        "  - topics, settings and ids that were made, changed or deleted;\n"
-        "  - who had left an in-sync set: a replica may lead that lacks acknowledged records.\n"
-        "The directories of all other voters must never be used again, and no node may run now.",
+        f"Node {held.node_id} of cluster {held.cluster_id} has {held.topics:,} topics with "
+        f"{held.partitions:,} partitions. Its log ends at index {held.last_index:,} of term {held.term}; "
+        f"entries up to {held.committed:,} are known to be committed.\n"
+        f"The voters are {voters}. Node {held.node_id} becomes the only voter. Metadata that the others "
+        "committed after its last entry is lost:\n"
+        "  - topics, settings and ids that were created, changed or deleted;\n"
+        "  - changes of in-sync sets: a replica that lacks acknowledged records may become leader.\n"
+        "Never use the directories of the other voters again. All nodes must be stopped now.",
         err=True,
     )
-    if typer.prompt("Type the id of the cluster to go on", err=True) != held.cluster_id:
-        raise CliError("nothing was changed", hint="It was not the id of the cluster; --yes does not ask.")
+    if typer.prompt("Type the cluster id to continue", err=True) != held.cluster_id:
+        raise CliError("nothing was changed", hint="The id does not match. Skip the question with --yes.")
 
 
 def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
-    """Only the leader knows how far the others are; without one, what the node at hand says."""
+    """The leader's view, because only the leader knows the others' lag; or else the view of the contacted
+    node."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError
-    from tierlog.cli.where import PROBE_TIMEOUT_S, admin_api
+    from tierlog.cli.targets import PROBE_TIMEOUT_S, admin_api
 
     here: dict[str, Any] = admin_api(admin, bootstrap).get("/v1/quorum")
     url = here["voters"].get(str(here["leader"]))
@@ -174,20 +179,20 @@ def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
 
 
 def _show(answer: dict[str, Any]) -> None:
-    """A node that only follows the quorum knows the voters, and nothing of how far they are."""
-    from tierlog.cli.output import done, print_rows
+    """Print members. An observer reports the voters without their match index and lag."""
+    from tierlog.cli.output import print_rows, print_status
 
     voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
     members = answer.get("members", voters)
     rows = [{**member, "part": _part(member, answer["leader"])} for member in members]
     rows += [{**observer, "part": "observer"} for observer in answer.get("observers", ())]
     title = f"Quorum of cluster {answer['cluster_id']}: "
-    title += f"led by node {answer['leader']}" if answer["leader"] >= 0 else "without a leader"
+    title += f"leader is node {answer['leader']}" if answer["leader"] >= 0 else "no leader"
     if "term" in answer:
         title += f", term {answer['term']}, committed up to {answer['commit_index']:,}"
     print_rows(COLUMNS, rows, title=title, as_json=False)
     if answer["leader"] < 0:
-        done("no changes are possible until a majority of the voters elect a leader")
+        print_status("Changes are not possible until a majority of the voters elects a leader.")
 
 
 def _part(member: dict[str, Any], leader: int) -> str:

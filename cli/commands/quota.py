@@ -1,4 +1,4 @@
-"""`tierlog quota …`: what clients may use."""
+"""`tierlog quota …`: lists, sets and removes client quotas."""
 
 import math
 from typing import TYPE_CHECKING, Annotated
@@ -10,21 +10,21 @@ from tierlog.cli.options import Bootstrap, Json, parse_pairs
 if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
 
-app = typer.Typer(no_args_is_help=True, help="See, set and remove quotas of clients.")
+app = typer.Typer(no_args_is_help=True, help="List, set and remove client quotas.")
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user.")]
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
 ]
 ClientId = Annotated[
     str | None,
-    typer.Option("--client-id", "-c", metavar="ID", help="A client id; with a user, only that user's."),
+    typer.Option("--client-id", "-c", metavar="ID", help="A client id; with --user, only of that user."),
 ]
 ClientDefaults = Annotated[
     bool, typer.Option("--client-defaults", help="All client ids without a quota of their own.")
 ]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An address.")]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="An IP address.")]
 IpDefaults = Annotated[
-    bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
+    bool, typer.Option("--ip-defaults", help="All IP addresses without a quota of their own.")
 ]
 
 
@@ -39,7 +39,7 @@ def list_(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """List quotas: all of them, or those of whom the options name."""
+    """List all quotas, or those of the given user, client id or IP address."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_json, print_rows
@@ -51,11 +51,11 @@ def list_(
         print_json(found)
         return
     lines = [
-        {"who": quotas.title(row["entity"]), "quota": key, "value": value}
+        {"entity": quotas.title(row["entity"]), "quota": key, "value": value}
         for row in found
         for key, value in row["quotas"].items()
     ]
-    columns = {"who": "who", "quota": "quota", "value": "value"}
+    columns = {"entity": "entity", "quota": "quota", "value": "value"}
     print_rows(columns, lines, title=f"{len(lines)} quotas", as_json=False)
 
 
@@ -65,8 +65,8 @@ def set_(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help="producer_byte_rate, consumer_byte_rate (bytes a second), request_percentage, "
-            "controller_mutation_rate (partitions a second); of an address, connection_creation_rate.",
+            help="producer_byte_rate, consumer_byte_rate (bytes per second), request_percentage, "
+            "controller_mutation_rate (partitions per second); for an IP address, connection_creation_rate.",
         ),
     ],
     user: User = None,
@@ -76,23 +76,24 @@ def set_(
     ip: Ip = None,
     ip_defaults: IpDefaults = False,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only say whether it would work.")
+        bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Set quotas of a user, a client id, a pair of both, or an address; they hold at once, on all brokers."""
+    """Set quotas of a user, a client id, a user with a client id, or an IP address. They apply at once, per
+    broker."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
     sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota").items()}
     with KafkaClient(bootstrap, changes=not validate_only) as client:
         quotas.change(client, entity, sets, validate_only=validate_only)
-    who = quotas.title(entity)
-    print_done(
-        f"quotas of {who} can be set" if validate_only else f"set quotas of {who}",
+    name = quotas.title(entity)
+    print_outcome(
+        f"quotas of {name} are valid (nothing changed)" if validate_only else f"quotas of {name} set",
         {
             "entity": entity,
             "set": {key: quotas.plain(value) for key, value in sets.items()},
@@ -105,7 +106,7 @@ def set_(
 @app.command()
 def remove(
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY]...", help="Which quotas; all if none are named.")
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Quotas to remove. Default: all.")
     ] = None,
     user: User = None,
     user_defaults: UserDefaults = False,
@@ -116,26 +117,26 @@ def remove(
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Remove quotas; a less specific one may then hold."""
+    """Remove quotas. A less specific quota may then apply."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError, ExitCode
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
-    who = quotas.title(entity)
+    name = quotas.title(entity)
     with KafkaClient(bootstrap, changes=True) as client:
-        there = [key for row in quotas.rows(client, entity, strict=True) for key in row["quotas"]]
-        wanted = keys or there
-        missing = [key for key in wanted if key not in there]
+        present = [key for row in quotas.rows(client, entity, strict=True) for key in row["quotas"]]
+        wanted = keys or present
+        missing = [key for key in wanted if key not in present]
         if missing or not wanted:
             raise CliError(
-                f"{who} has no quota {', '.join(missing)}".strip(),
-                hint="`tierlog quota list` shows what there is.",
+                f"{name} has no quota {', '.join(missing)}".strip(),
+                hint="List quotas with `tierlog quota list`.",
                 code=ExitCode.NOT_FOUND,
             )
         quotas.change(client, entity, dict.fromkeys(wanted))
-    print_done(f"removed quotas of {who}", {"entity": entity, "removed": wanted}, as_json=as_json)
+    print_outcome(f"quotas of {name} removed", {"entity": entity, "removed": wanted}, as_json=as_json)
 
 
 def _entity(
@@ -155,12 +156,15 @@ def _entity(
         ("ip", ip, ip_defaults),
     ):
         if name is not None and defaults:
-            raise usage(f"both one {kind} and the default are named", hint="Choose one of them.")
+            raise usage(
+                f"--{kind} and --{kind.removesuffix('-id')}-defaults exclude each other", hint="Give one."
+            )
         if name is not None or defaults:
             entity[kind] = name
     if "ip" in entity and len(entity) > 1:
         raise usage(
-            "an address goes without a user or a client id", hint="Set quotas of each with its own command."
+            "an IP address cannot be combined with a user or client id",
+            hint="Use a separate command for each.",
         )
     return entity
 
@@ -170,8 +174,8 @@ def _one(entity: "Entity") -> "Entity":
 
     if not entity:
         raise usage(
-            "whose quotas?",
-            hint="Name a user, a client id, both, or an address: --user ada, --client-defaults, --ip ::1",
+            "no user, client id or IP address given",
+            hint="For example: --user ada, --client-defaults, or --ip ::1",
         )
     return entity
 
@@ -185,6 +189,7 @@ def _number(key: str, text: str) -> float:
             raise ValueError(text)
     except ValueError:
         raise usage(
-            f"{key}: {text!r} is not a number", hint="For example producer_byte_rate=1048576."
+            f"invalid value of {key}: {text!r} is not a number",
+            hint="For example: producer_byte_rate=1048576",
         ) from None
     return number

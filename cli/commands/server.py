@@ -1,4 +1,4 @@
-"""`tierlog server`: a node for real use, all settings from a file, the environment and `--set`."""
+"""`tierlog server`: runs a node for production, with settings from a file, the environment and `--set`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,13 +17,14 @@ def server(
             envvar="TIERLOG_CONFIG",
             exists=True,
             dir_okay=False,
-            help="TOML file with settings under their Kafka names.",
+            help="TOML file with settings by their Kafka names.",
         ),
     ] = None,
     sets: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Run a node. Settings: the file, then TIERLOG_… in the environment, then --set; the later wins."""
+    """Run a node. TIERLOG_… environment variables override the settings of the file, and --set overrides
+    both."""
     from tierlog.cli.node import read_settings, serve
     from tierlog.cli.options import parse_pairs
 

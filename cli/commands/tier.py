@@ -1,13 +1,13 @@
-"""`tierlog tier …`: where the offsets of a topic lie, and moving them to the object store now."""
+"""`tierlog tier …`: shows which offsets are local or remote, and uploads a topic at once."""
 
 from typing import Annotated, Any
 
 import typer
 
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
-from tierlog.cli.where import AnyAdmin
+from tierlog.cli.targets import Admin
 
-app = typer.Typer(no_args_is_help=True, help="What lies on local disk, what in the object store.")
+app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
 FLUSH_TIMEOUT_S = 300.0
 STATUS_COLUMNS = {
@@ -26,19 +26,19 @@ STATUS_COLUMNS = {
 def status(
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show per partition which offsets and bytes are local, and which are remote."""
-    from tierlog.cli.admin import LOOK_AROUND
+    """Show the local and remote offsets and bytes of each partition."""
+    from tierlog.cli.admin import TOPIC_HINT
     from tierlog.cli.errors import CliError, ExitCode
     from tierlog.cli.output import print_json, print_rows
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get("/v1/tier/status", topic=topic)
     if topic is not None and not answer["partitions"]:
         raise CliError(
-            f"nothing of a topic {topic!r} is tiered here", hint=LOOK_AROUND, code=ExitCode.NOT_FOUND
+            f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND
         )
     if as_json:
         print_json(answer)
@@ -55,19 +55,19 @@ def status(
 def flush(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Roll the active segments of a topic and upload everything; returns when all of it is remote."""
-    from tierlog.cli.output import done, print_json
-    from tierlog.cli.where import admin_api
+    """Roll the active segments of a topic and upload all segments; returns when all offsets are remote."""
+    from tierlog.cli.output import print_json, print_status
+    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
     answer = api.post("/v1/tier/flush", {"topic": topic})
     if as_json:
         print_json(answer)
     else:
-        done(f"all of {topic} is in the object store")
+        print_status(f"topic {topic} is completely uploaded")
 
 
 @app.command()
@@ -76,12 +76,12 @@ def explain(
     partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
     offset: Annotated[int, typer.Argument(min=0, max=INT64_MAX, help="The offset.")],
     as_json: Json = False,
-    admin: AnyAdmin = None,
+    admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Say where an offset lies: the file or object, and the bytes in it."""
+    """Show the file or object that holds an offset, and the byte range in it."""
     from tierlog.cli.output import print_json, print_rows
-    from tierlog.cli.where import admin_api
+    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get(
         "/v1/tier/explain", topic=topic, partition=partition, offset=offset
@@ -91,12 +91,12 @@ def explain(
         return
     rows = [{"name": name, "value": value} for name, value in answer.items()]
     print_rows(
-        {"name": "what", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}", as_json=False
+        {"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}", as_json=False
     )
 
 
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:
-    """A partition of /v1/tier/status, with ranges and sizes as people read them."""
+    """A partition of /v1/tier/status, with readable ranges and sizes."""
     from tierlog.cli.output import size
 
     start, end = partition["remote_start_offset"], partition["remote_end_offset"]

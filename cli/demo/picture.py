@@ -1,4 +1,4 @@
-"""Step 6: a picture of where each partition's offsets lay, from the first record to the end."""
+"""Step 6: draws the local and remote offsets of each partition over time."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from tierlog.cli.demo.tiers import PartitionTiers, Sample
 REMOTE, BOTH, LOCAL = "#2a6f97", "#89c2d9", "#f4a259"
 INK, FAINT = "#1d2b36", "#d7dde2"
 NEAR = 0.12
-"""Share of the width below which two names would touch."""
+"""Distance between two labels, as a fraction of the width, below which they would touch."""
 
 
 def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[float, str]]) -> None:
-    """Writes a PNG: a panel per partition, time to the right, offsets upward, coloured by tier."""
+    """Write a PNG with one panel per partition: offsets over time, coloured by tier."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -19,7 +19,7 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
     from matplotlib.patches import Patch
 
     samples = sorted(samples, key=lambda sample: sample.seconds)
-    end = samples[-1].seconds * 1.04  # so that the last change can be seen
+    end = samples[-1].seconds * 1.04  # keep the last change visible
     samples.append(Sample(end, samples[-1].partitions))
     partitions = sorted({partition for sample in samples for partition in sample.partitions})
     figure, panels = pyplot.subplots(
@@ -43,10 +43,10 @@ def draw(path: Path, topic: str, samples: list[Sample], moments: list[tuple[floa
         )
         for seconds, _ in moments:
             panel.axvline(seconds, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    _name_moments(panels[0, 0], moments, end)
+    _label_moments(panels[0, 0], moments, end)
     panels[-1, 0].set_xlabel("seconds since the topic was created", color=INK)
     figure.suptitle(
-        f"Where the offsets of “{topic}” lie",
+        f"Local and remote offsets of topic “{topic}”",
         x=0.075,
         y=0.985,
         ha="left",
@@ -86,10 +86,10 @@ def _panel(panel: object, partition: int, points: list[tuple[float, PartitionTie
     fill(seconds, start, only_remote, step="post", color=REMOTE, linewidth=0)
     fill(seconds, only_remote, both, step="post", color=BOTH, linewidth=0)
     fill(seconds, both, end, step="post", color=LOCAL, linewidth=0)
-    _dress(panel, partition)
+    _style(panel, partition)
 
 
-def _dress(panel: object, partition: int) -> None:
+def _style(panel: object, partition: int) -> None:
     from matplotlib.axes import Axes
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -108,14 +108,14 @@ def _dress(panel: object, partition: int) -> None:
     panel.spines["bottom"].set_color(FAINT)
 
 
-def _name_moments(panel: object, moments: list[tuple[float, str]], end: float) -> None:
-    """Above the first panel; a name that would run into the one before it moves up a line."""
+def _label_moments(panel: object, moments: list[tuple[float, str]], end: float) -> None:
+    """Label moments above the first panel; a label that would touch the previous one moves up a line."""
     level, before = 0, -end
-    for seconds, words in moments:
+    for seconds, label in moments:
         level = (level + 1) % 2 if seconds - before < end * NEAR else 0
         before = seconds
         panel.annotate(  # type: ignore[attr-defined]
-            words,
+            label,
             (seconds, 1.02 + 0.1 * level),
             xycoords=("data", "axes fraction"),
             fontsize=8,

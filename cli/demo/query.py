@@ -1,4 +1,4 @@
-"""Step 5: Spark reads the bucket alone, the broker being stopped, and must find what pandas finds."""
+"""Step 5: Spark reads the bucket after the broker has stopped; its results must equal those of pandas."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from tierlog.cli.demo.send import Sent
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What Spark computed over the committed remote range."""
+    """Spark's results for the committed remote offsets."""
 
     figures: Expected
     sum_of_offsets: int
@@ -26,7 +26,7 @@ class Answer:
 def query(
     report: Report, bucket: Path, topic: str, flights: Flights, sent: Sent, remote_ends: Mapping[int, int]
 ) -> None:
-    """Compares Spark's figures with pandas' for exactly the offsets that are committed as remote."""
+    """Compare Spark's results with those of pandas, for the committed remote offsets."""
     import pandas
 
     partitions, offsets = pandas.Series(sent.partition), pandas.Series(sent.offset)
@@ -60,7 +60,7 @@ def query(
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """What the JVM and its workers say about themselves goes to a file; they inherit this descriptor."""
+    """Redirect descriptor 2 to a file; the JVM and its workers inherit it."""
     kept = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Step 4: a consumer group of two members of another client library, aiokafka, reads all from offset 0."""
+"""Step 4: a consumer group of two aiokafka members reads all records from offset 0."""
 
 import asyncio
 import logging
@@ -17,12 +17,12 @@ IDLE_TIMEOUT_S = 30
 
 @dataclass
 class Received:
-    """What the members saw, over both."""
+    """What both members received."""
 
     count: int = 0
     value_bytes: int = 0
-    doubled: int = 0
-    misplaced: int = 0  # not the flight that the producer was told lies at this offset
+    duplicates: int = 0
+    misplaced: int = 0  # not the flight that was acknowledged at this offset
     out_of_order: int = 0
     members: dict[str, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
@@ -32,28 +32,26 @@ class Received:
 def consume(
     report: Report, bootstrap: str, topic: str, flights: Flights, sent: Sent, remote_share: float
 ) -> None:
-    """Reads with two members, and checks each record against what the producer was told."""
+    """Read with two members, and compare each record with its acknowledgement."""
     received = Received()
     begin = time.monotonic()
     with report.progress("consumed by two members of a group", len(flights)) as bar:
         asyncio.run(_read(bootstrap, topic, len(flights), sent, received, bar))
     seconds = time.monotonic() - begin
-    report.check("the count is exact", len(flights), received.count)
-    report.check(
-        "nothing is lost, nothing is doubled", (len(flights), 0), (len(received.seen), received.doubled)
-    )
-    report.check("each record lies where the producer was told", 0, received.misplaced)
-    report.check("the order per key holds", 0, received.out_of_order)
+    report.check("number of records", len(flights), received.count)
+    report.check("no lost or duplicate records", (len(flights), 0), (len(received.seen), received.duplicates))
+    report.check("each record is at its acknowledged offset", 0, received.misplaced)
+    report.check("records of a key are in order", 0, received.out_of_order)
     report.check("both members took part", MEMBERS, sum(count > 0 for count in received.members.values()))
     report.say(f"{remote_share:.0%} of the bytes came from the object store, the rest from local disk")
-    report.figure("rate of consuming", f"{received.count / seconds:,.0f} records/s")
+    report.figure("consume rate", f"{received.count / seconds:,.0f} records/s")
     report.figure("share of bytes read from the object store", f"{remote_share:.1%}")
 
 
 async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Received, bar: Bar) -> None:
     from aiokafka import AIOKafkaConsumer
 
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that a group rebalances is meant to happen
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # rebalances are expected
     members = [
         AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -74,7 +72,7 @@ async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Re
             await shares.balanced.wait()
         await asyncio.gather(
             *(
-                _pump(f"member-{number}", member, total, sent, received, bar)
+                _read_until_complete(f"member-{number}", member, total, sent, received, bar)
                 for number, member in enumerate(members, 1)
             )
         )
@@ -85,8 +83,10 @@ async def _read(bootstrap: str, topic: str, total: int, sent: Sent, received: Re
             await member.stop()
 
 
-async def _pump(name: str, member: Any, total: int, sent: Sent, received: Received, bar: Bar) -> None:
-    """Reads until both members together have everything, or nothing comes any more."""
+async def _read_until_complete(
+    name: str, member: Any, total: int, sent: Sent, received: Received, bar: Bar
+) -> None:
+    """Read until both members together have all records, or none arrive for IDLE_TIMEOUT_S."""
     received.members[name] = 0
     last = time.monotonic()
     while received.count < total and time.monotonic() - last < IDLE_TIMEOUT_S:
@@ -94,16 +94,16 @@ async def _pump(name: str, member: Any, total: int, sent: Sent, received: Receiv
             last = time.monotonic()
             received.members[name] += len(messages)
             for message in messages:
-                _take(partition.partition, message, sent, received)
+                _check(partition.partition, message, sent, received)
         bar.reach(received.count)
 
 
-def _take(partition: int, message: Any, sent: Sent, received: Received) -> None:
+def _check(partition: int, message: Any, sent: Sent, received: Received) -> None:
     headers = dict(message.headers)
     row, sequence = int(headers["row"]), int(headers["sequence"])
     received.count += 1
     received.value_bytes += len(message.value)
-    received.doubled += row in received.seen
+    received.duplicates += row in received.seen
     received.seen.add(row)
     received.misplaced += (sent.partition[row], sent.offset[row]) != (partition, message.offset)
     received.out_of_order += received.next_sequence.get(message.key, 0) != sequence
@@ -111,7 +111,7 @@ def _take(partition: int, message: Any, sent: Sent, received: Received) -> None:
 
 
 class _Shares:
-    """How many partitions each member has; `balanced` is set while every member has some."""
+    """Number of partitions of each member. `balanced` is set once every member has some."""
 
     def __init__(self, members: int) -> None:
         self.balanced = asyncio.Event()

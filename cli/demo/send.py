@@ -1,7 +1,7 @@
-"""Step 2: the flights are produced with librdkafka, and the broker is killed half way.
+"""Step 2: produces the flights with librdkafka, and kills the broker half way.
 
-The producer is idempotent with acks=all, so a record that was acknowledged must be there once, and one that
-was not must still arrive: nothing is sent twice by hand.
+The producer is idempotent with acks=all. Each acknowledged record must therefore be in the log exactly once,
+and the client retries the others by itself.
 """
 
 import threading
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tierlog.cli.process import TierlogBroker
 
 FLUSH_TIMEOUT_S = 60
-POLL_EVERY = 200  # records between two looks at the acknowledgements
+POLL_EVERY = 200  # records between two polls for acknowledgements
 
 
 @dataclass
 class Sent:
-    """Where the broker said that each flight was written; -1 until it said so."""
+    """Acknowledged partition and offset of each flight; -1 until it is acknowledged."""
 
     partition: "array[int]"
     offset: "array[int]"
@@ -33,14 +33,14 @@ class Sent:
     value_bytes: int = 0
 
     @classmethod
-    def nothing_of(cls, count: int) -> "Sent":
+    def empty(cls, count: int) -> "Sent":
         return cls(array("i", [-1]) * count, array("q", [-1]) * count)
 
 
 def produce(
     report: Report, broker: "TierlogBroker", watcher: "TierWatcher", topic: str, flights: Flights
 ) -> Sent:
-    """Sends all flights; returns where they are. Kills and restarts the broker when half are acknowledged."""
+    """Send all flights and return their acknowledged offsets. Kills and restarts the broker half way."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -53,10 +53,10 @@ def produce(
             "batch.num.messages": 2000,
             "queue.buffering.max.messages": 50_000,
             "reconnect.backoff.max.ms": 500,
-            "log_level": 0,  # that the broker went away is meant to happen
+            "log_level": 0,  # the lost connection is expected
         }
     )
-    sent = Sent.nothing_of(len(flights))
+    sent = Sent.empty(len(flights))
     crash = _Crash(report, broker, watcher)
     begin = time.monotonic()
     with report.progress("produced and acknowledged", len(flights)) as bar:
@@ -76,10 +76,10 @@ def produce(
     crash.join()
     seconds = time.monotonic() - begin
     report.check(
-        "every record was acknowledged, and none refused", (len(flights), 0), (sent.acknowledged, sent.errors)
+        "every record was acknowledged, without errors", (len(flights), 0), (sent.acknowledged, sent.errors)
     )
     report.figure("produced", f"{len(flights):,} records, {size(sent.value_bytes)} of values")
-    report.figure("rate of producing, with the crash", f"{len(flights) / seconds:,.0f} records/s")
+    report.figure("produce rate, with the crash", f"{len(flights) / seconds:,.0f} records/s")
     report.figure("from SIGKILL to serving again", f"{crash.seconds:.2f} s")
     return sent
 
@@ -108,12 +108,12 @@ def _send(producer: Any, topic: str, record: FlightRecord, sent: Sent) -> None:
                 headers=headers,
             )
             return
-        except BufferError:  # the queue is full: let acknowledgements make room
+        except BufferError:  # the queue is full: wait for acknowledgements
             producer.poll(0.1)
 
 
 class _Crash:
-    """Kills the broker once and starts it again, beside the thread that goes on producing."""
+    """Kills and restarts the broker once, in its own thread, while the producer continues."""
 
     def __init__(self, report: Report, broker: "TierlogBroker", watcher: "TierWatcher") -> None:
         self.seconds = 0.0
@@ -143,7 +143,7 @@ class _Crash:
             begin = time.monotonic()
             self._broker.kill()
             self._watcher.mark("SIGKILL")
-            bar.say(f"[red]SIGKILL[/] to process {pid}; the producer carries on")
+            bar.say(f"[red]SIGKILL[/] to process {pid}; the producer continues")
             self._broker.start()
             self.seconds = time.monotonic() - begin
             self._watcher.listen(self._broker.admin_url)

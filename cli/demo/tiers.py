@@ -1,7 +1,7 @@
-"""Follows where a topic's offsets lie: listens to the admin API's events, asks for the status after each.
+"""Tier watcher: records a topic's local and remote offsets over time.
 
-A thread per life of the broker. Every status becomes a `Sample`; the live table shows the newest, the picture
-all of them. Who waits, waits on the condition that a new sample notifies.
+One thread per broker process listens to the admin API's events and requests the tier status after each. Every
+status becomes a `Sample`: the live table shows the newest, the picture all of them.
 """
 
 import threading
@@ -29,17 +29,17 @@ class PartitionTiers:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    seconds: float  # since the watcher was made
+    seconds: float  # since the watcher was created
     partitions: dict[int, PartitionTiers]
 
     @property
     def settled(self) -> bool:
-        """Every rolled segment is uploaded and gone from local disk; only the active ones are local."""
+        """Whether all rolled segments are uploaded and deleted from local disk; only active ones are left."""
         return bool(self.partitions) and all(tiers.closed_segments == 0 for tiers in self.partitions.values())
 
 
 class TierWatcher:
-    """Collects samples of one topic, over restarts of the broker."""
+    """Collects samples of one topic, across restarts of the broker."""
 
     def __init__(self, topic: str) -> None:
         self.samples: list[Sample] = []
@@ -49,18 +49,18 @@ class TierWatcher:
         self._changed = threading.Condition()
 
     def listen(self, admin_url: str) -> None:
-        """Follows a broker that has just started; ends by itself when the broker does."""
+        """Watch a broker that has just started; ends when the broker does."""
         threading.Thread(target=self._follow, args=(admin_url,), name="tier watcher", daemon=True).start()
 
-    def mark(self, words: str) -> None:
-        """Remembers that something happened now."""
-        self.moments.append((self.seconds(), words))
+    def mark(self, label: str) -> None:
+        """Record that something happened now."""
+        self.moments.append((self.seconds(), label))
 
     def seconds(self) -> float:
         return time.monotonic() - self._begin
 
     def look(self, admin: AdminApi) -> Sample:
-        """Takes a sample now."""
+        """Take a sample now."""
         sample = Sample(self.seconds(), read_status(admin.get("/v1/tier/status", topic=self._topic)))
         with self._changed:
             self.samples.append(sample)
@@ -70,15 +70,15 @@ class TierWatcher:
     def wait(
         self, enough: Callable[[Sample], bool], show: Callable[[Sample], None], timeout_s: float
     ) -> Sample:
-        """The first sample that is enough; shows each on the way. Raises CliError after the timeout."""
+        """Wait for the first sample that is `enough`, and `show` each. Raises CliError after the timeout."""
         deadline = time.monotonic() + timeout_s
         seen = max(len(self.samples) - 1, 0)
         while True:
             with self._changed:
                 if not self._changed.wait_for(lambda: len(self.samples) > seen, deadline - time.monotonic()):  # noqa: B023
                     raise CliError(
-                        f"the tiers did not settle within {timeout_s:.0f} s",
-                        hint="`tierlog tier status` on a kept run shows more.",
+                        f"segments were not uploaded within {timeout_s:.0f} s",
+                        hint="Keep the data with `tierlog demo --keep DIR` and see the broker's log.",
                     )
                 seen, newest = len(self.samples), self.samples[-1]
             show(newest)
@@ -91,11 +91,11 @@ class TierWatcher:
             for _ in admin.events():
                 self.look(admin)
         except (CliError, OSError, ValueError):
-            return  # the broker went away; whoever ended it starts the next watcher
+            return  # the broker ended; its restart calls `listen` again
 
 
 def read_status(answer: dict[str, Any]) -> dict[int, PartitionTiers]:
-    """The answer of /v1/tier/status for one topic, per partition."""
+    """Partition -> its offsets, from the response of /v1/tier/status for one topic."""
     return {
         row["partition"]: PartitionTiers(
             log_start=row["log_start_offset"],

@@ -58,7 +58,7 @@ def test_voter_needs_an_address_of_its_own(admin: str) -> None:
     no_address = run("quorum", "add", "7", "node-7", "--admin", admin)
     assert no_address.returncode == 1 and "http://host:port" in no_address.stderr
     others = run("quorum", "add", "7", admin, "--admin", admin)
-    assert others.returncode == 1 and f"at {admin} answers node 1" in others.stderr
+    assert others.returncode == 1 and f"{admin} is node 1" in others.stderr
 
 
 def test_unresponsive_node_is_skipped(admin: str) -> None:

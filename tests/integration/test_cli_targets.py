@@ -17,7 +17,7 @@ def another_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("TIERLOG_ADMIN", raising=False)
     directory = tmp_path / "another"
     cluster_files.save(directory, cluster_files.new_plan(1))
-    cluster_files.remember(directory)
+    cluster_files.set_last_started(directory)
     return directory
 
 

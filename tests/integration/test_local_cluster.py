@@ -105,7 +105,7 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     assert [broker["leads"] > 0 for broker in ask("broker", "list")] == [True] * 3
 
     stuck = run("broker", "drain", "3")
-    assert stuck.returncode == 1 and "nowhere to go" in stuck.stderr
+    assert stuck.returncode == 1 and "cannot move" in stuck.stderr
     assert run("broker", "decommission", "9").returncode == 4
 
     refused = run("cluster", "down")  # standard input has no answer
@@ -136,7 +136,7 @@ def test_paused_node_and_lost_majority_are_reported(directory: Path) -> None:
     ask("cluster", "kill", "1", "2")
     until(lambda: run("cluster", "health").returncode == 6, "one of three is no quorum")
     sick = ask("cluster", "health", code=6)
-    assert "1 of 3 voters answer, 2 are needed" in sick["problems"][0]["what"]
+    assert "1 of 3 voters respond, 2 are needed" in sick["problems"][0]["what"]
     ask("cluster", "start", "1", "2")
     until(healthy, "all are back")
     assert run("cluster", "kill", "7").returncode == 2
@@ -215,7 +215,7 @@ def test_broker_is_decommissioned(directory: Path) -> None:
     words = ("topic", "create", "whole", "--partitions", "1", "--replication-factor", "3")
     assert run(*words, "--bootstrap", up["bootstrap"]).returncode == 0
     serving = run("broker", "decommission", "3", "--force")
-    assert serving.returncode == 1 and "serves" in serving.stderr
+    assert serving.returncode == 1 and "still running" in serving.stderr
     ask("cluster", "kill", "3")
     until(lambda: broker(3)["fenced"], "its death is noticed")
     held = {row["partition"] for row in partitions("orders") if 3 in row["replicas"]}

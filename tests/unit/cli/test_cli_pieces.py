@@ -1,4 +1,4 @@
-"""The pure pieces of the command line: hashing, times, lines, events, sizes."""
+"""Pure functions of the command line: hashing, times, lines, events, sizes."""
 
 import gc
 
@@ -9,7 +9,7 @@ from tierlog.cli.admin import Event, parse_events
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.commands.produce import split_line
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.node import uncollected
+from tierlog.cli.node import gc_paused
 from tierlog.cli.options import parse_pairs
 from tierlog.cli.output import readable, size
 from tierlog.cli.partitioner import murmur2, partition_of
@@ -26,12 +26,12 @@ from tierlog.cli.partitioner import murmur2, partition_of
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_kafkas(data: bytes, expected: int) -> None:
+def test_murmur2_equals_kafkas(data: bytes, expected: int) -> None:
     assert murmur2(data) == expected % 2**32
     assert murmur2(data) == reference_murmur2(data) % 2**32
 
 
-def test_a_key_always_has_the_same_partition_below_the_count() -> None:
+def test_keys_map_to_fixed_partitions_below_the_count() -> None:
     partitions = {partition_of(b"key-%d" % index, 7) for index in range(1000)}
     assert partitions == set(range(7))
     assert partition_of(b"foobar", 7) == partition_of(b"foobar", 7)
@@ -50,7 +50,7 @@ def test_parse_time(text: str, expected: int) -> None:
     assert parse_time(text) == expected
 
 
-def test_a_wrong_time_is_a_usage_error_with_an_example() -> None:
+def test_invalid_time_is_a_usage_error_with_an_example() -> None:
     with pytest.raises(CliError) as raised:
         parse_time("yesterday")
     assert raised.value.code == ExitCode.USAGE
@@ -69,7 +69,7 @@ def test_split_line() -> None:
     assert split_line(b"NULL\n", None, "NULL") == (None, None)
 
 
-def test_readable_keeps_bytes_that_are_not_text() -> None:
+def test_readable_encodes_binary_values_as_base64() -> None:
     assert readable(b"caf\xc3\xa9") == "café"
     assert readable(b"\xff") == {"base64": "/w=="}
     assert readable(None) is None
@@ -107,12 +107,12 @@ def test_size() -> None:
     ]
 
 
-def test_nothing_is_collected_while_a_node_imports_nor_looked_at_again() -> None:
+def test_gc_paused_collects_nothing_and_freezes_new_objects() -> None:
     collected: list[str] = []
     before = gc.get_freeze_count()
     gc.callbacks.append(lambda phase, _: collected.append(phase))
     try:
-        with uncollected():
+        with gc_paused():
             kept = [[number] for number in range(100_000)]
         assert collected == []
         assert gc.isenabled() and gc.get_freeze_count() >= before + len(kept)

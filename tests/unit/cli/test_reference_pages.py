@@ -1,4 +1,4 @@
-"""The generated pages under docs/reference are what the code says now."""
+"""The generated pages under docs/reference are up to date."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
 
 
 @pytest.mark.parametrize("name", sorted(pages()))
-def test_a_page_is_up_to_date(name: str) -> None:
+def test_page_is_up_to_date(name: str) -> None:
     assert (DIRECTORY / name).read_text(encoding="utf-8") == pages()[name], "run `make docs`"
 
 
-def test_every_exit_code_is_explained() -> None:
+def test_every_exit_code_is_documented() -> None:
     assert set(EXIT_CODES) == set(ExitCode)

@@ -1,4 +1,4 @@
-"""A broker that takes a request and does not answer, as in a quorum that has lost its majority."""
+"""Commands against a broker that does not respond, as in a quorum that has lost its majority."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ API = BY_NAME["DeleteTopics"]
 
 @pytest.fixture
 def silent_broker() -> Iterator[str]:
-    """Answers ApiVersions and nothing else."""
+    """Responds only to ApiVersions."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=serve, args=(server,), daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
@@ -40,14 +40,14 @@ def serve(server: socket.socket) -> None:
             connection.sendall(b"".join(map(bytes, answer)))
 
 
-def test_a_command_says_that_it_waits_and_ends_with_a_clear_error(
+def test_command_reports_a_slow_response_and_then_a_timeout(
     silent_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(client, "SLOW_S", 0.01)
     with client.KafkaClient(silent_broker, timeout_s=0.2) as asking, pytest.raises(client.TimedOut) as late:
         topics.delete(asking, "t")
     assert late.value.code is ExitCode.UNREACHABLE and "tierlog cluster health" in late.value.hint
-    assert "did not answer DeleteTopics" in late.value.message
-    said = capsys.readouterr().err
-    assert said.count("has not answered DeleteTopics") == 1  # and it was not sent a second time
-    assert "tierlog cluster health" in said
+    assert "did not respond to DeleteTopics" in late.value.message
+    output = capsys.readouterr().err
+    assert output.count("No response to DeleteTopics") == 1  # the request was not sent twice
+    assert "tierlog cluster health" in output

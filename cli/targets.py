@@ -1,4 +1,4 @@
-"""The nodes that a command talks to: those given, those of the local cluster, or the default address."""
+"""Target of a command: the given addresses, the local cluster, or the default address."""
 
 import os
 from collections.abc import Callable
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
 
 PROBE_TIMEOUT_S = 3.0
-"""A paused node accepts connections and answers nothing."""
+"""A paused node accepts connections and never responds."""
 
-AnyAdmin = Annotated[
+Admin = Annotated[
     str | None,
     typer.Option(
         "--admin",
         "-a",
         envvar="TIERLOG_ADMIN",
         metavar="URL[,URL...]",
-        help="Admin HTTP API of a node, or of several: the first that answers is asked. "
-        "Default: those of the cluster at --bootstrap if that is given, "
-        f"the nodes of `tierlog cluster up` if it runs here, else {DEFAULT_ADMIN}.",
+        help="Admin HTTP API of one or more nodes; the first that responds is used. "
+        "Default: the cluster at --bootstrap if given, "
+        f"the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_ADMIN}.",
     ),
 ]
 
 
 class Target(NamedTuple):
-    """Addresses of a cluster, with commas between them, and how they were found."""
+    """Addresses of a cluster, separated by commas, and how they were found."""
 
     addresses: str
     found: str = ""
@@ -39,25 +39,25 @@ class Target(NamedTuple):
         return self.addresses + (f" ({self.found})" if self.found else "")
 
 
-def announce(target: object) -> None:
-    """Commands that change something print on stderr which cluster they change."""
-    from tierlog.cli.output import done
+def announce_target(target: object) -> None:
+    """Print to stderr which cluster the command changes."""
+    from tierlog.cli.output import print_status
 
-    done(f"target: {target}")
+    print_status(f"target: {target}")
 
 
 # --- brokers
 
 
-def target_of(bootstrap: str | None) -> Target:
-    """The brokers to ask first: those given, those of the local cluster, or the default address."""
+def bootstrap_target(bootstrap: str | None) -> Target:
+    """Bootstrap brokers: the given ones, the local cluster's, or the default address."""
     if bootstrap is not None:
         return Target(bootstrap)
     return _local(lambda plan: plan.bootstrap, DEFAULT_BOOTSTRAP)
 
 
-def bootstrap_behind(admin: str) -> str:
-    """The brokers of the cluster that an admin API belongs to; raises CliError."""
+def bootstrap_of(admin: str) -> str:
+    """Brokers of the cluster that an admin API belongs to. Raises CliError."""
     brokers = admin_api(admin).get("/v1/cluster")["brokers"]
     return ",".join(f"{one['host']}:{one['port']}" for one in brokers if not one["fenced"])
 
@@ -66,48 +66,49 @@ def bootstrap_behind(admin: str) -> str:
 
 
 def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
-    """The admin APIs to try: those given, those of the cluster behind `bootstrap`, those of the local
-    cluster, or the default address. Raises CliError if `bootstrap` cannot be asked."""
+    """Admin APIs to try: the given ones, those of the cluster at `bootstrap`, the local cluster's, or the
+    default address. Raises CliError if `bootstrap` does not respond."""
     if admin is not None:
         return Target(admin)
     if bootstrap is not None:
-        return Target(",".join(_admin_urls_behind(bootstrap)), f"of the cluster at {bootstrap}")
+        return Target(",".join(_admin_urls_of(bootstrap)), f"of the cluster at {bootstrap}")
     return _local(lambda plan: ",".join(plan.admin_urls.values()), DEFAULT_ADMIN)
 
 
-def urls_of(target: Target) -> list[str]:
-    """To be tried in this order."""
+def split_urls(target: Target) -> list[str]:
+    """The URLs, in the order in which they are tried."""
     return [url.strip().rstrip("/") for url in target.addresses.split(",") if url.strip()]
 
 
 def admin_api(
     admin: str | None, bootstrap: str | None = None, *, timeout_s: float = 60.0, changes: bool = False
 ) -> "AdminApi":
-    """The first admin API that knows of the quorum; raises CliError if none does.
+    """The first admin API that responds. Raises CliError if none does.
 
-    `changes`: the command changes something, so it prints its target.
+    `changes`: the command changes the cluster, so it prints its target.
     """
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.errors import CliError, ExitCode
 
     hint = f"For example: --admin {DEFAULT_ADMIN}"
-    failure = CliError("no admin API is named", hint=hint, code=ExitCode.USAGE)
+    failure = CliError("no admin API given", hint=hint, code=ExitCode.USAGE)
     target = admin_target(admin, bootstrap)
-    for url in urls_of(target):
+    for url in split_urls(target):
         try:
             AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
         except CliError as failed:
             failure = failed
         else:
             if changes:
-                announce(Target(url, target.found))
+                announce_target(Target(url, target.found))
             return AdminApi(url, timeout_s=timeout_s)
     raise failure
 
 
-def _admin_urls_behind(bootstrap: str) -> list[str]:
-    """Brokers first: a node that only votes cannot answer what is asked of brokers. The Kafka protocol names
-    the addresses of the voters (DescribeQuorum, KIP-853), and those know the brokers' admin APIs."""
+def _admin_urls_of(bootstrap: str) -> list[str]:
+    """Admin APIs of the cluster's brokers, then of a voter: a controller node cannot serve requests about a
+    broker's logs. DescribeQuorum (KIP-853) returns the voters' addresses, and voters know the brokers' admin
+    APIs."""
     from tierlog.cli.admin import AdminApi
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError, ExitCode
@@ -121,14 +122,14 @@ def _admin_urls_behind(bootstrap: str) -> list[str]:
             continue
         return [*(one["admin_url"] for one in brokers if one["admin_url"] and not one["fenced"]), url]
     raise CliError(
-        f"no admin API of the cluster at {bootstrap} answers",
-        hint="--admin (or TIERLOG_ADMIN) names one.",
+        f"no admin API of the cluster at {bootstrap} responds",
+        hint="Give one with --admin or TIERLOG_ADMIN.",
         code=ExitCode.UNREACHABLE,
     )
 
 
 def _urls(host: str, port: int) -> list[str]:
-    """The protocol does not say whether a node's admin API uses TLS."""
+    """Possible URLs: the Kafka protocol does not tell whether the admin API uses TLS."""
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]

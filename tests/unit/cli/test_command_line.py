@@ -1,4 +1,4 @@
-"""The command line as a process: exit codes, and errors that say what to do next."""
+"""The command line as a process: exit codes and error messages."""
 
 import os
 import socket
@@ -20,7 +20,7 @@ def tierlog(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port that nobody listens on: bound a moment ago, and let go."""
+    """A port without a listener: bound, and closed again."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -31,7 +31,7 @@ def test_version() -> None:
 
 
 def leaves(command: Any, path: str = "") -> dict[str, Any]:
-    """Words of a command -> the command, for all that do something."""
+    """Command line -> command, for all commands that are not groups."""
     children = getattr(command, "commands", None)
     if not children:
         return {path.strip(): command}
@@ -41,7 +41,7 @@ def leaves(command: Any, path: str = "") -> dict[str, Any]:
     return found
 
 
-def test_every_command_speaks_json_but_the_demo() -> None:
+def test_every_command_except_demo_has_json_output() -> None:
     commands = leaves(typer.main.get_command(app))
     assert {"dev", "consume", "topic create", "tier explain", "cluster info"} <= set(commands)
     mute = {
@@ -56,7 +56,7 @@ def test_every_command_speaks_json_but_the_demo() -> None:
     ("words", "expected"),
     [("tierlog top", "topic"), ("tierlog topic al", "alter"), ("tierlog consume --from", "--from-beginning")],
 )
-def test_a_shell_is_told_what_may_follow(words: str, expected: str) -> None:
+def test_shell_completion(words: str, expected: str) -> None:
     asked = {"_TIERLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     command = Path(sys.executable).with_name("tierlog")
     ended = subprocess.run(
@@ -65,7 +65,7 @@ def test_a_shell_is_told_what_may_follow(words: str, expected: str) -> None:
     assert ended.stdout.split() == [expected]
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
+def test_unknown_command_is_a_usage_error() -> None:
     assert tierlog("frobnicate").returncode == 2
 
 
@@ -73,7 +73,7 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     "words",
     [("topic", "list"), ("topic", "create", "t"), ("consume", "t"), ("cluster", "info"), ("produce", "t")],
 )
-def test_no_broker_is_code_3_and_says_how_to_start_one(words: tuple[str, ...], closed_port: int) -> None:
+def test_unreachable_broker_is_code_3_with_a_start_hint(words: tuple[str, ...], closed_port: int) -> None:
     ended = tierlog(*words, "--bootstrap", f"127.0.0.1:{closed_port}")
     assert ended.returncode == 3
     assert f"127.0.0.1:{closed_port}" in ended.stderr
@@ -81,24 +81,24 @@ def test_no_broker_is_code_3_and_says_how_to_start_one(words: tuple[str, ...], c
     assert "Traceback" not in ended.stderr
 
 
-def test_no_admin_api_is_code_3(closed_port: int) -> None:
+def test_unreachable_admin_api_is_code_3(closed_port: int) -> None:
     ended = tierlog("tier", "status", "--admin", f"http://127.0.0.1:{closed_port}")
     assert ended.returncode == 3
 
 
-def test_a_wrong_address_is_code_2() -> None:
+def test_invalid_address_is_code_2() -> None:
     ended = tierlog("topic", "list", "--bootstrap", "nowhere")
     assert ended.returncode == 2
     assert "HOST:PORT" in ended.stderr
 
 
-def test_a_wrong_setting_is_code_2_and_names_the_nearest() -> None:
+def test_unknown_setting_is_code_2_with_the_nearest_name() -> None:
     ended = tierlog("dev", "--port", "0", "--set", "log.segment.byte=5")
     assert ended.returncode == 2
     assert "log.segment.bytes" in ended.stderr
 
 
-def test_a_file_of_settings_that_is_none_is_code_2(tmp_path: Path) -> None:
+def test_invalid_settings_file_is_code_2(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("= 1", encoding="utf-8")
     ended = tierlog("server", "--config", str(file))
@@ -106,5 +106,5 @@ def test_a_file_of_settings_that_is_none_is_code_2(tmp_path: Path) -> None:
     assert "node.toml" in ended.stderr
 
 
-def test_a_setting_without_value_is_code_2() -> None:
+def test_setting_without_value_is_code_2() -> None:
     assert tierlog("server", "--set", "node.id").returncode == 2
