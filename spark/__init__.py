@@ -1,6 +1,6 @@
-"""Spark reads the tiered segments straight from the bucket: committed records, no broker in the path.
+"""Spark data source: reads committed records of tiered segments directly from the bucket, without a broker.
 
-Imports only formats, stores and record decoding, so that an executor installs little.
+It imports only formats, stores and record decoding, so that executors need few dependencies.
 """
 
 from tierlog.spark.java import session

@@ -1,7 +1,7 @@
-"""Plain blocking access to the bucket, for Spark's driver and executors: read a range, list names.
+"""Blocking read access to the bucket, for Spark's driver and executors.
 
-Takes the same addresses as the broker's `object.store.url`. A range comes back whole or not at all. boto3 is
-imported at the first use of S3, so a directory needs none.
+Accepts the same addresses as the broker's `object.store.url`. A read returns the complete range or fails.
+boto3 is imported at the first use of S3, so a directory does not need it.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,11 @@ CONNECTIONS = 32
 
 class Bucket(Protocol):
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes [start, end) of an object, or all. Raises ObjectNotFound, and CorruptObject if cut short."""
+        """Bytes [start, end) of an object, or all bytes. Raises ObjectNotFound, or CorruptObject if
+        truncated."""
 
     def keys(self, prefix: str) -> list[str]:
-        """Every key that starts with the prefix, which ends with a slash; in order."""
+        """All keys with the prefix, sorted. The prefix ends with a slash."""
 
     def folders(self) -> list[str]:
         """The first components of all keys."""
@@ -35,7 +36,7 @@ class Bucket(Protocol):
 
 @lru_cache(maxsize=8)
 def open_bucket(address: StoreAddress) -> Bucket:
-    """The bucket at an address; one client per process. Raises InvalidOption."""
+    """Open the bucket at an address; one client per process. Raises InvalidOption."""
     parts = urlsplit(address.path)
     if parts.scheme in ("s3", "s3a") and parts.netloc:
         return S3Bucket(_s3_options(address))
@@ -47,7 +48,7 @@ def open_bucket(address: StoreAddress) -> Bucket:
 
 
 class DirectoryBucket:
-    """The layout of tiering.local_store: an object is a file of the same name."""
+    """A directory in the layout of `tiering.local_store`: an object is a file of the same name."""
 
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():
@@ -72,7 +73,7 @@ class DirectoryBucket:
 
 
 class S3Bucket:
-    """boto3 below one prefix."""
+    """An S3 bucket, below one prefix, with boto3."""
 
     def __init__(self, options: S3Options) -> None:
         import boto3

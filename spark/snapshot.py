@@ -1,6 +1,6 @@
-"""Reads the manifests on Spark's driver: what is committed, which splits hold it, where a timestamp begins.
+"""Reads manifests on Spark's driver: finds committed offsets, the splits that contain them, and timestamps.
 
-The root of a partition is read once per query, so a query sees one version of it.
+The manifest root of a partition is read once per query, so that a query sees one version of it.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,8 @@ MAX_BATCH_BYTES = 512 << 20
 
 
 def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
-    """All splits of a query, by topic, partition and offset. Raises InvalidOption and OffsetsNotThere."""
+    """All splits of a query, sorted by topic, partition and offset. Raises InvalidOption and
+    OffsetsNotThere."""
     keys = Keys(find_cluster(bucket, options.cluster))
     documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
     sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
@@ -55,20 +56,22 @@ def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[
 
 
 def find_cluster(bucket: Bucket, wanted: str | None) -> str:
-    """The id of the only cluster in the bucket, or of the one that is wanted."""
+    """The id of the wanted cluster, or of the only one in the bucket. Raises InvalidOption."""
     candidates = bucket.folders() if wanted is None else [wanted]
     clusters = [name for name in candidates if _is_cluster(bucket, name)]
     if not clusters:
         raise InvalidOption(
-            f"`path` holds no cluster{'' if wanted is None else f' {wanted!r}'}: no cluster.json below it"
+            f"`path` contains no cluster{'' if wanted is None else f' {wanted!r}'}: cluster.json not found"
         )
     if len(clusters) > 1:
-        raise InvalidOption(f"`path` holds several clusters, set `cluster` to one of {', '.join(clusters)}")
+        raise InvalidOption(
+            f"`path` contains several clusters: set `cluster` to one of {', '.join(clusters)}"
+        )
     return clusters[0]
 
 
 class PartitionView:
-    """One partition as its manifest root says; pages and indexes are read when they are needed."""
+    """One partition as of its manifest root. Pages and indexes are read when needed."""
 
     def __init__(self, bucket: Bucket, keys: Keys, source: Source) -> None:
         self._bucket = bucket
@@ -78,7 +81,7 @@ class PartitionView:
         self.committed = committed_range(self._root) if self._root else OffsetRange(0, 0)
 
     def splits(self, options: ReadOptions, pruning: Pruning) -> Iterator[Split]:
-        if self._root is None:  # nothing of this partition was ever uploaded
+        if self._root is None:  # nothing of this partition was uploaded yet
             return
         start = self._resolve(options.starting, options.fail_on_data_loss)
         end = self._resolve(options.ending, options.fail_on_data_loss)
@@ -89,7 +92,7 @@ class PartitionView:
             yield from split_segment(self._keys, self._source, entry, bundle, wanted, options.split_bytes)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first committed offset whose record has the timestamp or a later one; the end if none has."""
+        """The first committed offset with this timestamp or a later one; the end if there is none."""
         if self._root is None:
             return self.committed.end
         for entry in self._late_entries(self._root, timestamp_ms):
@@ -109,13 +112,14 @@ class PartitionView:
         yield from entries_in(root.entries, wanted)
 
     def _late_entries(self, root: ManifestRoot, timestamp_ms: int) -> Iterator[RemoteSegment]:
-        """In order; a page is read only when no entry before it had the record."""
+        """In order. A page is read only if the record was not found before it."""
         for page in late_pages(root, timestamp_ms):
             yield from late_entries(self._page(page), timestamp_ms, self.committed.start)
         yield from late_entries(root.entries, timestamp_ms, self.committed.start)
 
     def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
-        """Reads batches from where the time index says until a record is late enough and not deleted."""
+        """Read batches, starting at the time index's position, up to the first record at or after the
+        timestamp."""
         bundle = self._bundle(entry)
         near = find_offset_for_time(bundle.time_index, entry.base_offset, timestamp_ms)
         at = find_position(bundle.offset_index, entry.base_offset, max(near, self.committed.start))
@@ -131,7 +135,7 @@ class PartitionView:
         return None
 
     def _batches(self, key: str, at: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
-        """The batches of an object from a batch's position on; reads grow where one batch exceeds a read."""
+        """The batches of an object from a position on. A read grows if a batch is larger than it."""
         step = SCAN_BYTES
         while at < end:
             data = self._bucket.read(key, at, min(at + step, end))
@@ -140,7 +144,7 @@ class PartitionView:
                 yield data, position, header
                 consumed = position + header.size
             if consumed == 0 and at + step >= end:
-                raise CorruptObject(f"{key}: the batch at {at} runs past the end")
+                raise CorruptObject(f"{key}: the batch at position {at} is truncated")
             step = SCAN_BYTES if consumed else step * 4
             at += consumed
 

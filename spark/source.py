@@ -1,7 +1,7 @@
-"""The PySpark data source `tierlog` (batch read): driver and executor halves.
+"""The PySpark data source `tierlog` (batch read), on the driver and on executors.
 
-Spark pickles the reader to the executors, so it carries options and schema only. Rows leave as Arrow record
-batches in the types that Spark asks for; no Python object per record.
+Spark pickles the reader for the executors, so it contains only options and schema. Rows are Arrow record
+batches of the types that Spark requests, without a Python object per record.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ _COMPARISONS: dict[type[Filter], str] = {
 
 
 class TierlogSource(DataSource):
-    """`spark.read.format("tierlog")`: the columns of Spark's Kafka source over the tiered segments."""
+    """`spark.read.format("tierlog")`: tiered segments, with the columns of Spark's Kafka source."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,18 +61,18 @@ class TierlogSource(DataSource):
         return ", ".join(f"{name} {type}" for name, type in columns.items())
 
     def reader(self, schema: StructType) -> "TierlogReader":
-        """A schema of the user's with fewer columns saves decoding the others."""
+        """A user's schema may omit columns, which are then not decoded."""
         options = parse_options(self.options)
         columns = _columns(options)
         for field in schema.fields:
             if columns.get(field.name) != field.dataType.simpleString():
                 known = ", ".join(f"{name} {type}" for name, type in columns.items())
-                raise InvalidOption(f"tierlog has no column {field.simpleString()}; it has {known}")
+                raise InvalidOption(f"unknown column {field.simpleString()}; the columns are {known}")
         return (FilteringReader if options.push_filters else TierlogReader)(options, schema)
 
 
 class TierlogReader(DataSourceReader):
-    """Plans on the driver, reads one split per task on the executors."""
+    """Plans splits on the driver, and reads one split per task on the executors."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -112,17 +112,17 @@ class TierlogReader(DataSourceReader):
                     )
         except ObjectNotFound:
             raise ObjectStoreError(
-                f"{place}: the object was deleted since the query was planned; run the query again"
+                f"{place}: the object was deleted after the query was planned; run the query again"
             ) from None
         except RecordsError as error:
             raise CorruptObject(f"{place}: {error}") from error
 
 
 class FilteringReader(TierlogReader):
-    """Defines pushFilters, which Spark refuses unless spark.sql.python.filterPushdown.enabled is on."""
+    """Adds pushFilters, which Spark rejects unless spark.sql.python.filterPushdown.enabled is true."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (PySpark's name)
-        """Prunes by ranges on topic, partition and offset, and leaves every filter to Spark as well."""
+        """Prune by topic, partition and offset. Spark evaluates all filters as well."""
         for filter in filters:
             comparison = _COMPARISONS.get(type(filter))
             attribute: tuple[str, ...] = getattr(filter, "attribute", ())
@@ -143,5 +143,5 @@ def _constants(source: Source, rows: int) -> dict[str, Any]:
 
 
 def _as(array: Any, type: Any) -> Any:
-    """Spark names the fields of nested types in its own way."""
+    """Cast an array whose nested fields have other names than Spark's."""
     return array if array.type == type else array.cast(type)

@@ -1,10 +1,9 @@
-"""Compiles the modules that every request passes with mypyc (ADR 0007): `python src/compile_hot.py TARGET`.
+"""Compiles the hot modules with mypyc (ADR 0007): `python src/compile_hot.py TARGET`.
 
-TARGET becomes a directory to put on PYTHONPATH: a whole tierlog in which the modules of `HOT` have a compiled
-twin beside the source, which Python then prefers. Nothing else changes: without the twins the same files run
-as they are, and a tierlog built without a C compiler is whole. With `--wheel` TARGET gets a wheel for this
-platform instead; `--check` fails unless what Python finds is compiled. Called by `make compiled` and `make
-test-compiled`.
+TARGET becomes a directory for PYTHONPATH: a complete tierlog, in which each module of `HOT` has a compiled
+extension beside its source, which Python prefers. The sources also run without the extensions, so a build
+without a C compiler is complete. With `--wheel`, TARGET gets a wheel for this platform instead. `--check`
+fails unless Python finds the compiled modules. Called by `make compiled` and `make test-compiled`.
 """
 
 import argparse
@@ -49,9 +48,8 @@ HOT = (
     "records/indexes.py",
     "records/walk.py",
 )
-"""What a profile of produce and fetch names. A module with an `async def` that others ask for its type, or
-with a class that uncompiled code inherits from, does not belong here.
-"""
+"""The modules on the produce and fetch path, from a profile. A module whose `async def` is inspected by type,
+or whose class is a base of uncompiled classes, cannot be compiled."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOT_COPIED = (".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", "*.so", "tests", "terraform")
@@ -82,7 +80,7 @@ def main() -> None:
 
 
 def not_compiled() -> str | None:
-    """What to tell of hot modules of which Python finds the source."""
+    """An error message if Python finds the source of a hot module; None if all are compiled."""
     sys.path.pop(0)  # this script's directory, where the sources are
     names = [f"tierlog.{Path(module).with_suffix('').as_posix().replace('/', '.')}" for module in HOT]
     plain = [name for name in names if str(importlib.import_module(name).__file__).endswith(".py")]

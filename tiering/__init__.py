@@ -1,4 +1,4 @@
-"""The second tier: formats in the bucket, object stores, and the manager that moves rolled segments there.
+"""Remote storage: formats in the bucket, object stores, and the manager that uploads rolled segments.
 
-Never calls the broker: the runtime hands it values (paths, offsets, epochs) and it answers with proposals.
+It never calls the broker: the broker passes values (paths, offsets, epochs) in, and commits what is returned.
 """

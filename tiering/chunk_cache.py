@@ -1,10 +1,10 @@
-"""A disk cache of verified stretches of remote segments: byte budget, single flight, read-ahead.
+"""Chunk cache: verified chunks of remote segments on local disk, with a byte budget and read-ahead.
 
-A chunk is a whole number of record batches, about 8 MiB, cut at entries of the segment's offset index, so
-every batch is checked (CRC, offsets) once, after its download and before anybody sees it. Chunks are served
-as slices of their files, for sendfile; an evicted file lives on until its last reader lets go. A waiter that
-gives up never ends the download: it lands in the cache. The directory is emptied at the start, for nothing
-vouches for files that a crash left. Called by the remote log; single owner, one event loop.
+A chunk is about 8 MiB of complete record batches, between two entries of the segment's offset index. Each
+batch is verified (CRC, offsets) once, after the download and before any read. Chunks are served as file
+slices, for sendfile; an evicted file stays until its last reader closes it. Concurrent readers share one
+download, and a reader that is cancelled does not cancel it. The directory is emptied at start-up, because
+files from before a crash are not trusted. Called by the remote log, on one event loop.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from tierlog.base.types import TopicIdPartition, require
 from tierlog.tiering.object_store import ObjectStoreError
 
 CHUNK_BYTES = 8 << 20
-DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times the largest piece it bounds memory
-READ_AHEADS_AT_ONCE = 2  # the rest of the downloads is kept for readers that wait
+DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times PIECE_BYTES, it limits memory
+READ_AHEADS_AT_ONCE = 2  # the other downloads are reserved for waiting readers
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """Bytes [start, end) of a segment's `.log` object; whole batches."""
+    """Bytes [start, end) of a segment's `.log` object: complete batches."""
 
     partition: TopicIdPartition
     segment: uuid.UUID
@@ -43,7 +43,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A verified chunk on local disk; `end_offset` is one past its last batch."""
+    """A verified chunk on local disk. `end_offset` is exclusive."""
 
     key: ChunkKey
     file: SharedFile
@@ -51,10 +51,10 @@ class Chunk:
 
 
 Download = Callable[[Path], Coroutine[Any, Any, int]]
-"""Fetches, verifies and writes one chunk to a path; returns the offset after its last batch."""
+"""Downloads and verifies one chunk, and writes it to a path. Returns its end offset, exclusive."""
 
-Flight = asyncio.Task[Chunk | ObjectStoreError | OSError]
-"""A failed download is a value: it belongs to those who wait for it, not to the log of lost tasks."""
+PendingDownload = asyncio.Task[Chunk | ObjectStoreError | OSError]
+"""A failure is returned as a value, so that only the waiting readers see it, not the log of failed tasks."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class CacheCounts:
 
 
 class ChunkCache:
-    """Chunks by key, least recently used first to go."""
+    """LRU cache of chunks."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ChunkCache:
         self._files = files
         self._tasks = tasks
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
-        self._flights: dict[ChunkKey, Flight] = {}
+        self._pending: dict[ChunkKey, PendingDownload] = {}
         self._downloads_at_once = downloads_at_once
         self._slots = asyncio.Semaphore(downloads_at_once)
         self._reading_ahead = 0
@@ -93,59 +93,61 @@ class ChunkCache:
         _empty(files, directory)
 
     def limit_downloads(self, at_once: int) -> None:
-        """Of downloads that begin from now on; those that are under way, or wait, end by the limit before."""
+        """Limit concurrent downloads. Downloads that have started or wait for a slot keep the previous
+        limit."""
         if at_once != self._downloads_at_once:
             self._downloads_at_once, self._slots = at_once, asyncio.Semaphore(at_once)
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
-        """The chunk, downloaded if it is not here; raises what the download raises."""
+        """Return the chunk, and download it first if necessary. Raises the download's error."""
         chunk = self._chunks.get(key)
         if chunk is not None:
             self._chunks.move_to_end(key)
             self.counts.hits += 1
             return chunk
         self.counts.misses += 1
-        # shielded: the reader's deadline is not the download's
-        landed = await asyncio.shield(self._flight(key, download))
-        if not isinstance(landed, Chunk):
-            raise landed
-        return landed
+        # shielded: a reader's timeout must not cancel the shared download
+        result = await asyncio.shield(self._start(key, download))
+        if not isinstance(result, Chunk):
+            raise result
+        return result
 
     def read_ahead(self, key: ChunkKey, download: Download) -> None:
-        """Begins a download that somebody will probably ask for; does nothing when enough are under way."""
-        if key in self._chunks or key in self._flights or self._reading_ahead >= READ_AHEADS_AT_ONCE:
+        """Start a download that will probably be needed, unless READ_AHEADS_AT_ONCE are running."""
+        if key in self._chunks or key in self._pending or self._reading_ahead >= READ_AHEADS_AT_ONCE:
             return
         self.counts.read_aheads += 1
         self._reading_ahead += 1
-        self._flight(key, download).add_done_callback(self._read_ahead_ended)
+        self._start(key, download).add_done_callback(self._read_ahead_ended)
 
     async def idle(self) -> None:
-        """Returns once no download is under way."""
-        while self._flights:
-            await asyncio.wait(list(self._flights.values()))
+        """Wait until no download is running."""
+        while self._pending:
+            await asyncio.wait(list(self._pending.values()))
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
-        """Drops the chunks of a partition that end at or below an offset: nobody may read them any more."""
-        gone = [
+        """Remove the partition's chunks that end at or below an offset, because their records are deleted."""
+        expired = [
             key
             for key, chunk in self._chunks.items()
             if key.partition == partition and chunk.end_offset <= below
         ]
-        for key in gone:
-            self._drop(key)
+        for key in expired:
+            self._evict(key)
 
     def check(self) -> None:
-        """Raises InvariantViolation unless the books agree with the chunks."""
+        """Raises InvariantViolation if the byte count is wrong or over the budget."""
         require(self.counts.bytes == sum(key.size for key in self._chunks), "cached bytes are miscounted")
         require(self.counts.bytes <= self._budget or len(self._chunks) <= 1, "the cache is over its budget")
 
-    def _flight(self, key: ChunkKey, download: Download) -> Flight:
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = self._tasks.spawn(f"chunk {key.segment}:{key.start}", self._fetch(key, download))
-            self._flights[key] = flight
-            flight.add_done_callback(lambda done: self._landed(key, done))
-        return flight
+    def _start(self, key: ChunkKey, download: Download) -> PendingDownload:
+        """The pending download of the chunk, started if there is none."""
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._tasks.spawn(f"chunk {key.segment}:{key.start}", self._fetch(key, download))
+            self._pending[key] = pending
+            pending.add_done_callback(lambda done: self._download_ended(key, done))
+        return pending
 
     async def _fetch(self, key: ChunkKey, download: Download) -> Chunk | ObjectStoreError | OSError:
         path = self._directory / f"{next(self._names)}.chunk"
@@ -160,7 +162,7 @@ class ChunkCache:
                 raise
 
     async def _download(self, path: Path, download: Download) -> int:
-        """On a full disk the cache gives up what it holds: reads of the remote tier go on, only slower."""
+        """If the disk is full, evict all chunks and try once more: remote reads continue, only slower."""
         try:
             return await download(path)
         except OSError as failure:
@@ -168,25 +170,25 @@ class ChunkCache:
                 raise
         self._files.unlink(path, missing_ok=True)
         for key in list(self._chunks):
-            self._drop(key)
+            self._evict(key)
         return await download(path)
 
-    def _landed(self, key: ChunkKey, flight: Flight) -> None:
-        del self._flights[key]
-        if flight.cancelled() or flight.exception() is not None:
+    def _download_ended(self, key: ChunkKey, pending: PendingDownload) -> None:
+        del self._pending[key]
+        if pending.cancelled() or pending.exception() is not None:
             return
-        landed = flight.result()
-        if not isinstance(landed, Chunk):
+        result = pending.result()
+        if not isinstance(result, Chunk):
             return
-        self._chunks[key] = landed
+        self._chunks[key] = result
         self.counts.bytes += key.size
         while self.counts.bytes > self._budget and len(self._chunks) > 1:
-            self._drop(next(iter(self._chunks)))
+            self._evict(next(iter(self._chunks)))
 
-    def _read_ahead_ended(self, flight: Flight) -> None:
+    def _read_ahead_ended(self, pending: PendingDownload) -> None:
         self._reading_ahead -= 1
 
-    def _drop(self, key: ChunkKey) -> None:
+    def _evict(self, key: ChunkKey) -> None:
         chunk = self._chunks.pop(key)
         self.counts.bytes -= key.size
         self._files.unlink(chunk.file.path, missing_ok=True)

@@ -1,8 +1,8 @@
-"""One attempt to copy a rolled segment: bundle its companions, put both objects, verify what the store has.
+"""Segment copier: one attempt to upload a rolled segment and its index bundle, and to verify both objects.
 
-The manifest entry is returned only after sizes and checksums of both objects were checked; the caller commits
-it. Nothing here retries or times out: the manager does. The segment's file must not change while it is read,
-which holds for rolled segments.
+The manifest entry is returned only after the sizes and checksums of both objects are verified; the caller
+commits it. The manager retries and limits the time. Rolled segments do not change, so the file is stable
+while it is read.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSource:
-    """A rolled segment as the runtime hands it over. Offsets inclusive, timestamps in milliseconds."""
+    """A rolled segment to upload. Offsets are inclusive, timestamps in milliseconds."""
 
     base_offset: int
     last_offset: int
@@ -40,7 +40,7 @@ class SegmentSource:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What makes the keys of one attempt unique."""
+    """Identity of one upload attempt; part of its object keys."""
 
     partition: TopicIdPartition
     uuid: uuid.UUID
@@ -50,7 +50,8 @@ class Attempt:
 async def copy_segment(
     store: ObjectStore, keys: Keys, source: SegmentSource, attempt: Attempt
 ) -> RemoteSegment:
-    """Puts `.idx`, then `.log`; the entry to commit. Raises ObjectStoreError; OSError of the local file."""
+    """Put `.idx`, then `.log`, and return the entry to commit. Raises ObjectStoreError, or OSError of the
+    file."""
     index = encode_bundle(source.bundle)
     entry = _entry(source, attempt, index)
     log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
@@ -62,10 +63,10 @@ async def copy_segment(
 
 
 async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> None:
-    """Looks at the object as the store now has it; reads it back where the store keeps no checksum of it."""
+    """Check the stored object's size and checksum; reads it back if the store has no checksum of it."""
     found = await store.head(key)
     if found.size != size:
-        raise CorruptObject(f"{key}: the store has {found.size} bytes of {size}")
+        raise CorruptObject(f"{key}: the stored object has {found.size} bytes, expected {size}")
     stored = found.crc32c
     if stored is None:
         stored = 0
@@ -73,7 +74,7 @@ async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> Non
             piece = await store.get(key, start, min(start + _READ_BYTES, size))
             stored = await asyncio.to_thread(crc32c.crc32c, piece, stored)
     if stored != checksum:
-        raise CorruptObject(f"{key}: the store has checksum {stored:08x}, not {checksum:08x}")
+        raise CorruptObject(f"{key}: the stored object has checksum {stored:08x}, expected {checksum:08x}")
 
 
 def _entry(source: SegmentSource, attempt: Attempt, index: bytes) -> RemoteSegment:
@@ -96,7 +97,7 @@ def _entry(source: SegmentSource, attempt: Attempt, index: bytes) -> RemoteSegme
 
 
 def _epochs_within(source: SegmentSource) -> tuple[tuple[int, int], ...]:
-    """The epochs of the segment's own offsets: entries stay small however long the partition's history is."""
+    """Epochs of the segment's own offsets only, so that entries stay small."""
     epochs = source.bundle.leader_epochs
     first = max((at for at, (_, start) in enumerate(epochs) if start <= source.base_offset), default=0)
     return tuple(line for line in epochs[first:] if line[1] <= source.last_offset)

@@ -1,9 +1,9 @@
-"""An object store in a directory: what one laptop needs, and what a mounted network file system can serve.
+"""Object store in a directory, for a laptop or a mounted network file system (ADR 0021).
 
-An object is a file of the same name. A put writes a temporary file, syncs it and links or renames it into
-place, so readers see all of it or nothing and a crash leaves at most a temporary file. Conditional puts hold
-a lock of the file system, so that several processes may share the directory. All system calls run in threads
-of the store's own: a slow disk here never slows the loop.
+An object is a file of the same name. A put writes and syncs a temporary file, and links or renames it into
+place: readers see a complete object or none, and a crash leaves at most a temporary file. Conditional puts
+hold a file lock, so that several processes can share the directory. System calls run in the store's own
+threads and never block the event loop.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from tierlog.tiering.object_store import (
 
 T = TypeVar("T")
 
-_THREADS = 8  # enough for several readers and writers; more would only queue at the disk
+_THREADS = 8  # for several readers and writers; more would only queue at the disk
 _COPY_BYTES = 1 << 20
 _LIST_PAGE = 1000
 _PRIVATE = ".tierlog"  # temporary files and the lock; never listed
 
 
 class LocalStore:
-    """Objects as files below a directory, which is made when missing."""
+    """Objects as files below a directory, which is created if missing."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory
@@ -85,7 +85,7 @@ class LocalStore:
     def _path(self, key: str) -> Path:
         parts = key.split("/")
         if any(part in ("", ".", "..") for part in parts) or parts[0] == _PRIVATE:
-            raise ObjectStoreError(f"{key!r} cannot be a key of a directory store")
+            raise ObjectStoreError(f"{key!r} is not a valid key of a directory store")
         return self._root / key
 
     def _put(self, key: str, body: bytes | Path, checksum: int | None, condition: Condition) -> ObjectInfo:
@@ -96,7 +96,7 @@ class LocalStore:
                 written = _write(out, body)
                 os.fsync(out.fileno())
             if checksum is not None and written != checksum:
-                raise CorruptObject(f"{key}: the body has checksum {written:08x}, not {checksum:08x}")
+                raise CorruptObject(f"{key}: the body has checksum {written:08x}, expected {checksum:08x}")
             self._place(key, temporary, target, condition)
         finally:
             temporary.unlink(missing_ok=True)
@@ -115,8 +115,8 @@ class LocalStore:
                     self._swap(key, temporary, target, condition)
                 return
             except FileExistsError:
-                raise PreconditionFailed(f"{key}: an object is already there") from None
-            except FileNotFoundError:  # a delete took the empty directory away meanwhile
+                raise PreconditionFailed(f"{key}: the object already exists") from None
+            except FileNotFoundError:  # a concurrent delete removed the empty directory
                 continue
 
     def _swap(self, key: str, temporary: Path, target: Path, etag: str) -> None:
@@ -126,7 +126,7 @@ class LocalStore:
             except FileNotFoundError:
                 found = None
             if found != etag:
-                raise PreconditionFailed(f"{key}: the object is not the one with ETag {etag}")
+                raise PreconditionFailed(f"{key}: the object's ETag is not {etag}")
             os.replace(temporary, target)
 
     @contextmanager
@@ -149,18 +149,18 @@ class LocalStore:
         for key in keys:
             path = self._path(key)
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # folders that became empty go too; the first that did not ends it
+            with suppress(OSError):  # remove folders that became empty, up to the first that is not
                 for folder in path.parents:
                     if folder == self._root:
                         break
                     folder.rmdir()
 
     def _info(self, key: str, stat: os.stat_result) -> ObjectInfo:
-        # a replaced object is another inode with another time: good enough to tell versions apart
+        # a replaced object has another inode and time, which is enough to distinguish versions
         return ObjectInfo(key, stat.st_size, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
 
     def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        """Depth first in key order: a folder sorts as its name with the slash, as its keys do."""
+        """Depth first in key order: a folder sorts as its name with a slash, like the keys in it."""
         try:
             with os.scandir(self._root / folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name + "/" * entry.is_dir())
@@ -172,12 +172,12 @@ class LocalStore:
                 if key != _PRIVATE:
                     yield from self._walk(key)
                 continue
-            with suppress(FileNotFoundError):  # deleted while we walk
+            with suppress(FileNotFoundError):  # deleted during the walk
                 yield self._info(key, entry.stat())
 
 
 def _write(out: BinaryIO, body: bytes | Path) -> int:
-    """Writes the whole body; returns its CRC-32C."""
+    """Write the body and return its CRC-32C."""
     if not isinstance(body, Path):
         out.write(body)
         return crc.crc32c(body)
@@ -190,7 +190,7 @@ def _write(out: BinaryIO, body: bytes | Path) -> int:
 
 
 def _make_directories(directory: Path) -> None:
-    """Makes missing folders and syncs their parents: a power loss must not lose the path to an object."""
+    """Create missing folders and sync their parents, so that a power loss does not lose an object's path."""
     if directory.is_dir():
         return
     _make_directories(directory.parent)

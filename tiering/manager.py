@@ -1,9 +1,9 @@
-"""What tiering does to the bucket besides reading: copies, manifests, descriptions, deletions.
+"""Tier manager: all writes to the bucket (copies, manifests, cluster and topic descriptions, deletions).
 
-Every call is one attempt with a deadline; who calls again, and when, is the runtime's affair
-(remote_log_manager), as is every commit to the quorum. Copies of all partitions share a bound, so that
-uploads never take all of the memory or the network; a copy that makes no end raises an alarm in the log and
-in the counts, and then its deadline ends it, so that one stuck partition never stops another.
+Each call is one attempt with a deadline; the caller (`remote_log_manager`) retries, and commits to the
+quorum. Copies of all partitions share a limit, so that uploads cannot use all memory or bandwidth. A copy
+that takes too long is reported in the log and in the counts, and then cancelled at its deadline, so that one
+stuck partition does not block others.
 """
 
 import asyncio
@@ -53,19 +53,19 @@ DELETES_AT_A_TIME = 500  # lines of the queue, two objects each: one request to 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLimits:
-    """Bounds of the work on the bucket."""
+    """Limits of concurrency and time."""
 
     copies_at_once: int = 2
-    check_seconds: float = 30.0  # of each step of the check of a segment, 1 MiB at most, before its copy
-    copy_seconds: float = 120.0  # of any copy, and besides
-    copy_seconds_per_mib: float = 1.0  # a link slower than 1 MiB/s does not carry a log
-    stall_seconds: float = 30.0  # a copy that takes longer than this and its size's share is reported
-    small_seconds: float = 60.0  # manifests, pages, one round of deletes
+    check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check before a copy
+    copy_seconds: float = 120.0  # for each copy, plus
+    copy_seconds_per_mib: float = 1.0  # a slower link cannot keep up with a log
+    stall_seconds: float = 30.0  # plus the time for its size, after which a copy is reported as stalled
+    small_seconds: float = 60.0  # for a manifest, a page, or one batch of deletes
 
 
 @dataclass(slots=True)
 class TierCounts:
-    """For metrics and status; all since the start of the process."""
+    """For metrics and status, since the start of the process."""
 
     copies: int = 0
     copied_bytes: int = 0
@@ -77,18 +77,19 @@ class TierCounts:
 
 
 class ManifestMoved(ObjectStoreError):
-    """The bucket has a manifest of a newer metadata index: another broker leads, or our image is behind."""
+    """The bucket's manifest has a newer metadata index: another broker leads, or this image is stale."""
 
 
 class TierManager:
-    """All writes to the bucket of one cluster by this broker."""
+    """All writes of this broker to the cluster's bucket."""
 
     def __init__(self, store: ObjectStore, keys: Keys, limits: TierLimits | None = None) -> None:
         self._store = store
         self._keys = keys
         self._limits = limits or TierLimits()
         self.copying = asyncio.Semaphore(self._limits.copies_at_once)
-        """A slot of it is held by the caller from StartCopy on: what is announced is put soon, or never."""
+        """The caller holds a slot from StartCopy on, so that an upload follows soon after its
+        announcement."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
         self.counts = TierCounts()
 
@@ -96,13 +97,13 @@ class TierManager:
 
     @property
     def check_s(self) -> float:
-        """How long a disk may be silent while what is to be copied is checked."""
+        """Timeout of one disk read while a segment is checked before its copy."""
         return self._limits.check_seconds
 
     async def copy(self, source: SegmentSource, attempt: Attempt) -> RemoteSegment:
-        """Uploads and verifies one segment, within the caller's slot of `copying`.
+        """Upload and verify one segment. The caller holds a slot of `copying`.
 
-        Raises ObjectStoreError, OSError for the local file.
+        Raises ObjectStoreError, or OSError of the local file.
         """
         limits = self._limits
         share = limits.copy_seconds_per_mib * source.size_bytes / (1 << 20)
@@ -133,8 +134,8 @@ class TierManager:
             alarm.cancel()
 
     async def probe(self) -> None:
-        """Whether the store answers at all: asked before an attempt that follows a failed one, so that an
-        outage fills neither the quorum's log nor its delete queue. Raises ObjectStoreError."""
+        """Check that the store responds. Called before a retry, so that an outage does not fill the quorum's
+        log and delete queue with attempts. Raises ObjectStoreError."""
         async with _deadline(self._limits.small_seconds, "the object store"):
             with suppress(ObjectNotFound):
                 await self._store.head(self._keys.cluster())
@@ -144,28 +145,29 @@ class TierManager:
     async def write_root(
         self, where: TopicIdPartition, remote: RemotePartition, leader_epoch: int, metadata_index: int
     ) -> ManifestRoot:
-        """Makes the bucket's root show the state, if it does not yet. Raises ManifestMoved if it is newer."""
+        """Write the manifest root unless it is up to date. Raises ManifestMoved if the bucket's is newer."""
         async with _deadline(self._limits.small_seconds, f"manifest of {where}"):
             for _ in range(ROOT_TRIES):
                 found = self._roots.get(where) or await self._read_root(where)
                 wanted = _root(where, remote, leader_epoch, metadata_index, found and found[0])
                 if found is not None and found[0].metadata_index > metadata_index:
                     self._roots.pop(where, None)
-                    raise ManifestMoved(f"{where}: the bucket's manifest is of {found[0].metadata_index}")
+                    index = found[0].metadata_index
+                    raise ManifestMoved(f"{where}: the bucket's manifest has metadata index {index}")
                 if found is not None and _same_state(found[0], wanted):
                     self._roots[where] = found
                     return found[0]
                 written = await self._put_root(where, wanted, found)
                 if written is not None:
                     return written
-        raise ObjectStoreError(f"{where}: the manifest changed under every of {ROOT_TRIES} writes")
+        raise ObjectStoreError(f"{where}: concurrent writes of the manifest, after {ROOT_TRIES} attempts")
 
     def forget(self, where: TopicIdPartition) -> None:
-        """Another broker leads, or the topic is gone: what is remembered of its root is of no more use."""
+        """Drop the cached root, after another broker became leader or the topic was deleted."""
         self._roots.pop(where, None)
 
     async def _read_root(self, where: TopicIdPartition) -> tuple[ManifestRoot, str] | None:
-        """The root and its ETag; one that is damaged counts as of index -1 and is replaced."""
+        """The root and its ETag. A damaged root counts as metadata index -1, so that it is replaced."""
         key = self._keys.root(where)
         try:
             data, etag = await self._store.get_with_etag(key)
@@ -180,9 +182,9 @@ class TierManager:
     async def _put_root(
         self, where: TopicIdPartition, root: ManifestRoot, found: tuple[ManifestRoot, str] | None
     ) -> ManifestRoot | None:
-        """None if the condition failed, as another write was first, or an earlier try of this one; or if it
-        is not what the store has now: local data goes because the root names it.
-        """
+        """Put the root and read it back, because local data is deleted once the root names its copy. Returns
+        None if the condition failed (another write, or an earlier attempt of this one, was first), or if the
+        stored root differs."""
         body = encode_root(root)
         condition: Condition = Absent() if found is None else found[1]
         self._roots.pop(where, None)
@@ -201,14 +203,14 @@ class TierManager:
     async def write_page(
         self, where: TopicIdPartition, page_id: UUID, entries: Sequence[RemoteSegment]
     ) -> PageRef:
-        """Puts and verifies a page of the oldest entries; the quorum forgets them afterwards."""
+        """Put and verify a page of the oldest entries, which the quorum then drops."""
         require(len(entries) > 0, "a page needs entries")
         page = ManifestPage(topic_id=where.topic_id, partition=where.partition, entries=tuple(entries))
         body = encode_page(page)
         ref = page_reference(page_id, page, body)
         key = self._keys.page(where, ref)
         async with _deadline(self._limits.small_seconds, f"page of {where}"):
-            with suppress(PreconditionFailed):  # an earlier try of this put; what is there is read back
+            with suppress(PreconditionFailed):  # an earlier attempt of this put; the page is read back
                 await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
             try:
                 decode_page(await self._store.get(key), ref)
@@ -224,7 +226,7 @@ class TierManager:
             await self._store.put(self._keys.cluster(), body, crc32c=crc32c.crc32c(body))
 
     async def described_topics(self) -> dict[UUID, TopicDocument]:
-        """Every topic that the bucket describes; a damaged description counts as missing."""
+        """All topics that the bucket describes. A damaged description counts as missing."""
         found: dict[UUID, TopicDocument] = {}
         async for info in self._store.list(self._keys.topics()):
             try:
@@ -240,7 +242,8 @@ class TierManager:
             await self._store.put(self._keys.topic(document.topic_id), body, crc32c=crc32c.crc32c(body))
 
     async def forget_topic(self, document: TopicDocument) -> None:
-        """The topic was deleted: its manifests go, then its description. Data follows by the delete queue."""
+        """Delete the manifests, then the description, of a deleted topic. The delete queue handles its
+        data."""
         partitions = [TopicIdPartition(document.topic_id, number) for number in range(document.partitions)]
         async with _deadline(self._limits.small_seconds, f"manifests of {document.name}"):
             await self._store.delete([self._keys.root(where) for where in partitions])
@@ -249,21 +252,22 @@ class TierManager:
     # -- the delete queue --
 
     async def delete(self, lines: Sequence[QueuedDelete], topics: Container[UUID]) -> tuple[UUID, ...]:
-        """Deletes the objects of due lines, at most DELETES_AT_A_TIME; the lines to confirm. Idempotent.
+        """Delete the objects of due entries, at most DELETES_AT_A_TIME, and return the entries to confirm.
+        Idempotent.
 
-        `topics`: those that exist. Of any other the manifest root goes too: one that was being written when
-        the topic went may have come back.
+        `topics`: the existing topics. For other topics the manifest root is deleted again, because a write
+        that was in progress during the topic's deletion may have restored it.
         """
         batch = lines[:DELETES_AT_A_TIME]
         gone = {
             TopicIdPartition(line.topic_id, line.partition) for line in batch if line.topic_id not in topics
         }
-        doomed = [self._keys.root(where) for where in sorted(gone)]
+        keys = [self._keys.root(where) for where in sorted(gone)]
         for line in batch:
-            doomed += await self._objects_of(line)
+            keys += await self._objects_of(line)
         async with _deadline(self._limits.small_seconds, "deletion"):
-            await self._store.delete(doomed)
-        self.counts.deleted_objects += len(doomed)
+            await self._store.delete(keys)
+        self.counts.deleted_objects += len(keys)
         return tuple(line.uuid for line in batch)
 
     async def _objects_of(self, line: QueuedDelete) -> list[str]:
@@ -279,10 +283,10 @@ class TierManager:
             try:
                 page = decode_page(await self._store.get(page_key))
             except ObjectNotFound:
-                return []  # the page goes after its segments, so they are gone too
+                return []  # a page is deleted after its segments, so they are deleted too
             except ManifestError:
                 return [*await self._listed(where, line), page_key]
-        # the page in a request of its own, last: while it is there, its segments can be found
+        # the page is deleted last, in its own request: its segments can be found as long as it exists
         segments = [
             key
             for entry in page.entries
@@ -294,7 +298,7 @@ class TierManager:
         return [page_key]
 
     async def _listed(self, where: TopicIdPartition, line: QueuedDelete) -> list[str]:
-        """Objects of a damaged page's range, by their names: all of that range left the manifest."""
+        """Keys of all segments in a damaged page's range, which has left the manifest."""
         keys = []
         async for info in self._store.list(self._keys.data(where)):
             try:
@@ -308,12 +312,12 @@ class TierManager:
 
 @asynccontextmanager
 async def _deadline(seconds: float, what: str) -> AsyncIterator[None]:
-    """A deadline as an error of the store."""
+    """Timeout that raises ObjectStoreError."""
     try:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        raise ObjectStoreError(f"{what}: not done after {seconds:.0f} s") from error
+        raise ObjectStoreError(f"{what}: timed out after {seconds:.0f} s") from error
 
 
 def _root(

@@ -1,4 +1,4 @@
-"""An object store in memory: for tests and the simulation; the plainest statement of what the port means."""
+"""Object store in memory, for tests and the simulator."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from tierlog.tiering.object_store import (
 
 
 class MemoryStore:
-    """Objects by key; each put gets an ETag never seen before."""
+    """Objects by key. Each put gets a new ETag."""
 
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytes, str]] = {}
@@ -28,7 +28,7 @@ class MemoryStore:
     ) -> ObjectInfo:
         content = body.read_bytes() if isinstance(body, Path) else bytes(body)
         if crc32c is not None and crc.crc32c(content) != crc32c:
-            raise CorruptObject(f"{key}: the body does not have the checksum {crc32c:08x}")
+            raise CorruptObject(f"{key}: the body's checksum is not {crc32c:08x}")
         self._check(key, condition)
         self._puts += 1
         self._objects[key] = (content, f"{self._puts:x}")
@@ -66,6 +66,6 @@ class MemoryStore:
     def _check(self, key: str, condition: Condition) -> None:
         found = self._objects.get(key)
         if isinstance(condition, Absent) and found is not None:
-            raise PreconditionFailed(f"{key}: an object is already there")
+            raise PreconditionFailed(f"{key}: the object already exists")
         if isinstance(condition, str) and (found is None or found[1] != condition):
-            raise PreconditionFailed(f"{key}: the object is not the one with ETag {condition}")
+            raise PreconditionFailed(f"{key}: the object's ETag is not {condition}")

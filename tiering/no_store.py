@@ -1,7 +1,7 @@
-"""The store of a cluster whose settings name none: it does nothing, and says why.
+"""Object store of a cluster without `object.store.url`: every call fails with the reason.
 
-A directory of one broker would not do: its followers could not read what it uploads, and drop their copies
-of it all the same. So nothing is tiered, and total retention goes on as while a store is away.
+A local directory would not be safe: followers cannot read another broker's directory, but would still drop
+their copies. Therefore nothing is tiered, and total retention works as during an outage of the store.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,7 @@
-"""The object store port: what tierlog asks of a bucket, and the errors it answers with.
+"""Object store port: the operations that tierlog needs from a bucket, and their errors.
 
 One conformance suite (tests/conformance) runs against every implementation. Keys are relative to the store's
-prefix and use `/`. Implementations verify lengths and checksums on the way in and out.
+prefix and use `/`. Implementations verify lengths and checksums of reads and writes.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,23 +11,23 @@ from typing import Protocol
 
 
 class ObjectStoreError(Exception):
-    """The store did not do what was asked; trying again later may work."""
+    """A store operation failed; a retry may succeed."""
 
 
 class InvalidStoreUrl(ValueError):
-    """A URL that names no object store; the message says what would."""
+    """A URL that does not name an object store; the message shows valid forms."""
 
 
 class ObjectNotFound(ObjectStoreError):
-    """No object under this key."""
+    """The object does not exist."""
 
 
 class PreconditionFailed(ObjectStoreError):
-    """A conditional put lost: the object is not what the caller saw."""
+    """A conditional put failed, because the object has changed."""
 
 
 class CorruptObject(ObjectStoreError):
-    """Bytes came back that are not what was put: wrong length or checksum."""
+    """The data has a wrong length or checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,35 +35,35 @@ class ObjectInfo:
     key: str
     size: int
     etag: str
-    crc32c: int | None = None  # of the whole object, where the store itself keeps it and was asked (head)
+    crc32c: int | None = None  # of the complete object, from `head` of a store that keeps it
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Condition of a put: nothing may be there yet."""
+    """Condition of a put: the object does not exist yet."""
 
 
 Condition = Absent | str | None
-"""Of a put: Absent(), the ETag that must be there, or None for no condition."""
+"""Condition of a put: Absent(), the ETag of the object to replace, or None."""
 
 
 class ObjectStore(Protocol):
     async def put(
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        """Stores the bytes, or a whole file, under the key. Readers see all of it or nothing."""
+        """Store bytes or a file under the key, atomically for readers."""
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes [start, end) of the object, exactly; short answers raise CorruptObject."""
+        """Bytes [start, end) of the object. A shorter response raises CorruptObject."""
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        """A whole small object and the ETag for a conditional put."""
+        """A complete small object, and its ETag for a conditional put."""
 
     async def head(self, key: str) -> ObjectInfo:
-        """Size, ETag and, where the store keeps it, the checksum; raises ObjectNotFound."""
+        """Size, ETag and, if the store keeps it, the checksum. Raises ObjectNotFound."""
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Idempotent: a key that is not there is no error."""
+        """Delete objects. Idempotent: a missing object is not an error."""
 
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Every object whose key starts with the prefix, in key order."""
@@ -72,7 +72,7 @@ class ObjectStore(Protocol):
 
 
 def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:
-    """The content, checked to be as long as the range asked for; raises CorruptObject."""
+    """The content, if it has the length of the range. Raises CorruptObject otherwise."""
     if len(content) != end - start:
-        raise CorruptObject(f"{key}: asked for bytes {start} to {end}, got {len(content)}")
+        raise CorruptObject(f"{key}: requested bytes {start} to {end}, received {len(content)} bytes")
     return content

@@ -1,11 +1,16 @@
-"""What to copy, drop and forget of one partition: image + local segments + policy -> actions (DESIGN 6).
+"""Tiering planner: decides what to upload and what to delete for one partition. Pure.
 
-What holds of every plan: copies come in offset order, without gaps, of rolled segments wholly below the high
-watermark and the last stable offset, and of nothing that is known to be damaged; local data is dropped only
-where a finished entry stands in the quorum and, by the leader, in the manifest in the bucket; the log start
-never passes the high watermark. Retention counts disjoint ranges: pages, entries, then local segments above
-them, so that it works with uploads failing too. Replicas roll their logs each for itself, so what is remote
-may end within a segment of the leader of today. Called by the runtime; pure.
+Input is the image's remote state, the local segments and the policy; output is a list of actions. Invariants:
+
+- Copies are in offset order and without gaps. Only rolled segments are copied that end at or below the high
+  watermark and the last stable offset, and that are not known to be damaged.
+- Local data is deleted only if a finished entry is committed in the quorum and, on the leader, is in the
+  bucket's manifest.
+- The log start offset never passes the high watermark.
+
+Retention counts disjoint ranges (pages, entries, then local segments above them), so it also works while
+uploads fail. Each replica rolls its own segments, so the remote part may end within a segment of the current
+leader. Called by the remote log manager.
 """
 
 import uuid
@@ -16,16 +21,17 @@ from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import RemoteSegment
 
 SPILL_ABOVE_ENTRIES = 384
-"""The quorum refuses a copy at 512 entries; spilling starts earlier, so that copies never wait for it."""
+"""Entries above which the oldest are spilled. The quorum refuses copies at 512, so copies never wait for a
+spill."""
 
 SPILL_ENTRIES = 256
-"""Entries of one page: about 15 KB compressed, and what a reader of history fetches at a time."""
+"""Entries of one page: about 15 KB compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSegment:
-    """A segment on the leader's disk; `end_offset` exclusive, `max_timestamp` as retention counts it
-    (`SegmentInfo.newest_ms`). Below `damaged_end` some of it is known to be damaged; -1 if none is.
+    """A segment on local disk. `end_offset` is exclusive; `max_timestamp` is the one for retention
+    (`SegmentInfo.newest_ms`); `damaged_end` is the end of the last known damage, or -1.
     """
 
     base_offset: int
@@ -38,7 +44,7 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPolicy:
-    """Limits in milliseconds and bytes, -1 for none; the local ones as they take effect."""
+    """Effective retention limits in milliseconds and bytes; -1: none."""
 
     retention_ms: int = -1
     retention_bytes: int = -1
@@ -50,21 +56,20 @@ class TierPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """Where the leader stands. `bucket_end`: end offset of the manifest in the bucket, None if not known."""
+    """State of the leader. `bucket_end`: end offset of the bucket's manifest, None if unknown."""
 
     leader_epoch: int
     high_watermark: int
     last_stable_offset: int
     bucket_end: int | None
-    running: frozenset[uuid.UUID] = frozenset()  # copies that this process is carrying out
-    pages: Mapping[uuid.UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)  # those already read
+    running: frozenset[uuid.UUID] = frozenset()  # copies that this process is running
+    pages: Mapping[uuid.UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)  # loaded pages
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Upload this segment, from an offset within it on if one is given: what comes before is remote. The
-    manager carries out one per partition at a time, in the plan's order.
-    """
+    """Upload this segment, or its part from `start_offset` if the part before is already remote. The driver
+    runs one copy per partition at a time, in the order of the plan."""
 
     segment: LocalSegment
     start_offset: int | None = None
@@ -72,35 +77,35 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class DropLocal:
-    """Raise the local log start, then unlink the segments below."""
+    """Raise the local log start offset, then delete the segments below."""
 
     new_local_start: int
 
 
 @dataclass(frozen=True, slots=True)
 class MoveLogStart:
-    """Commit a higher log start; what lies wholly below leaves the manifest for the delete queue."""
+    """Commit a higher log start offset. Entries completely below it move to the delete queue."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Write these oldest entries to a page, then let the quorum forget them."""
+    """Write these oldest entries to a page, then remove them from the quorum's state."""
 
     entries: tuple[RemoteSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """A copy that nobody carries out any more: of an older epoch, or cut off by a restart."""
+    """Abandon a started copy of an older epoch, or one that a restart interrupted."""
 
     uuid: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Copying cannot go on; people have to know why."""
+    """Copying cannot continue; the reason is reported to operators."""
 
     reason: str
 
@@ -115,14 +120,14 @@ def plan(
     view: LeaderView,
     now_ms: int,
 ) -> list[Action]:
-    """The actions, in the order in which to carry them out. `segments` oldest first, the last one active."""
+    """Actions in the order in which they must run. `segments`: oldest first, the last one active."""
     actions: list[Action] = [Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running]
     start = remote.log_start_offset
     if policy.delete:
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
         if start > remote.log_start_offset:
             actions.append(MoveLogStart(start))
-    # a leader that has just come may know less to be committed than those before it uploaded
+    # a new leader's high watermark may be behind what previous leaders uploaded
     tiered = min(remote.end_offset or 0, view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if segments and dropped > segments[0].base_offset:
@@ -141,14 +146,13 @@ def follower_local_start(
     log_start_offset: int,
     now_ms: int,
 ) -> int:
-    """Below it a follower may drop what it has, which is remote or deleted; -1 if nothing. It uploads
-    nothing, and need not know the bucket: what a committed entry names was verified.
-    """
+    """Offset below which a follower may delete local data, because it is remote or deleted; -1 if none. A
+    follower need not read the bucket's manifest: segments of committed entries are verified."""
     return _droppable_end(segments, policy, remote.end_offset or 0, log_start_offset, now_ms)
 
 
 def pending_bytes(remote: RemotePartition, segments: Sequence[LocalSegment]) -> int:
-    """Bytes of rolled segments that are not in the object store yet: the upload lag."""
+    """Upload lag: bytes of rolled segments that are not yet in the object store."""
     end = _remote_end(remote)
     return sum(_bytes_above(end, segment) for segment in segments if segment.rolled)
 
@@ -162,7 +166,7 @@ def _copies(
         if not segment.rolled or segment.end_offset > limit:
             return
         if segment.end_offset <= max(log_start, -1 if following is None else following):
-            continue  # below the log start, or finished
+            continue  # below the log start, or already copied
         base = segment.base_offset
         if following is not None and base > following and not _bridged(remote, segment, log_start):
             yield Blocked(f"the next copy must start at {following}, the local segment starts at {base}")
@@ -176,7 +180,7 @@ def _copies(
 
 
 def _bridged(remote: RemotePartition, segment: LocalSegment, log_start: int) -> bool:
-    """Nothing remote is left, and what is missing lies below the log start: no gap for a reader."""
+    """Whether nothing remote is left and missing offsets are below the log start: no gap for readers."""
     return remote.end_offset is None and segment.base_offset <= log_start
 
 
@@ -185,14 +189,15 @@ def _next_base(remote: RemotePartition) -> int | None:
 
 
 def _remote_end(remote: RemotePartition) -> int:
-    """End of what is finished; segments that end above it count as local only."""
+    """End of the copied offsets. Segments that end above it count as local only."""
     return remote.end_offset or remote.copied_end_offset or 0
 
 
 def _droppable_end(
     segments: Sequence[LocalSegment], policy: TierPolicy, tiered_end: int, log_start: int, now_ms: int
 ) -> int:
-    """End of the local segments that may go: below the log start, or tiered and past local retention."""
+    """End of the local segments that may be deleted: below the log start, or remote and past local
+    retention."""
     size = sum(segment.size_bytes for segment in segments)
     end = -1
     for segment in segments:
@@ -210,7 +215,7 @@ def _droppable_end(
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """A stretch of history that retention can only drop whole."""
+    """A range that retention can only delete completely."""
 
     end_offset: int
     size_bytes: int
@@ -225,7 +230,7 @@ def _retained_from(
     view: LeaderView,
     now_ms: int,
 ) -> int:
-    """First offset that retention keeps, counted as Kafka does: oldest first, whole segments."""
+    """First offset that retention keeps: as in Kafka, complete segments are deleted, oldest first."""
     ranges = [part for part in _ranges(remote, segments, view) if part.end_offset > remote.log_start_offset]
     size = sum(part.size_bytes for part in ranges)
     start = remote.log_start_offset
@@ -240,9 +245,9 @@ def _retained_from(
 
 
 def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: LeaderView) -> Iterator[_Range]:
-    """Disjoint, oldest first. What is not known exactly makes ranges go later, never earlier: a page that was
-    not read is one range, and a local segment whose beginning is remote counts no bytes (as in Kafka), since
-    only its batches tell how many lie above."""
+    """Disjoint ranges, oldest first. Inexact sizes delay a deletion and never advance it: a page that is not
+    loaded is one range, and a local segment that starts in the remote part counts no bytes (as in Kafka),
+    since only its batches show how many are above."""
     for page in remote.pages:
         read = view.pages.get(page.uuid)
         if read is None:
@@ -258,7 +263,7 @@ def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: Lea
 
 
 def _bytes_above(offset: int, segment: LocalSegment) -> int:
-    """How much of a segment lies at or above an offset; by the share of its offsets if it lies within."""
+    """Bytes of a segment at or above an offset, estimated by the share of its offsets."""
     if segment.base_offset >= offset:
         return segment.size_bytes
     above = max(segment.end_offset - offset, 0)
@@ -270,5 +275,5 @@ def _entry_range(entry: RemoteSegment) -> _Range:
 
 
 def _expired(max_timestamp: int, limit_ms: int, now_ms: int) -> bool:
-    """A maximum of 0 or less is none (entries of earlier versions): such data does not expire by time."""
+    """A timestamp of 0 or less means none (entries of earlier versions), and does not expire."""
     return limit_ms >= 0 and max_timestamp > 0 and now_ms - max_timestamp > limit_ms

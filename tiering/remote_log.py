@@ -1,9 +1,9 @@
-"""Reads of the remote tier: offset -> manifest entry -> offset index -> position -> batches, always verified.
+"""Remote log reader: offset -> manifest entry -> offset index -> position -> verified batches.
 
-A read returns whole batches as slices of cached files and never skips: an object that is missing makes the
-manifest be looked up again once, and after that the read fails with an ObjectStoreError, which callers
-answer with a retriable code. What the bytes say (CRC, offsets) is checked against what the manifest claims.
-Called by the fetch and list-offsets handlers, by `explain`, and for a new replica's bootstrap.
+A read returns complete batches as slices of cached files, and never skips offsets. If an object is missing,
+the read is retried once with the newest manifest; then it fails with an ObjectStoreError, which callers turn
+into a retriable error code. CRCs and offsets of the data are checked against the manifest. Called by the
+Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replica.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectSt
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
-"""The remote state as of the newest committed image."""
+"""Returns the remote state of the newest committed image."""
 
 T = TypeVar("T")
 
 
 class RemoteReadFailed(ObjectStoreError):
-    """Remote data cannot be had now; nothing was skipped, and trying again later may work."""
+    """Remote data is not available now. No offset was skipped, and a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePlace:
-    """Where an offset lies in the bucket."""
+    """Location of an offset in the bucket."""
 
     key: str
     position: int
@@ -56,9 +56,8 @@ class RemotePlace:
 
 @dataclass(frozen=True, slots=True)
 class RemoteHistory:
-    """What a replica that begins at `end_offset` must know of all that lies before it: the lines of leader
-    epochs (epoch, first offset), where a later one is right if two contradict, and a producer snapshot.
-    """
+    """State before `end_offset` for a replica that starts there: leader epochs (epoch, start offset), of
+    which later entries override earlier ones, and a producer snapshot."""
 
     end_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
@@ -67,7 +66,7 @@ class RemoteHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch found in a chunk; the position is that in the segment."""
+    """A batch in a chunk. `position` is relative to the segment."""
 
     chunk: Chunk
     index: SegmentIndex
@@ -76,7 +75,7 @@ class _Batch:
 
 
 class RemoteLog:
-    """All partitions' remote tiers, through one chunk cache."""
+    """Reads the remote segments of all partitions, through one chunk cache."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class RemoteLog:
         self._tasks = tasks
         self._resolve = resolve
         self._indexes = SegmentIndexes(store, keys, tasks)
-        self._read_of: set[TopicIdPartition] = set()  # something of them may be cached
+        self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
 
     async def read(
         self,
@@ -106,9 +105,11 @@ class RemoteLog:
         *,
         min_one: bool,
     ) -> LogSlice:
-        """Whole batches from the one that holds the offset, of one chunk at most; raises ObjectStoreError.
+        """Complete batches from the one that contains the offset, from at most one chunk. Raises
+        ObjectStoreError.
 
-        With `min_one` the first batch comes even if it is larger than max_bytes; else the slice may be empty.
+        With `min_one`, returns the first batch even if it is larger than max_bytes; else the slice may be
+        empty.
         """
         where = TopicIdPartition(topic_id, partition)
         return await self._retrying(
@@ -127,7 +128,7 @@ class RemoteLog:
     ) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that overlap [start, end).
 
-        Each segment's index names all that touch it; segments without aborts cost no read.
+        Each segment's index lists all aborted transactions that overlap the segment.
         """
         where = TopicIdPartition(topic_id, partition)
         return await self._retrying(
@@ -137,7 +138,7 @@ class RemoteLog:
     async def locate(
         self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
     ) -> RemotePlace:
-        """Object, position and batch of an offset; for `explain`."""
+        """Object, position and batch of an offset; for `tier explain`."""
         where = TopicIdPartition(topic_id, partition)
         batch = await self._retrying(where, remote, lambda state: self._find(where, state, offset))
         header = batch.header
@@ -147,14 +148,13 @@ class RemoteLog:
     async def history(
         self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
     ) -> RemoteHistory:
-        """As of the end of the segment that holds an offset (KIP-405). Raises ObjectStoreError, also if the
-        manifest at hand does not have the offset yet.
-        """
+        """State at the end of the segment that contains an offset (KIP-405). Raises ObjectStoreError, also if
+        the manifest does not contain the offset yet."""
         where = TopicIdPartition(topic_id, partition)
         return await self._retrying(where, remote, lambda state: self._history(where, state, offset))
 
     async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
-        """The entries of a spilled page; raises ObjectStoreError."""
+        """The entries of a page. Raises ObjectStoreError."""
         self._read_of.add(where)
         return await self._indexes.page(where, ref)
 
@@ -163,8 +163,8 @@ class RemoteLog:
         return self._indexes.index_bytes
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Drops what is cached of segments that no manifest names any more, on whichever broker. Looks at
-        each change of the metadata, and then only at partitions that were read."""
+        """Evict cached data of segments that left their manifest. Called for each new image; checks only
+        partitions that were read."""
         if old.remote is new.remote:
             return
         for where in list(self._read_of):
@@ -183,7 +183,7 @@ class RemoteLog:
         remote: RemotePartition,
         work: Callable[[RemotePartition], Awaitable[T]],
     ) -> T:
-        """Runs the work; after a 404, once more on the newest manifest (DESIGN 6, rule 10)."""
+        """Run the work; if an object is missing, once more with the newest manifest."""
         self._read_of.add(where)
         try:
             try:
@@ -203,12 +203,12 @@ class RemoteLog:
         chunk, start = batch.chunk, batch.position
         if batch.header.size > max_bytes and not min_one:
             return empty_slice(offset)
-        end, end_offset = _whole_batches(batch, max_bytes)
+        end, end_offset = _complete_batches(batch, max_bytes)
         part = FileSlice(chunk.file, start - chunk.key.start, end - start)
         return LogSlice((part,), end - start, batch.header.base_offset, end_offset)
 
     async def _find(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> _Batch:
-        """The batch that holds an offset."""
+        """The batch that contains an offset."""
         entry = await self._entry(where, remote, offset)
         index = await self._indexes.index(where, entry)
         position = find_position(index.offset_index, entry.base_offset, offset)
@@ -219,23 +219,22 @@ class RemoteLog:
                 if header.last_offset >= offset:
                     return _Batch(chunk, index, position, header)
                 position += header.size
-        raise CorruptObject(f"{self._keys.log(where, entry)}: no batch holds offset {offset}")
+        raise CorruptObject(f"{self._keys.log(where, entry)}: no batch contains offset {offset}")
 
     async def _entry(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteSegment:
         entries: tuple[RemoteSegment, ...] = remote.entries
         if entries and offset >= entries[0].base_offset:
-            found = _holder(entries, offset)
+            found = _range_with(entries, offset)
         else:
-            page = _holder(remote.pages, offset)
-            found = None if page is None else _holder(await self._indexes.page(where, page), offset)
+            page = _range_with(remote.pages, offset)
+            found = None if page is None else _range_with(await self._indexes.page(where, page), offset)
         if found is None:
-            raise ObjectNotFound(f"{where}: no manifest entry holds offset {offset}")
+            raise ObjectNotFound(f"{where}: no manifest entry contains offset {offset}")
         return found
 
     async def _history(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteHistory:
-        """Bundles of older versions know the epochs of their own segment only; the manifest knows those of
-        the entries that it still holds.
-        """
+        """Bundles of older versions contain only their own segment's epochs, so the epochs of earlier
+        manifest entries are added."""
         entry = await self._entry(where, remote, offset)
         bundle = await self._indexes.bundle(where, entry)
         before = [
@@ -246,7 +245,8 @@ class RemoteLog:
     async def _entries_from(
         self, where: TopicIdPartition, remote: RemotePartition, offset: int, least_timestamp: int = -1
     ) -> AsyncIterator[RemoteSegment]:
-        """Entries that end above an offset, oldest first; pages without so late a timestamp stay unread."""
+        """Entries that end above an offset, oldest first. Pages whose timestamps are all lower are not
+        loaded."""
         for page in remote.pages:
             if page.last_offset >= offset and page.max_timestamp >= least_timestamp:
                 for entry in await self._indexes.page(where, page):
@@ -277,7 +277,7 @@ class RemoteLog:
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
     ) -> list[tuple[int, int]]:
-        found: set[AbortedTxn] = set()  # a transaction may touch several segments
+        found: set[AbortedTxn] = set()  # a transaction may span several segments
         async for entry in self._entries_from(where, remote, start):
             if entry.base_offset >= end:
                 break
@@ -295,13 +295,13 @@ class RemoteLog:
         return lambda path: download_chunk(self._store, name, index, key, self._files, path)
 
     def _read_ahead(self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch) -> None:
-        """Begins the next chunk, of the next segment where this one ends: a reader of history goes on."""
+        """Start to download the next chunk, or the next segment's first chunk: readers are sequential."""
         end = batch.chunk.key.end
         if end < batch.index.entry.log_bytes:
             following = batch.index.chunk_at(end)
             self._cache.read_ahead(following, self._download(where, batch.index, following))
             return
-        entry = _holder(remote.entries, batch.index.entry.end_offset)
+        entry = _range_with(remote.entries, batch.index.entry.end_offset)
         if entry is None:
             return
         index = self._indexes.loaded(entry)
@@ -315,7 +315,7 @@ class RemoteLog:
         try:
             index = await self._indexes.index(where, entry)
         except ObjectStoreError:
-            return  # nobody asked yet; the reader that does gets the error
+            return  # a later read of this segment gets the error
         following = index.chunk_at(0)
         self._cache.read_ahead(following, self._download(where, index, following))
 
@@ -323,30 +323,28 @@ class RemoteLog:
 R = TypeVar("R", RemoteSegment, PageRef)
 
 
-def _holder(ranges: tuple[R, ...], offset: int) -> R | None:
-    """The one of some ascending ranges that holds an offset."""
+def _range_with(ranges: tuple[R, ...], offset: int) -> R | None:
+    """The one of these ascending ranges that contains an offset."""
     at = bisect_right(ranges, offset, key=lambda part: part.base_offset) - 1
     return ranges[at] if at >= 0 and ranges[at].last_offset >= offset else None
 
 
 def _header_at(chunk: Chunk, position: int) -> BatchHeader:
-    """A header of a chunk that was verified when it landed; the page cache has it."""
+    """Batch header in a cached chunk, which was verified after its download."""
     try:
         return read_header(FileSlice(chunk.file, position - chunk.key.start, HEADER_SIZE).read())
     except RecordsError as error:
         raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
 
 
-def _whole_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
-    """End position and end offset of the batches within max_bytes, but of at least the first."""
+def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
+    """End position and end offset of the complete batches within max_bytes, at least of the first batch."""
     chunk, limit = batch.chunk, batch.position + max_bytes
     if chunk.key.end <= limit:
         return chunk.key.end, chunk.end_offset
     position, header = batch.position, batch.header
     known = batch.index.boundary_at_or_below(limit)
-    if (
-        known > position
-    ):  # jump: batches may be tiny, and the index knows a boundary within 4 KiB of the limit
+    if known > position:  # skip most headers: the index has a batch boundary within 4 KiB of the limit
         position, header = known, _header_at(chunk, known)
         if position + header.size > limit:
             return position, header.base_offset
@@ -361,7 +359,8 @@ def _whole_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
 def _first_at_time(
     chunk: Chunk, position: int, timestamp: int, least_offset: int
 ) -> tuple[int, int, int] | None:
-    """The first record of a chunk, from a position on, at or after a timestamp and at or above an offset."""
+    """The first record at or after a position with at least this timestamp and offset: (offset, timestamp,
+    epoch)."""
     part = FileSlice(chunk.file, position - chunk.key.start, chunk.key.end - position).read()
     try:
         for at, header in iter_batches(part):

@@ -1,10 +1,10 @@
-"""The object store over S3, by aioboto3: one client, every call bounded in time, tries and memory.
+"""S3 object store, with aioboto3: one client, and limits of time, attempts and memory for each call.
 
-Checksums are CRC-32C: sent with every put and checked by the server, asked back by head. Bodies over 16 MiB
-go up in parts, some in parallel, each read from the file when its turn comes. aioboto3 takes a second to
-import, so that happens in a thread at the first call. Whatever a server answers becomes an error of the port.
-An upload that a crash cuts off leaves invisible parts behind: give the bucket a lifecycle rule
-AbortIncompleteMultipartUpload (terraform/ does).
+Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 16 MiB
+are uploaded in parts, some in parallel, which are read from the file as needed. aioboto3 takes a second to
+import, so it is imported in a thread at the first call. All errors of the server become errors of the port. A
+crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
+AbortIncompleteMultipartUpload (terraform/ sets it).
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from tierlog.tiering.object_store import (
 
 T = TypeVar("T")
 
-PART_BYTES = 16 << 20  # bodies up to this go up in one request
-_MOST_PARTS = 10_000  # S3's own limit
-_PARTS_AT_ONCE = 4  # times PART_BYTES bounds what one upload holds in memory
-_DELETE_BATCH = 1000  # S3's own limit for DeleteObjects
+PART_BYTES = 16 << 20  # smaller bodies are uploaded in one request
+_MOST_PARTS = 10_000  # S3's limit
+_PARTS_AT_ONCE = 4  # times PART_BYTES, it limits the memory of one upload
+_DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _CONNECTIONS = 32
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
 _TRIES = 3
 
-_BUCKET = r"[A-Za-z0-9._-]{1,255}"  # as botocore checks it; S3-like servers differ in what they allow
+_BUCKET = r"[A-Za-z0-9._-]{1,255}"  # as in botocore; S3-compatible servers have different rules
 _ENDPOINT = r"https?://[^/?#\s]+/?"
 
 _NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
@@ -54,7 +54,8 @@ _DAMAGED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Where the bucket is. Keys normally come from the AWS chain (environment, profile, instance role)."""
+    """Address of the bucket. Credentials normally come from the AWS chain (environment, profile, instance
+    role)."""
 
     bucket: str
     prefix: str = ""
@@ -65,26 +66,26 @@ class S3Options:
 
     @classmethod
     def from_url(cls, url: str, **options: str) -> "S3Options":
-        """`s3://bucket/prefix?endpoint=…&region=…`; raises InvalidStoreUrl on what it does not know."""
+        """`s3://bucket/prefix?endpoint=…&region=…`. Raises InvalidStoreUrl for unknown or invalid parts."""
         parts = urlsplit(url)
         try:
             pairs = parse_qs(parts.query, strict_parsing=bool(parts.query))
         except ValueError:
-            raise InvalidStoreUrl(f"{url!r}: a part of the query is not of the form key=value") from None
+            raise InvalidStoreUrl(f"{url!r}: invalid query, expected key=value") from None
         query = {name: values[-1] for name, values in pairs.items()}
         if unknown := sorted(query.keys() - {"endpoint", "region"}):
             raise InvalidStoreUrl(
-                f"{', '.join(unknown)}: unknown in an s3:// URL; known are endpoint and region"
+                f"unknown parameter {', '.join(unknown)} in an s3:// URL; allowed: endpoint, region"
             )
         if not re.fullmatch(_BUCKET, parts.netloc):
-            raise InvalidStoreUrl(f"{parts.netloc!r} is not the name of a bucket")
+            raise InvalidStoreUrl(f"invalid bucket name {parts.netloc!r}")
         if "endpoint" in query and not re.fullmatch(_ENDPOINT, query["endpoint"]):
-            raise InvalidStoreUrl(f"endpoint={query['endpoint']} is not of the form http://host:port")
+            raise InvalidStoreUrl(f"invalid endpoint {query['endpoint']!r}: expected http://host:port")
         return cls(bucket=parts.netloc, prefix=parts.path.strip("/"), **{**query, **options})
 
 
 class S3Store:
-    """Objects in one bucket, below one prefix. Opens its client at the first call."""
+    """Objects in one bucket, below one prefix. The client is opened at the first call."""
 
     def __init__(self, options: S3Options) -> None:
         self._options = options
@@ -100,8 +101,8 @@ class S3Store:
         put = self._put_parts if size > PART_BYTES else self._put_whole
         try:
             return await self._guard(key, lambda: put(key, body, size, crc32c, condition))
-        except ObjectNotFound as error:  # how S3 answers If-Match on a key without an object
-            raise PreconditionFailed(f"{key}: there is no object with ETag {condition}") from error
+        except ObjectNotFound as error:  # S3's response to If-Match if the object does not exist
+            raise PreconditionFailed(f"{key}: no object with ETag {condition}") from error
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= start:
@@ -153,7 +154,7 @@ class S3Store:
         return {"Bucket": self._options.bucket, "Key": self._prefix + key}
 
     async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Runs a call with the client open, and turns whatever it raises into the port's errors."""
+        """Run a call with an open client, and translate its exceptions into the port's errors."""
         try:
             await self._open()
             return await call()
@@ -180,7 +181,7 @@ class S3Store:
                 max_pool_connections=_CONNECTIONS,
                 retries={"total_max_attempts": _TRIES, "mode": "standard"},
                 s3={"addressing_style": "path" if options.endpoint else "auto"},
-                # CRC-32C we send ourselves; the library's default needs trailers that not all stores know
+                # we send CRC-32C ourselves; the library's default needs trailers, which some stores lack
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             )
@@ -209,7 +210,7 @@ class S3Store:
         try:
             parts, whole = await self._upload_parts(address, body, size)
             if checksum is not None and whole != checksum:
-                raise CorruptObject(f"{key}: the body has checksum {whole:08x}, not {checksum:08x}")
+                raise CorruptObject(f"{key}: the body has checksum {whole:08x}, expected {checksum:08x}")
             answer = await self._client.complete_multipart_upload(
                 **address,
                 MultipartUpload={"Parts": parts},
@@ -218,7 +219,7 @@ class S3Store:
                 **_condition(condition),
             )
         except BaseException:
-            with suppress(Exception):  # the first failure is the one to tell
+            with suppress(Exception):  # report the first failure
                 await asyncio.shield(self._client.abort_multipart_upload(**address))
             raise
         return ObjectInfo(key, size, _etag(answer))
@@ -226,7 +227,7 @@ class S3Store:
     async def _upload_parts(
         self, address: dict[str, str], body: bytes | Path, size: int
     ) -> tuple[Sequence[dict[str, Any]], int]:
-        """The parts in order, and the CRC-32C of all bytes as they were read for sending."""
+        """The parts in order, and the CRC-32C of all bytes that were sent."""
         part_bytes = max(PART_BYTES, -(-size // _MOST_PARTS))
         starts = range(0, size, part_bytes)
         parts: list[dict[str, Any]] = []
@@ -260,7 +261,7 @@ class S3Store:
         )
         errors = [error for error in answer.get("Errors", ()) if error.get("Code") not in _NOT_FOUND]
         if errors:
-            raise ObjectStoreError(f"{len(errors)} objects could not be deleted, the first: {errors[0]}")
+            raise ObjectStoreError(f"{len(errors)} objects could not be deleted; first error: {errors[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ class _ClientModules:
 
 
 def _import_client() -> _ClientModules:
-    """Imports, and reads the service's description (1 MB of JSON), which the client would do on the loop."""
+    """Import the client and load the service description (1 MB of JSON), which would block the event loop."""
     import aioboto3
     from aiobotocore.config import AioConfig
     from aiobotocore.session import AioSession
@@ -285,7 +286,7 @@ def _import_client() -> _ClientModules:
 
 
 def _translate(what: str, error: Exception) -> ObjectStoreError | None:
-    """The port's error for what the client raised; None for a bug, and for what is the port's already."""
+    """The port's error for a client exception; None for a bug, and for errors of the port itself."""
     from aiohttp import ClientError as HttpError
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -323,7 +324,8 @@ def _base64(checksum: int) -> str:
 
 
 def _whole_checksum(answer: Any) -> int | None:
-    """The object's own CRC-32C; None where the server keeps none, or only one of the parts' checksums."""
+    """CRC-32C of the complete object; None if the server has none, or only a checksum of the parts'
+    checksums."""
     text = answer.get("ChecksumCRC32C", "")
     in_parts = "-" in _etag(answer)
     if not text or "-" in text or (in_parts and answer.get("ChecksumType") != "FULL_OBJECT"):
@@ -340,7 +342,7 @@ def _read(body: bytes | Path, start: int, end: int) -> bytes:
 
 
 async def _all(calls: Sequence[Awaitable[T]]) -> list[T]:
-    """Results in order; the first failure ends the others and is raised as itself."""
+    """Results in order. The first failure cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_await(call)) for call in calls]

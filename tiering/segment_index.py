@@ -1,7 +1,7 @@
-"""Indexes and manifest pages of remote segments, loaded once and kept in memory under a budget.
+"""In-memory cache of remote segments' indexes and of manifest pages.
 
-Everything is verified against the manifest entry (size, checksum, contents) before it is used. One load at a
-time per object, whoever asks; a waiter that gives up does not end it. Called by the remote log.
+Everything is verified against the manifest entry (size, checksum, contents) before use. Concurrent readers
+share one load per object, and a reader that is cancelled does not cancel the load. Called by the remote log.
 """
 
 import asyncio
@@ -32,10 +32,12 @@ from tierlog.tiering.format.manifest import ManifestError, decode_page
 from tierlog.tiering.object_store import CorruptObject, ObjectStore, ObjectStoreError
 
 INDEX_BUDGET_BYTES = 64 << 20
-"""A full 1 GiB segment has about 2.5 MB of indexes; so this holds those of some 25 readers of history."""
+"""A full 1 GiB segment has about 2.5 MB of indexes, so this is enough for about 25 readers of old
+segments."""
 
 INDEX_OVERHEAD_BYTES = 2 << 10
-"""In memory beside the indexes: the entry of the manifest, cuts, objects. Of small segments it is most."""
+"""Memory besides the index bytes (manifest entry, chunk boundaries, objects): the larger part for small
+segments."""
 
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
@@ -47,31 +49,32 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """The verified indexes of a remote segment, and where its chunks are cut (positions, end included)."""
+    """Verified indexes of a remote segment. `boundaries`: positions between its chunks, including start and
+    end."""
 
     partition: TopicIdPartition
     entry: RemoteSegment
     offset_index: bytes
     time_index: bytes
     txn_index: bytes
-    cuts: tuple[int, ...]
+    boundaries: tuple[int, ...]
 
     @property
     def size(self) -> int:
         return len(self.offset_index) + len(self.time_index) + len(self.txn_index)
 
     def chunk_at(self, position: int) -> ChunkKey:
-        """The chunk that holds a position below the segment's end."""
-        at = bisect_right(self.cuts, position) - 1
-        return ChunkKey(self.partition, self.entry.uuid, self.cuts[at], self.cuts[at + 1])
+        """The chunk that contains a position."""
+        at = bisect_right(self.boundaries, position) - 1
+        return ChunkKey(self.partition, self.entry.uuid, self.boundaries[at], self.boundaries[at + 1])
 
     def batch_end_at(self, position: int) -> int | None:
-        """The end offset of the batch at a position, if the offset index has a line for it."""
+        """The end offset of the batch at a position, if the offset index has an entry for it."""
         relative, found = self._line_at_or_below(position)
         return self.entry.base_offset + relative + 1 if found == position else None
 
     def boundary_at_or_below(self, position: int) -> int:
-        """The last batch boundary that the offset index knows at or below a position."""
+        """The last batch boundary in the offset index at or below a position."""
         return max(0, self._line_at_or_below(position)[1])
 
     def _line_at_or_below(self, position: int) -> tuple[int, int]:
@@ -90,15 +93,15 @@ class SegmentIndexes:
         self._store = store
         self._keys = keys
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._indexes: LoadedOnce[uuid.UUID, SegmentIndex] = LoadedOnce(
+        self._indexes: SingleFlightCache[uuid.UUID, SegmentIndex] = SingleFlightCache(
             tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES
         )
-        self._pages: LoadedOnce[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = LoadedOnce(
-            tasks, PAGES_KEPT, lambda _: 1
+        self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = (
+            SingleFlightCache(tasks, PAGES_KEPT, lambda _: 1)
         )
 
     async def index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
-        """Raises ObjectStoreError, ObjectNotFound among them."""
+        """The verified indexes of a segment. Raises ObjectStoreError (ObjectNotFound if missing)."""
         return await self._indexes.get(entry.uuid, lambda: self._load_index(partition, entry))
 
     def loaded(self, entry: RemoteSegment) -> SegmentIndex | None:
@@ -106,24 +109,22 @@ class SegmentIndexes:
 
     @property
     def index_bytes(self) -> int:
-        """What the loaded indexes take in memory."""
+        """Memory of the loaded indexes."""
         return self._indexes.weight
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
-        """Drops indexes and pages of a partition that end at or below an offset: no manifest names them."""
+        """Evict the partition's indexes and pages that end at or below an offset: they left the manifest."""
         self._indexes.forget(
             lambda _, index: index.partition == partition and index.entry.end_offset <= below
         )
         self._pages.forget(lambda key, entries: key[0] == partition and entries[-1].end_offset <= below)
 
     async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
-        """The entries of a page; raises ObjectStoreError, ObjectNotFound among them."""
+        """The entries of a page. Raises ObjectStoreError (ObjectNotFound if missing)."""
         return await self._pages.get((partition, ref.uuid), lambda: self._load_page(partition, ref))
 
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
-        """All companions of a segment, verified; not kept. Raises ObjectStoreError, ObjectNotFound among
-        them.
-        """
+        """The complete index bundle of a segment, verified and not cached. Raises ObjectStoreError."""
         data = await self._load_bundle(partition, entry)
         try:
             return decode_bundle(data)
@@ -140,20 +141,21 @@ class SegmentIndexes:
     async def _load_bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> bytes:
         key = self._keys.index(partition, entry)
         if entry.index_bytes > LARGEST_INDEX_BYTES:
-            raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes are over the limit")
+            raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes exceed the limit")
         data = await self._fetch(key, entry.index_crc32c)
         if len(data) != entry.index_bytes:
-            raise CorruptObject(f"{key}: {len(data)} bytes, the manifest says {entry.index_bytes}")
+            raise CorruptObject(f"{key}: {len(data)} bytes, expected {entry.index_bytes} by the manifest")
         return data
 
     async def _fetch(self, key: str, checksum: int) -> bytes:
-        """A whole object; damage may be the connection's, so a wrong checksum is given one more chance."""
+        """A complete object. Read again once after a wrong checksum, because the connection may have damaged
+        it."""
         for _ in range(2):
             async with self._slots:
                 data = await self._store.get(key)
             if crc32c.crc32c(data) == checksum:
                 return data
-        raise CorruptObject(f"{key}: not the bytes that the manifest names")
+        raise CorruptObject(f"{key}: the checksum differs from the manifest")
 
     async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         key = self._keys.page(partition, ref)
@@ -163,12 +165,12 @@ class SegmentIndexes:
         except ManifestError as error:
             raise CorruptObject(f"{key}: {error}") from error
         if (page.topic_id, page.partition) != partition:
-            raise CorruptObject(f"{key}: a page of another partition")
+            raise CorruptObject(f"{key}: the page belongs to another partition")
         return page.entries
 
 
-class LoadedOnce(Generic[K, V]):
-    """Values by key under a budget, least recently used first to go; one load at a time per key."""
+class SingleFlightCache(Generic[K, V]):
+    """LRU cache with a budget and one concurrent load per key."""
 
     def __init__(self, tasks: TaskGroup, budget: int, weigh: Callable[[V], int]) -> None:
         self._tasks = tasks
@@ -181,9 +183,9 @@ class LoadedOnce(Generic[K, V]):
     def peek(self, key: K) -> V | None:
         return self._values.get(key)
 
-    def forget(self, is_useless: Callable[[K, V], bool]) -> None:
-        """One that is being loaded is kept when it comes, until the budget takes it."""
-        for key in [key for key, value in self._values.items() if is_useless(key, value)]:
+    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
+        """Evict matching values. A value that is being loaded is still added, until the budget evicts it."""
+        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
             self._weight -= self._weigh(self._values.pop(key))
 
     @property
@@ -191,19 +193,19 @@ class LoadedOnce(Generic[K, V]):
         return self._weight
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The value; raises the ObjectStoreError of its load."""
+        """Return the value, and load it first if necessary. Raises the load's ObjectStoreError."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
-        under_way = self._loads.get(key)
-        if under_way is None:
-            under_way = self._tasks.spawn(f"load {key}", self._load(load))
-            self._loads[key] = under_way
-            under_way.add_done_callback(lambda done: self._loaded(key, done))
-        loaded = await asyncio.shield(under_way)
-        if isinstance(loaded, ObjectStoreError):
-            raise loaded
-        return loaded
+        pending = self._loads.get(key)
+        if pending is None:
+            pending = self._tasks.spawn(f"load {key}", self._load(load))
+            self._loads[key] = pending
+            pending.add_done_callback(lambda done: self._load_ended(key, done))
+        result = await asyncio.shield(pending)
+        if isinstance(result, ObjectStoreError):
+            raise result
+        return result
 
     async def _load(self, load: Callable[[], Coroutine[Any, Any, V]]) -> V | ObjectStoreError:
         try:
@@ -211,7 +213,7 @@ class LoadedOnce(Generic[K, V]):
         except ObjectStoreError as error:
             return error
 
-    def _loaded(self, key: K, done: "asyncio.Task[V | ObjectStoreError]") -> None:
+    def _load_ended(self, key: K, done: "asyncio.Task[V | ObjectStoreError]") -> None:
         del self._loads[key]
         if done.cancelled() or done.exception() is not None:
             return
@@ -225,22 +227,27 @@ class LoadedOnce(Generic[K, V]):
 
 
 def _index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
-    """Decodes and checks all indexes of a bundle; raises BundleError or RecordsError."""
+    """Decode and validate all indexes of a bundle. Raises BundleError or RecordsError."""
     bundle = decode_bundle(data)
     for _ in decode_time_index(bundle.time_index, entry.base_offset):
         pass
     for _ in decode_txn_index(bundle.txn_index):
         pass
-    cuts = [0]
+    boundaries = [0]
     for line in decode_offset_index(bundle.offset_index, entry.base_offset):
-        _check_line(entry, line)
-        if line.position - cuts[-1] >= CHUNK_BYTES:
-            cuts.append(line.position)
+        _check_entry(entry, line)
+        if line.position - boundaries[-1] >= CHUNK_BYTES:
+            boundaries.append(line.position)
     return SegmentIndex(
-        partition, entry, bundle.offset_index, bundle.time_index, bundle.txn_index, (*cuts, entry.log_bytes)
+        partition,
+        entry,
+        bundle.offset_index,
+        bundle.time_index,
+        bundle.txn_index,
+        (*boundaries, entry.log_bytes),
     )
 
 
-def _check_line(entry: RemoteSegment, line: OffsetEntry) -> None:
+def _check_entry(entry: RemoteSegment, line: OffsetEntry) -> None:
     if line.offset > entry.last_offset or line.position >= entry.log_bytes:
-        raise BundleError(f"offset index: {line} lies outside of the segment")
+        raise BundleError(f"offset index: {line} is outside the segment")

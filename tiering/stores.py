@@ -1,4 +1,4 @@
-"""From a URL to the object store that it names; called where a node or a tool is put together."""
+"""Opens the object store of a URL. Called by nodes and tools at start-up."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from tierlog.tiering.object_store import InvalidStoreUrl, ObjectStore
 
 
 def store_from_url(url: str, **options: str) -> ObjectStore:
-    """The store that a URL names; raises InvalidStoreUrl. S3 credentials come from the AWS chain or options.
+    """Open the store of a URL. Raises InvalidStoreUrl. S3 credentials come from the AWS chain or `options`.
 
     `file:///dir`, `memory://`, `s3://bucket/prefix?endpoint=http://host:port&region=us-east-1`.
     """
@@ -16,12 +16,12 @@ def store_from_url(url: str, **options: str) -> ObjectStore:
 
 
 def check_store_url(url: str) -> None:
-    """Raises InvalidStoreUrl where `store_from_url` would, and opens nothing."""
+    """Raise InvalidStoreUrl if `store_from_url` would; opens nothing."""
     _opener(url, {})
 
 
 def _opener(url: str, options: dict[str, str]) -> Callable[[], ObjectStore]:
-    # imported here: the S3 client alone costs a second of start-up
+    # imported lazily: the S3 client takes a second to import
     try:
         parts = urlsplit(url)
     except ValueError as malformed:  # brackets without an IPv6 address between them
@@ -40,6 +40,6 @@ def _opener(url: str, options: dict[str, str]) -> Callable[[], ObjectStore]:
         s3 = S3Options.from_url(url, **options)
         return lambda: S3Store(s3)
     raise InvalidStoreUrl(
-        f"{url!r} names no object store: expected file:///directory, memory://"
+        f"invalid object store URL {url!r}: expected file:///directory, memory://"
         " or s3://bucket/prefix?endpoint=…&region=…"
     )

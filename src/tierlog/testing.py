@@ -1,12 +1,12 @@
-"""Real tierlog brokers for test suites: a pytest plugin, installed with tierlog, and a class to use by hand.
+"""pytest plugin with real tierlog brokers, and the broker class for other test frameworks.
 
-    def test_round_trip(tierlog_broker):
+def test_round_trip(tierlog_broker):
         producer = Producer({"bootstrap.servers": tierlog_broker.bootstrap})
 
-Each broker is a process of its own on free ports with its own directories; nothing is shared, nothing is left
-behind. Fixtures: `tierlog_broker` (fresh for each test), `tierlog_session_broker` (one for the session) and
-`tierlog_broker_factory` (as many as a test wants, with settings). A broker can be killed, stopped and started
-again on the same ports and data. The end of its log is attached to the report of a test that failed.
+Each broker is a process with its own free ports and temporary directories. Fixtures: `tierlog_session_broker`
+(one broker for the session, fastest), `tierlog_broker` (a new broker for each test) and
+`tierlog_broker_factory` (any number of brokers, with settings). A broker can be killed, stopped and restarted
+on the same ports and data. The end of its log is attached to the report of a failed test.
 """
 
 import tempfile
@@ -27,7 +27,7 @@ TierlogBrokerFactory = Callable[..., TierlogBroker]
 
 @pytest.fixture
 def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[TierlogBrokerFactory]:
-    """Makes brokers: `factory({"num.partitions": 3}, object_store="s3://…")`; all end with the test."""
+    """Creates brokers: `factory({"num.partitions": 3}, object_store="s3://…")`. All end with the test."""
     made: list[TierlogBroker] = request.node.stash.setdefault(_BROKERS, [])
     with tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory:
 
@@ -47,13 +47,13 @@ def tierlog_broker_factory(request: pytest.FixtureRequest) -> Iterator[TierlogBr
 
 @pytest.fixture
 def tierlog_broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
-    """A fresh broker for this test."""
+    """A new broker for this test."""
     return tierlog_broker_factory()
 
 
 @pytest.fixture(scope="session")
 def tierlog_session_broker() -> Iterator[TierlogBroker]:
-    """One broker for all tests of the session: cheap; tests must use topics of their own."""
+    """One broker for all tests of the session. Tests must use different topics."""
     with (
         tempfile.TemporaryDirectory(prefix="tierlog-test-", ignore_cleanup_errors=True) as directory,
         TierlogBroker(Path(directory) / "session") as broker,
@@ -65,7 +65,7 @@ def tierlog_session_broker() -> Iterator[TierlogBroker]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attaches the end of each broker's log to the report of a failed test."""
+    """Attach the end of each broker's log to the report of a failed test."""
     report = yield
     if not report.failed:
         return report

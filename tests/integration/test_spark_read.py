@@ -179,7 +179,7 @@ def test_pushed_filters_read_less_and_return_the_same(spark: SparkSession, histo
 
 
 def test_error_names_an_unknown_column(spark: SparkSession, history: BucketWriter) -> None:
-    with pytest.raises(PySparkException, match="tierlog has no column nonsense:string"):
+    with pytest.raises(PySparkException, match="unknown column nonsense:string"):
         load(spark, history, "nonsense string", topic="flights").count()
 
 

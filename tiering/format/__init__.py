@@ -1,1 +1,1 @@
-"""The formats of the bucket (docs/formats/remote.md). Pure: brokers and Spark both read them here."""
+"""Formats of the bucket (docs/formats/remote.md), shared by brokers and Spark. Pure."""

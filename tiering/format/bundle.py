@@ -1,8 +1,8 @@
-"""The `.idx` object: all small companions of a segment in one bundle with a table of contents.
+"""Index bundle (the `.idx` object): the indexes and state files of a segment, with a table of contents.
 
-Big-endian, as Kafka's own files: magic, version, number of sections, CRC-32C of the table; per section its
-kind, CRC-32C, position and length; then the sections. The table comes first, so that a reader may fetch the
-head and then only the section it needs. An unknown kind is skipped, an unknown version refused. Specified in
+Big-endian, like Kafka's files: magic, version, number of sections, CRC-32C of the table; for each section its
+kind, CRC-32C, position and length; then the sections. The table comes first, so that a reader can fetch only
+the section that it needs. Unknown kinds are skipped, unknown versions rejected. Specified in
 docs/formats/remote.md; written by the copier, read by the remote log, new replicas and Spark.
 """
 
@@ -14,7 +14,7 @@ import crc32c
 
 MAGIC = b"TIERLIDX"
 VERSION = 1
-MAX_SECTIONS = 64  # far more than there are kinds; bounds what a damaged header can ask for
+MAX_SECTIONS = 64  # more than there are kinds; limits the size that a damaged header can claim
 
 _HEAD = struct.Struct(">8sHHI")
 _ENTRY = struct.Struct(">HHIQQ")
@@ -22,11 +22,11 @@ _EPOCH = struct.Struct(">iq")
 
 
 class BundleError(ValueError):
-    """An index bundle that is not ours, is damaged, or comes from a newer version."""
+    """The data is not an index bundle, is damaged, or has a newer version."""
 
 
 class Section(IntEnum):
-    """Kinds of sections; numbers on disk, never reused."""
+    """Kinds of sections. The numbers are on disk and must not be reused."""
 
     OFFSET_INDEX = 1
     TIME_INDEX = 2
@@ -37,9 +37,9 @@ class Section(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexBundle:
-    """Companions of one segment: indexes and producer state at its end, as Kafka writes them; epochs.
+    """Indexes of one segment and the producer state at its end, in Kafka's formats, and leader epochs.
 
-    `txn_index` names every aborted transaction that touches the segment, also those that end after it.
+    `txn_index` contains every aborted transaction that overlaps the segment, even if it ends after it.
     """
 
     offset_index: bytes
@@ -71,10 +71,10 @@ def decode_bundle(data: bytes) -> IndexBundle:
     found = {kind: _section(data, kind, *place) for kind, place in _read_table(data).items()}
     missing = [kind.name for kind in Section if kind not in found]
     if missing:
-        raise BundleError(f"index bundle lacks the sections {', '.join(missing)}")
+        raise BundleError(f"index bundle: missing sections {', '.join(missing)}")
     epochs = found[Section.LEADER_EPOCHS]
     if len(epochs) % _EPOCH.size:
-        raise BundleError("index bundle: leader epochs are cut short")
+        raise BundleError("index bundle: leader epochs are truncated")
     return IndexBundle(
         offset_index=found[Section.OFFSET_INDEX],
         time_index=found[Section.TIME_INDEX],
@@ -87,10 +87,10 @@ def decode_bundle(data: bytes) -> IndexBundle:
 def _read_table(data: bytes) -> dict[int, tuple[int, int, int]]:
     """Kind -> (crc32c, position, length)."""
     if len(data) < _HEAD.size:
-        raise BundleError(f"index bundle of {len(data)} bytes is cut short")
+        raise BundleError(f"index bundle of {len(data)} bytes is truncated")
     magic, version, count, checksum = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise BundleError("not an index bundle: its magic is missing")
+        raise BundleError("not an index bundle: wrong magic")
     if version != VERSION:
         raise BundleError(
             f"index bundle of version {version} is not supported (this version reads {VERSION})"
@@ -104,5 +104,5 @@ def _read_table(data: bytes) -> dict[int, tuple[int, int, int]]:
 def _section(data: bytes, kind: int, checksum: int, position: int, length: int) -> bytes:
     content = data[position : position + length]
     if len(content) != length or crc32c.crc32c(content) != checksum:
-        raise BundleError(f"index bundle: section {kind} is damaged or cut short")
+        raise BundleError(f"index bundle: section {kind} is damaged or truncated")
     return content

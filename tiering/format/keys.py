@@ -1,8 +1,8 @@
-"""Object keys: where everything of a cluster lies below the store's prefix (docs/formats/remote.md).
+"""Object keys of a cluster, below the store's prefix (docs/formats/remote.md).
 
-Keys are unique per attempt (they carry the attempt's uuid) and never overwritten; only the manifest roots and
-the two kinds of plain JSON are. No key is a folder of another, no component exceeds 255 bytes. The two hex
-digits spread the partitions of a cluster over the bucket's index. Called by the manager, Spark and the tests.
+Keys contain the UUID of the upload attempt, so objects are never overwritten, except manifest roots and the
+two kinds of JSON documents. No key is a folder of another, and no component exceeds 255 bytes. Two hex digits
+spread the partitions over the bucket's index. Called by the manager, Spark and tests.
 """
 
 import re
@@ -16,16 +16,16 @@ from tierlog.metadata.records import PageRef, RemoteSegment
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _ATTEMPT = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f-]{36})\.(log|idx)")
-_OFFSET_DIGITS = 20  # as Kafka's file names: keys of a partition sort by offset
+_OFFSET_DIGITS = 20  # as in Kafka's file names, so that keys of a partition sort by offset
 
 
 class InvalidKey(ValueError):
-    """A key or an identifier that cannot be part of one."""
+    """An invalid key, or an identifier that cannot be part of a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptKey:
-    """What the name of a segment's object says; offsets inclusive."""
+    """Parsed name of a segment's object. Offsets are inclusive."""
 
     base_offset: int
     last_offset: int
@@ -42,24 +42,24 @@ class Keys:
 
     def __post_init__(self) -> None:
         if not _CLUSTER_ID.fullmatch(self.cluster_id) or set(self.cluster_id) == {"."}:
-            raise InvalidKey(f"cluster id {self.cluster_id!r} cannot be part of an object key")
+            raise InvalidKey(f"invalid cluster id {self.cluster_id!r}: it cannot be part of an object key")
 
     def cluster(self) -> str:
         return f"{self.cluster_id}/cluster.json"
 
     def topics(self) -> str:
-        """The prefix of all topics' descriptions."""
+        """Prefix of the topic documents."""
         return f"{self.cluster_id}/topics/"
 
     def topic(self, topic_id: uuid.UUID) -> str:
         return f"{self.topics()}{topic_id}.json"
 
     def data(self, partition: TopicIdPartition) -> str:
-        """The prefix of a partition's segments."""
+        """Prefix of a partition's segments."""
         return f"{self.cluster_id}/data/{_place(partition)}/"
 
     def manifests(self, partition: TopicIdPartition) -> str:
-        """The prefix of a partition's root and pages."""
+        """Prefix of a partition's manifest root and pages."""
         return f"{self.cluster_id}/manifests/{_place(partition)}/"
 
     def root(self, partition: TopicIdPartition) -> str:
@@ -72,13 +72,13 @@ class Keys:
         return f"{self.manifests(partition)}{base:0{_OFFSET_DIGITS}}-{last:0{_OFFSET_DIGITS}}-{page_id}.page"
 
     def log(self, partition: TopicIdPartition, segment: RemoteSegment) -> str:
-        """The segment itself, byte for byte as it was on the leader's disk."""
+        """The segment, byte for byte as on the leader's disk."""
         return self.attempt(
             partition, segment.base_offset, segment.last_offset, segment.leader_epoch, segment.uuid
         )[0]
 
     def index(self, partition: TopicIdPartition, segment: RemoteSegment) -> str:
-        """The bundle of its indexes, producer snapshot and leader epochs."""
+        """The segment's index bundle."""
         return self.attempt(
             partition, segment.base_offset, segment.last_offset, segment.leader_epoch, segment.uuid
         )[1]
@@ -86,17 +86,17 @@ class Keys:
     def attempt(
         self, partition: TopicIdPartition, base: int, last: int, leader_epoch: int, attempt_id: uuid.UUID
     ) -> tuple[str, str]:
-        """The `.log` and `.idx` key of one attempt to copy offsets [base, last]."""
+        """The `.log` and `.idx` keys of one attempt to upload offsets [base, last]."""
         offsets = f"{base:0{_OFFSET_DIGITS}}-{last:0{_OFFSET_DIGITS}}"
         stem = f"{self.data(partition)}{offsets}-{leader_epoch}-{attempt_id}"
         return stem + ".log", stem + ".idx"
 
 
 def parse_attempt(key: str) -> AttemptKey:
-    """What a `.log` or `.idx` key says; raises InvalidKey for any other key."""
+    """Parse a `.log` or `.idx` key. Raises InvalidKey for any other key."""
     match = _ATTEMPT.fullmatch(key.rpartition("/")[2])
     if match is None:
-        raise InvalidKey(f"{key!r} is not the key of a segment")
+        raise InvalidKey(f"{key!r} is not a segment key")
     base, last, epoch, attempt_id, suffix = match.groups()
     return AttemptKey(int(base), int(last), int(epoch), uuid.UUID(attempt_id), suffix)
 

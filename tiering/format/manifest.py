@@ -1,10 +1,10 @@
-"""Manifests: what of a partition is committed in the bucket, readable with the bucket alone.
+"""Manifests: the committed remote segments of a partition, readable from the bucket alone.
 
-A root names the newest entries and the immutable pages that hold the older ones. Every document is a JSON
-envelope `{format, format_version, crc32c, body}` whose checksum covers the body's bytes; roots and pages are
-compressed with zstd (`zstd -dc root | jq` shows one). A root carries its own version, one more at each write,
-and the index of the metadata log that it reflects, since some stores can answer a GET with a new body under
-an old ETag. Written by the manager, read by the remote log and by Spark; see docs/formats/remote.md.
+A root lists the newest entries, and the immutable pages with older ones. Each document is a JSON envelope
+`{format, format_version, crc32c, body}`, whose checksum covers the bytes of the body. Roots and pages are
+compressed with zstd (`zstd -dc root | jq` shows one). A root contains its version, which grows with each
+write, and the index of the metadata log that it reflects, because some stores can return a new body with an
+old ETag. Written by the manager, read by the remote log and by Spark; see docs/formats/remote.md.
 """
 
 import uuid
@@ -19,16 +19,16 @@ import zstandard
 from tierlog.metadata.records import PageRef, RemoteSegment
 
 FORMAT_VERSION = 1
-MAX_DOCUMENT_BYTES = 64 << 20  # decompressed; a root with 512 entries has about 0.3 MB
+MAX_DOCUMENT_BYTES = 64 << 20  # decompressed; a root with 512 entries is about 0.3 MB
 _ZSTD_LEVEL = 3
 
 
 class ManifestError(ValueError):
-    """A document of the bucket that is not ours, is damaged, or comes from a newer version."""
+    """A document in the bucket has another format or a newer version, or is damaged."""
 
 
 class EntryDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A RemoteSegment with its field names spelled out, so that other tools can read it."""
+    """A RemoteSegment with full field names, for other tools."""
 
     uuid: uuid.UUID
     base_offset: int
@@ -61,10 +61,8 @@ class ManifestRoot(msgspec.Struct, frozen=True, kw_only=True):
 
     topic_id: uuid.UUID
     partition: int
-    version: int  # of this root: one more at every write
-    metadata_index: (
-        int  # of the last metadata record reflected; a root never replaces one with a greater index
-    )
+    version: int  # grows with each write
+    metadata_index: int  # of the last metadata record included; never replaced by a root with a lower index
     leader_epoch: int
     log_start_offset: int
     pages: tuple[PageRef, ...]
@@ -72,7 +70,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Older entries of one partition; immutable."""
+    """Older entries of one partition. Immutable."""
 
     topic_id: uuid.UUID
     partition: int
@@ -80,13 +78,13 @@ class ManifestPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """cluster.json: marks a prefix as a cluster's."""
+    """cluster.json: marks a prefix as a cluster."""
 
     cluster_id: str
 
 
 class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """topics/<topic id>.json: what a reader of the bucket needs to find a topic by name."""
+    """topics/<topic id>.json: lets readers of the bucket find a topic by name."""
 
     topic_id: uuid.UUID
     name: str
@@ -133,7 +131,7 @@ def encode_root(root: ManifestRoot) -> bytes:
 
 
 def decode_root(data: bytes) -> ManifestRoot:
-    """Raises ManifestError also when entries and pages do not follow each other without a gap."""
+    """Decode a root. Raises ManifestError, also if pages and entries have gaps or overlap."""
     body = _open(_decompress(data), "tierlog.manifest.root", _RootBody)
     pages = tuple(PageRef(**msgspec.structs.asdict(page)) for page in body.pages)
     entries = _segments(body.entries)
@@ -147,19 +145,19 @@ def encode_page(page: ManifestPage) -> bytes:
 
 
 def decode_page(data: bytes, ref: PageRef | None = None) -> ManifestPage:
-    """The page; with its reference given, bytes and range are checked against it. Raises ManifestError."""
+    """Decode a page, and verify checksum and range against its reference if given. Raises ManifestError."""
     if ref is not None and crc32c.crc32c(data) != ref.crc32c:
-        raise ManifestError(f"manifest page {ref.uuid}: checksum differs from its reference")
+        raise ManifestError(f"manifest page {ref.uuid}: checksum differs from the reference")
     body = _open(_decompress(data), "tierlog.manifest.page", _PageBody)
     page = ManifestPage(topic_id=body.topic_id, partition=body.partition, entries=_segments(body.entries))
     _check_contiguous(page.entries)
     if ref is not None and _span(page.entries) != (ref.base_offset, ref.last_offset, ref.entries):
-        raise ManifestError(f"manifest page {ref.uuid}: holds another range than its reference says")
+        raise ManifestError(f"manifest page {ref.uuid}: contains another range than the reference")
     return page
 
 
 def page_reference(page_id: uuid.UUID, page: ManifestPage, encoded: bytes) -> PageRef:
-    """The reference that a root and the quorum keep of an encoded page."""
+    """The reference to an encoded page, for the root and the quorum."""
     return PageRef(
         uuid=page_id,
         base_offset=page.entries[0].base_offset,
@@ -199,14 +197,14 @@ def _open(data: bytes, format: str, body_type: type[Body]) -> Body:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         if envelope.format != format:
-            raise ManifestError(f"expected a document of format {format}, found {envelope.format!r}")
+            raise ManifestError(f"expected format {format}, found {envelope.format!r}")
         if envelope.format_version != FORMAT_VERSION:
             raise ManifestError(
                 f"{format}: format version {envelope.format_version} is not supported"
                 f" (this version reads {FORMAT_VERSION})"
             )
         if crc32c.crc32c(bytes(envelope.body)) != envelope.crc32c:
-            raise ManifestError(f"{format}: checksum of the body does not match")
+            raise ManifestError(f"{format}: checksum mismatch")
         return msgspec.json.decode(envelope.body, type=body_type)
     except msgspec.MsgspecError as error:
         raise ManifestError(f"{format}: {error}") from error
@@ -217,14 +215,14 @@ def _compress(data: bytes) -> bytes:
 
 
 def _decompress(data: bytes) -> bytes:
-    """The frame's size, which our writer always states, is checked before anything is allocated."""
+    """Check the frame's content size, which our writer always includes, before anything is allocated."""
     try:
         size = zstandard.frame_content_size(data)
         if size < 0 or size > MAX_DOCUMENT_BYTES:
-            raise ManifestError(f"manifest of {size} bytes is over the limit of {MAX_DOCUMENT_BYTES}")
+            raise ManifestError(f"manifest of {size} bytes exceeds the limit of {MAX_DOCUMENT_BYTES}")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
-        raise ManifestError(f"manifest is not readable zstd: {error}") from error
+        raise ManifestError(f"manifest is not valid zstd: {error}") from error
 
 
 def _entry_documents(entries: tuple[RemoteSegment, ...]) -> tuple[EntryDocument, ...]:

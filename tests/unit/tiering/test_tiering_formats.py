@@ -133,7 +133,7 @@ def test_a_newer_format_is_refused_by_name():
 
 def test_a_page_is_not_a_root():
     page = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 9),))
-    with pytest.raises(ManifestError, match=r"expected a document of format tierlog\.manifest\.root"):
+    with pytest.raises(ManifestError, match=r"expected format tierlog\.manifest\.root"):
         decode_root(encode_page(page))
 
 
@@ -147,7 +147,7 @@ def test_what_is_no_document_is_refused(data):
 
 def test_a_frame_that_claims_too_much_is_refused_before_it_is_unpacked():
     bomb = zstandard.ZstdCompressor().compress(bytes(65 << 20))
-    with pytest.raises(ManifestError, match="over the limit"):
+    with pytest.raises(ManifestError, match="exceeds the limit"):
         decode_root(bomb)
 
 
