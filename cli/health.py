@@ -186,8 +186,8 @@ def _damaged(seen: Observation) -> list[Problem]:
     found = sorted({f"{row['topic']}-{row['partition']} of broker {row['broker']}" for row in seen.damaged})
     some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
     how = (
-        "A damaged log repairs itself once another replica serves the damaged offsets: start the brokers that have "
-        "one. If no other replica exists, see docs/runbooks/damaged-log.md."
+        "A damaged log repairs itself once another replica serves the damaged offsets: start the brokers "
+        "that have one. If no other replica exists, see docs/runbooks/damaged-log.md."
     )
     what = f"damaged logs, whose damaged offsets cannot be read: {some}"
     return [Problem(Status.UNAVAILABLE, what, how)]

@@ -101,12 +101,7 @@ def up(
             if as_json:
                 print_json(_document(directory, plan))
             else:
-                controllers = (
-                    f"; {len(plan.controllers_only)} controller nodes" if plan.controllers_only else ""
-                )
-                print_status(
-                    f"{len(plan.brokers)} brokers serve Kafka clients at {plan.bootstrap}{controllers}"
-                )
+                print_status(_started(plan))
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
@@ -114,6 +109,11 @@ def up(
         except BaseException:
             _stop(directory, plan, _running(directory, plan), cluster_processes.STOP_TIMEOUT_S)
             raise
+
+
+def _started(plan: "ClusterPlan") -> str:
+    controllers = f"; {len(plan.controllers_only)} controller nodes" if plan.controllers_only else ""
+    return f"{len(plan.brokers)} brokers serve Kafka clients at {plan.bootstrap}{controllers}"
 
 
 def down(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.broker.storage_tools.offline import Tail, find_partitions, read_batches
+from tierlog.broker.storage_tools.offline import UnreadableTail, find_partitions, read_batches
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
@@ -72,7 +72,7 @@ def read_directory(name: str, directory: Path) -> Copy:
     (partition,) = find_partitions(directory)
     for base in partition.bases:
         for found in read_batches(partition.log(base)):
-            if isinstance(found, Tail):
+            if isinstance(found, UnreadableTail):
                 return Copy(name, tuple(batches), f"segment {base}, position {found.position}: {found.fault}")
             if found.fault:
                 return Copy(name, tuple(batches), f"segment {base}, position {found.position}: {found.fault}")

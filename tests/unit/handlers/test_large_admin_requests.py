@@ -243,7 +243,7 @@ async def test_too_many_elements_get_an_error_if_the_api_has_one(
 ) -> None:
     moves = [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}] * 30_000
     answer = await cluster.ask("AlterPartitionReassignments", 0, topics=moves)
-    assert answer.error_code == E.POLICY_VIOLATION and "name fewer" in answer.error_message
+    assert answer.error_code == E.POLICY_VIOLATION and "send fewer" in answer.error_message
     op = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
     entity = {"entity_type": "client-id", "entity_name": "c"}
     with pytest.raises(asyncio.IncompleteReadError):

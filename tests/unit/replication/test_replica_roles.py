@@ -546,15 +546,15 @@ class FullDisk:
         return
 
 
-def test_a_follower_without_room_gives_up_what_was_deleted(tmp_path: Path) -> None:
-    """Its records go by that, which may make room; and DeleteRecords waits for it."""
+def test_follower_on_a_full_disk_deletes_records(tmp_path: Path) -> None:
+    """Deletion may free space, and DeleteRecords waits for every follower."""
     leader, follower, disk = replica(tmp_path, 1), replica(tmp_path, 2), FullDisk()
     lead(leader, 0, follower)
     leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
     leader.append(batch(1), NOW)
-    follower.room, disk.refusal = disk, "full"
+    follower.log_dir, disk.refusal = disk, "full"
     assert leader.delete_records(4) == 4
     assert fetch(follower, leader) == Retry(ErrorCode.KAFKA_STORAGE_ERROR)
     assert (follower.log_start_offset, follower.log_end_offset) == (4, 4)

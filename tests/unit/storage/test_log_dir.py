@@ -167,36 +167,36 @@ def test_log_start_survives_damage_of_one_checkpoint_file(tmp_path: Path, harm: 
     with capture_logs() as told:
         assert again.load_checkpoints().log_starts == {NAME: 10}
     assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
-    again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # and the file is whole again
+    again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # writes the file again
     (tmp_path / COPY).unlink()
     assert opened(tmp_path).load_checkpoints().log_starts == {NAME: 10}
 
 
-def test_a_flipped_bit_in_a_recovery_point_makes_no_log_look_too_short(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_recovery_point_does_not_make_a_log_look_short(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
     directory.mark_clean()
     points = tmp_path / "recovery-point-offset-checkpoint"
     points.write_text(points.read_text().replace("orders 3 100", "orders 3 900"))
-    found = opened(tmp_path).take_checkpoints()
+    found = opened(tmp_path).load_checkpoints()
     assert (found.clean, found.recovery_points) == (True, {NAME: 100})
 
 
-def test_the_copy_of_the_recovery_points_counts_only_after_the_stop_that_made_it(tmp_path: Path) -> None:
+def test_copy_of_recovery_points_counts_only_after_a_clean_stop(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 100, 0)])
     directory.mark_clean()
-    directory.take_checkpoints()
-    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 200, 0)])  # and then it is killed
-    assert opened(tmp_path).take_checkpoints().recovery_points == {NAME: 200}
+    directory.load_checkpoints()
+    directory.write_checkpoints(lambda: [CheckpointRow(NAME, 200, 0)])  # no clean stop after that
+    assert opened(tmp_path).load_checkpoints().recovery_points == {NAME: 200}
 
 
-def test_a_directory_whose_topic_id_has_a_flipped_bit_gives_way_to_no_other(tmp_path: Path) -> None:
+def test_directory_whose_topic_id_has_a_flipped_bit_is_kept(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     metadata = directory.create(NAME, TOPIC_ID) / "partition.metadata"
     metadata.write_bytes(metadata.read_bytes().replace(b"AAAA", b"AACA", 1))
     with pytest.raises(MalformedCheckpoint, match="flipped bit"):
-        directory.give_way(NAME, TOPIC_ID)
+        directory.remove_other_topic(NAME, TOPIC_ID)
     assert directory.holds(NAME)
 
 
