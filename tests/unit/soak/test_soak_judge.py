@@ -132,12 +132,12 @@ def threads(count: Callable[[float], int]) -> list[Sample]:
 
 
 class TestThreads:
-    def test_of_pools_that_fill_and_stay_are_flat(self) -> None:
+    def test_pools_that_fill_and_stay_are_flat(self) -> None:
         filled_at = (0.3, 0.4, 1.1, 1.8, 1.8, 4.1, 63.8, 75.6, 76.7)  # minutes, of a run that was measured
         samples = threads(lambda minute: 7 + sum(at <= minute for at in filled_at))
         assert flagged(samples, minutes_asked=120.0) == set()
 
-    def test_of_which_a_quarter_of_an_hour_adds_one_are_not(self) -> None:
+    def test_one_more_every_quarter_of_an_hour_is_growth(self) -> None:
         samples = threads(lambda minute: 13 + int(minute // 15))
         assert flagged(samples, minutes_asked=120.0) == {"threads, peak of the last third"}
 
