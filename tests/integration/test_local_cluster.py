@@ -83,7 +83,7 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     assert told["partitions"]["names"] == sick["names"]
     assert told["partitions"]["counts"]["under-replicated"] == 3
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 3"))
-    assert "its process is down" in node["what"] and node["next"] == "`tierlog cluster start 3`"
+    assert "its process is down" in node["what"] and node["next"] == "Run `tierlog cluster start 3`."
     assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}
 
     expected = {"activecontrollercount": 1, "offlinepartitionscount": 0, "fencedbrokercount": 2}
@@ -127,7 +127,7 @@ def test_paused_node_and_lost_majority_are_reported(directory: Path) -> None:
     until(lambda: run("cluster", "health").returncode == 5, "the others have a leader")
     sick = ask("cluster", "health", code=5)
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 1"))
-    assert node["next"] == "`tierlog cluster resume 1`"
+    assert node["next"] == "Run `tierlog cluster resume 1`."
     assert run("topic", "list").returncode == 0  # another node responds
     assert ask("cluster", "info")["partitions"]["counts"]["offline"] == 0
     ask("cluster", "resume", "1")
@@ -152,7 +152,7 @@ def test_controller_node_without_a_broker(directory: Path) -> None:
 
     ask("cluster", "kill", "2")
     sick = ask("cluster", "health", code=6)
-    assert "0 of 1 voters answer" in sick["problems"][0]["what"]
+    assert "0 of 1 voters respond" in sick["problems"][0]["what"]
     ask("cluster", "start", "2")
     until(healthy, "the voter is back")
     assert ask("cluster", "down", "--yes")["killed"] == []
