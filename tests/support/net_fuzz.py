@@ -185,7 +185,7 @@ class NetFuzz:
     def __init__(
         self, traffic: Traffic, seed: int, directory: Path, case: Callable[[int], bytes] | None = None
     ) -> None:
-        """`case` gives the stream of a number; by default mutated traffic. Under `traced` memory is measured."""
+        """`case` gives the stream of a number, by default mutated traffic. Measures memory under `traced`."""
         self._case = case or Mutator(traffic, seed).case
         self._sampled_every = MEMORY_EVERY if tracemalloc.is_tracing() else CALLS_EVERY
         self._traffic = traffic

@@ -41,8 +41,8 @@ LENGTH = range(8, 12)
 """The bytes of a batch's length. A wrong length may make the batches after it count as damaged, too."""
 
 OFFSET_LOW_BYTE = 7
-"""The low byte of a batch's base offset. A smaller offset looks like a batch behind a gap, and only the end of
-the batch before it shows the damage. A random byte is seldom this one.
+"""The low byte of a batch's base offset. A wrong one still looks plausible, and only the end of the previous
+batch shows the damage. A random byte is seldom this one.
 """
 
 EPOCH_LOW_BYTE = 15
@@ -138,7 +138,7 @@ class BitRot:
                     stop(one)
 
     def flip_one(self, rng: random.Random) -> bool:
-        """Flip a bit on one of the intact replicas, mostly where no CRC covers it. False if nothing is synced."""
+        """Flip a bit on one replica, mostly where no CRC covers it. False if nothing is synced."""
         found = [(n, one) for n in sorted(self._brokers) for one in self._synced_batches(self._brokers[n])]
         if found:
             number, (path, (at, header)) = rng.choice(found)
