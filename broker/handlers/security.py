@@ -10,8 +10,6 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
-from tierlog.protocol.messages.expire_delegation_token import ExpireDelegationTokenResponse
-from tierlog.protocol.messages.renew_delegation_token import RenewDelegationTokenResponse
 
 NO_AUTHORIZER = "No Authorizer is configured."  # as in Kafka's AclApis
 NO_TIME = -1
@@ -24,13 +22,9 @@ def security_handlers() -> dict[str, Handler]:
         "CreateAcls": _without_authorizer(NO_AUTHORIZER),
         "DeleteAcls": _without_authorizer(NO_AUTHORIZER),
         "CreateDelegationToken": _create_token,
-        "RenewDelegationToken": lambda context, request: RenewDelegationTokenResponse(
-            error_code=_NOT_ALLOWED, expiry_timestamp_ms=NO_TIME
-        ),
-        "ExpireDelegationToken": lambda context, request: ExpireDelegationTokenResponse(
-            error_code=_NOT_ALLOWED, expiry_timestamp_ms=NO_TIME
-        ),
-        "DescribeDelegationToken": lambda context, request: error_reply(context, request, _NOT_ALLOWED, None),
+        "RenewDelegationToken": _without_tokens,
+        "ExpireDelegationToken": _without_tokens,
+        "DescribeDelegationToken": _without_tokens,
     }
 
 
@@ -40,6 +34,10 @@ _NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
 def _without_authorizer(message: str) -> Handler:
     return lambda context, request: error_reply(context, request, ErrorCode.SECURITY_DISABLED, message)
+
+
+def _without_tokens(context: RequestContext, request: Any) -> Reply:
+    return error_reply(context, request, _NOT_ALLOWED, None)
 
 
 def _create_token(context: RequestContext, request: Any) -> Reply:
