@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tierlog.broker.gateway.cluster_views import UNWELL, Condition
+from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition
 from tierlog.cli.admin import AdminApi
 from tierlog.cli.errors import CliError
 
@@ -57,7 +57,7 @@ class Observation:
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Condition -> names such as "orders-3", for each condition that needs an operator, the most severe
     first. `rows`: of GET /v1/partitions."""
-    found: dict[str, list[str]] = {one.value: [] for one in Condition if one in UNWELL}
+    found: dict[str, list[str]] = {one.value: [] for one in Condition if one in UNHEALTHY}
     for row in rows:
         for condition in row["conditions"]:
             if condition in found:

@@ -33,15 +33,7 @@ FOREIGN_WORDS = re.compile(
 )
 """Paths of one machine and addresses of registries, which belong to the machine's own configuration."""
 
-CLEAN_ROOMS = (
-    "broker/groups/",
-    "broker/maintenance/",
-    "broker/replication/",
-    "broker/storage/",
-    "broker/storage_tools/",
-    "metadata/",
-    "spark/",
-)
+CLEAN_ROOMS = tuple(f"{package}/" for package in PACKAGES)
 """Folders that are free of BAD_HABITS. A folder joins once it has been rewritten, and none leaves."""
 
 BAD_HABITS = re.compile(

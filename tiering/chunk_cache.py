@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tierlog.base.files import NO_ROOM, Files
+from tierlog.base.files import DISK_FULL, Files
 from tierlog.base.open_files import SharedFile
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, require
@@ -166,7 +166,7 @@ class ChunkCache:
         try:
             return await download(path)
         except OSError as failure:
-            if failure.errno not in NO_ROOM or not self._chunks:
+            if failure.errno not in DISK_FULL or not self._chunks:
                 raise
         self._files.unlink(path, missing_ok=True)
         for key in list(self._chunks):

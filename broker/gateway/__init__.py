@@ -1,1 +1,1 @@
-"""The admin HTTP API of a node: health, metrics, where the tiers stand, and a stream of events."""
+"""The admin HTTP API of a node: health, metrics, tier status, operations, and a stream of events."""

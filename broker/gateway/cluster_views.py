@@ -21,7 +21,7 @@ class Condition(StrEnum):
     MOVING = "moving"  # a reassignment is running (KIP-455)
 
 
-UNWELL = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_REPLICATED})
+UNHEALTHY = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_REPLICATED})
 
 
 def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:

@@ -23,7 +23,7 @@ from tierlog.metadata.records import QuotaKey
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 
-A_TURN = 250
+PARTITIONS_PER_TURN = 250
 """Partitions read in one turn of the event loop: a millisecond."""
 
 T = TypeVar("T")
@@ -60,9 +60,11 @@ def _one(value: float) -> list[Sample]:
 
 
 def _slices(of: Iterable[T]) -> Iterator[list[T]]:
-    """The items that exist now, in slices of A_TURN."""
+    """The items that exist now, in slices of PARTITIONS_PER_TURN."""
     everything = list(of)
-    return (everything[at : at + A_TURN] for at in range(0, len(everything), A_TURN))
+    return (
+        everything[at : at + PARTITIONS_PER_TURN] for at in range(0, len(everything), PARTITIONS_PER_TURN)
+    )
 
 
 def _requests(stats: RequestStats) -> Iterator[Family]:
@@ -120,7 +122,7 @@ def _clients(listener: Listener) -> Iterator[Family]:
     yield "kafka_server_socket_server_metrics_outgoing_byte_total", _one(listener.sent_bytes)
 
 
-_OF_A_QUOTA = {
+_QUOTA_METRICS = {
     QuotaKey.PRODUCER_BYTE_RATE: ("kafka_server_produce_byte_rate", "kafka_server_produce_throttle_time"),
     QuotaKey.CONSUMER_BYTE_RATE: ("kafka_server_fetch_byte_rate", "kafka_server_fetch_throttle_time"),
     QuotaKey.REQUEST_PERCENTAGE: ("kafka_server_request_request_time", "kafka_server_request_throttle_time"),
@@ -143,7 +145,7 @@ def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
         "tierlog_quota_throttle_seconds_total",
         [((str(key),), quotas.throttled_ms[key] / 1000) for key in QuotaKey],
     )
-    for key, (use, throttle_time) in _OF_A_QUOTA.items():
+    for key, (use, throttle_time) in _QUOTA_METRICS.items():
         yield PAUSE
         rows = _by_labels(quotas.report(key, clock.monotonic_ms()))
         yield use, [(labels, row.used) for labels, row in rows.items()]
@@ -180,7 +182,7 @@ def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
     )
 
 
-_OF_A_REPLICA: dict[str, Callable[[Replica], int]] = {
+_REPLICA_METRICS: dict[str, Callable[[Replica], int]] = {
     "kafka_log_log_size": lambda replica: replica.log.size_bytes,
     "kafka_log_log_numlogsegments": lambda replica: replica.log.segment_count,
     "kafka_log_log_logstartoffset": lambda replica: replica.log_start_offset,
@@ -197,7 +199,7 @@ def log_families(of: ReplicaManager) -> Iterator[Family]:
         yield PAUSE
         names += [(replica.name.topic, str(replica.name.partition)) for replica in some]
         led += sum(replica.is_leader for replica in some)
-    for name, value in _OF_A_REPLICA.items():
+    for name, value in _REPLICA_METRICS.items():
         yield name, zip(names, map(value, replicas), strict=True)
     yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
     yield "kafka_server_replicamanager_leadercount", _one(led)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 from aiohttp import web
 
-from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
+from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition, brokers_view, partitions_view
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
@@ -147,7 +147,7 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
         raise Refused(404, f"there is no topic {topic!r}")
     try:
         limit = int(request.query["limit"]) if "limit" in request.query else None
-        wanted = UNWELL if text == "unwell" else frozenset({Condition(text)} if text else ())
+        wanted = UNHEALTHY if text == "unwell" else frozenset({Condition(text)} if text else ())
     except ValueError as wrong:
         raise Refused(400, str(wrong)) from None
     return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)

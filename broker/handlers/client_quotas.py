@@ -11,7 +11,7 @@ from tierlog.protocol.messages import alter_client_quotas as alter
 from tierlog.protocol.messages import describe_client_quotas as describe
 
 ENTRIES_MAX = 10_000
-"""Of one request, as in Kafka (MAX_RECORDS_PER_USER_OP); each is at least one record."""
+"""Maximum entries of one request, as in Kafka (MAX_RECORDS_PER_USER_OP); each is at least one record."""
 
 
 class Match(IntEnum):

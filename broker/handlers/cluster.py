@@ -33,7 +33,8 @@ NO_OFFLINE_UNTIL = 0  # clients of v0 look up each replica among the brokers: of
 ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
 NOT_ASKED = -(2**31)
 PARTITIONS_PER_TURN = 2_000
-"""Of a response: about 15 ms of the event loop. All partitions of a topic are described in one turn."""
+"""Partitions of a response that are described in one turn of the event loop: about 15 ms. A topic is never
+split between turns."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 Asked = MetadataRequestTopic | TopicImage
 """A topic by name or id, or the topic itself if all topics are requested."""

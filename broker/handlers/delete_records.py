@@ -4,7 +4,8 @@ The leader moves its log start and writes its checkpoint. Followers learn the lo
 and report theirs with the next Fetch. As Kafka's DelayedDeleteRecords, the request waits until the smallest
 log start of all live replicas has reached each offset, or until its time is up. REQUEST_TIMED_OUT then comes
 with the low watermark so far; followers still take the new log start. The log start of a tiered partition is
-committed by the quorum, and every later leader begins there: such a partition is not waited for.
+committed by the quorum, and every later leader starts there, so the request does not wait for the followers
+of such a partition.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from tierlog.protocol.messages.delete_records import (
 )
 
 HIGH_WATERMARK = -1
-"""As an offset: all that is committed."""
+"""This offset deletes all committed records."""
 NO_LOW_WATERMARK = -1
 
 
@@ -40,7 +41,7 @@ class _Deletion:
         self._target = 0
 
     async def begin(self, offset: int) -> None:
-        """Moves the log start of this broker's replica."""
+        """Move the log start of this broker's replica."""
         replica = self._deps.find_replica(self.name.topic, self.name.partition)
         if not isinstance(replica, Replica):
             return self.fail(replica)
@@ -61,7 +62,7 @@ class _Deletion:
         return None
 
     async def _commit_log_start(self, replica: Replica) -> ErrorCode:
-        """The quorum decides which objects of a tiered partition go."""
+        """The quorum decides which objects of a tiered partition are deleted."""
         command = MoveLogStart(
             topic_id=replica.topic_id,
             partition=self.name.partition,
@@ -102,7 +103,7 @@ def delete_records_handler(deps: Dependencies) -> Handler:
             results = [deletion.result for deletion in of_topic]
             response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
             deletions += of_topic
-        # What a client was told is gone stays gone over a crash (guarantee 6).
+        # A crash must not bring back records whose deletion was acknowledged (guarantee 6).
         unwritten = await deps.replicas.checkpoints.write_for({deletion.name for deletion in deletions})
         for deletion in deletions:
             if deletion.result.error_code == 0 and deletion.name in unwritten:

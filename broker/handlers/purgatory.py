@@ -153,7 +153,7 @@ class Purgatory:
     def wait_in_order(
         self, writes: Sequence[Write], wait_ms: int, answer: T, expire: Callable[[], T]
     ) -> "T | asyncio.Future[T]":
-        """Of a Produce: `answer` when all of its writes are complete, else as `wait`."""
+        """For a Produce: `answer` when all of its writes are complete, else as `wait`."""
         if not self._may_wait(PRODUCE, wait_ms, 0):
             return expire()
         operation = DelayedOperation(PRODUCE, (), self._loop.create_future(), expire)

@@ -47,7 +47,7 @@ from tierlog.protocol.schema import ZERO_UUID
 CONFIGS_FROM = 5  # CreateTopics returns the settings of the topic (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
 TOPICS_PER_SLICE = 100
-"""Of a response with all settings of each topic: about 10 ms of the event loop."""
+"""Topics of a response, with all their settings, that are built in one turn: about 10 ms."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """As in Kafka, where one request is one batch of the metadata log."""
 TOPICS_PER_DELETION = 200  # of one command, which the controller decides in one turn of its event loop

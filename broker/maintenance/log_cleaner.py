@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from tierlog.base.clock import Clock
-from tierlog.base.files import NO_ROOM
+from tierlog.base.files import DISK_FULL
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
@@ -70,7 +70,7 @@ class LogCleaner:
     def start(self) -> None:
         if self._settings.log_cleaner_enable:
             self._running = self._tasks.repeat(
-                "log cleaner", self._turn, goes_on=lambda: not self._stopping.is_set()
+                "log cleaner", self._turn, should_continue=lambda: not self._stopping.is_set()
             )
 
     def configure(self, settings: NodeSettings) -> None:
@@ -160,7 +160,7 @@ class LogCleaner:
             return  # its topic was deleted
         if isinstance(failure, FileNotFoundError):
             _log.info("a segment was deleted while its log was compacted; it is tried again", partition=where)
-        elif isinstance(failure, OSError) and failure.errno in NO_ROOM:
+        elif isinstance(failure, OSError) and failure.errno in DISK_FULL:
             _log.warning("not enough space to compact a log; it is tried again later", partition=where)
         else:
             self._uncleanable[replica] = _content_version(replica)

@@ -24,7 +24,7 @@ class Outbox:
         self._fd = sock.fileno()
         self._queue: deque[Part] = deque()
         self.bytes = 0
-        """Of all responses that are ready, including those that wait for earlier ones."""
+        """Bytes of all responses that are ready, including those that wait for earlier ones."""
         self._file_bytes = 0
 
     @property

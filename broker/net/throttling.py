@@ -18,7 +18,7 @@ from typing import Any
 from tierlog.base.clock import Clock
 from tierlog.broker.handlers.context import CLOSE, Connection, Handler, Reply, RequestContext
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.quotas.limits import counted_as
+from tierlog.broker.quotas.limits import account_name
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaKey
@@ -122,7 +122,7 @@ class _Request:
         self._throttling = throttling
         connection = self._connection = context.connection
         self._user = connection.user
-        self._client_id = connection.client_id = counted_as(context.client_id or "")
+        self._client_id = connection.client_id = account_name(context.client_id or "")
         self._gets_response = True
         self._is_checked = False  # the request_percentage quota
         self._is_replica = False

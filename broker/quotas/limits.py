@@ -22,7 +22,7 @@ OVERLONG = f"(longer than {QUOTA_NAME_MAX} characters)"
 """All overlong client ids share this account."""
 
 
-def counted_as(client_id: str) -> str:
+def account_name(client_id: str) -> str:
     """The name of a client's account, which is bounded since it outlives the request."""
     return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG
 
@@ -48,7 +48,7 @@ class Limits:
 
     def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
         """The most specific limit; an infinite one exempts from less specific ones."""
-        client_id = counted_as(client_id)
+        client_id = account_name(client_id)
         line = key, user, client_id
         try:
             return self._found[line]

@@ -71,11 +71,11 @@ class ClientQuotas:
             self._buckets.clear()
 
     def bounds(self, key: QuotaKey) -> bool:
-        """Whether anyone has such a quota."""
+        """Whether any client has such a quota."""
         return self._limits.bounds(key)
 
     def charge(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> int:
-        """Counts what was done; the time to wait, if it was too much."""
+        """Count a value. Returns the throttle time if the rate is above the quota."""
         limit = self._limits.of_client(key, user, client_id)
         if limit is None:
             return 0

@@ -36,7 +36,7 @@ LIST_OFFSETS_VERSION = 9
 EARLIEST_LOCAL = -4
 RESPONSE_TIMEOUT_S = 10.0
 CONCURRENT_STARTS_MAX = 8
-"""Of one broker; with a new disk it may have thousands of replicas to start."""
+"""Replicas that one broker starts at a time; with a new disk it may have thousands."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 

@@ -130,7 +130,7 @@ class Tiering:
             _log.error(
                 "remote data cannot be read: object.store.url is not set",
                 partitions=lost,
-                mend=f"set object.store.url to the store that has it: {self._directory.as_uri()} if this "
+                next=f"set object.store.url to the store that has it: {self._directory.as_uri()} if this "
                 "node was standalone until now; all brokers must reach it",
             )
 

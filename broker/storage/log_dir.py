@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from tierlog.base.files import NO_ROOM, Files, Space
+from tierlog.base.files import DISK_FULL, Files, Space
 from tierlog.base.types import TopicPartition, random_uuid
 from tierlog.broker.storage.checkpoints import (
     CLEANER_OFFSETS,
@@ -214,7 +214,7 @@ class LogDirectory:
         """Handle an error of an operation in it. May run in a thread."""
         if error.errno in DEVICE_ERRORS:
             self.fail(error.strerror or str(error))
-        elif error.errno in NO_ROOM:
+        elif error.errno in DISK_FULL:
             self.mark_full()
         elif error.errno == errno.ENOENT and self._lock >= 0 and not self.files.exists(self.path / ".lock"):
             self.fail("it is gone: unmounted or removed")

@@ -57,7 +57,7 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Verify log files. Exit code 1 if there is damage.
+    """Verify log files. Fails (exit code 1) if there is damage.
 
     Checks lengths, CRCs and offsets of all batches, and compares indexes, producer snapshots and leader
     epochs with the log. Differences that a broker repairs when it starts are reported as notes, not as

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from tierlog.base.files import NO_ROOM, Files
+from tierlog.base.files import DISK_FULL, Files
 
 RESERVE = "reserve"
 WRITE_BYTES = 1 << 20
@@ -42,7 +42,7 @@ class DiskReserve:
                     return False  # an attempt that fails would fill the disk each time
                 self._create()
         except OSError as failure:
-            if failure.errno not in NO_ROOM:
+            if failure.errno not in DISK_FULL:
                 raise
             self._files.unlink(self._temporary, missing_ok=True)
             return False

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from tierlog.base.files import NO_ROOM, Files, write_atomically
+from tierlog.base.files import DISK_FULL, Files, write_atomically
 from tierlog.base.types import require
 from tierlog.metadata.quorum.reserve import DiskReserve
 from tierlog.metadata.quorum.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
@@ -162,7 +162,7 @@ class MetadataStorage:
         try:
             return write()
         except OSError as failure:
-            if failure.errno not in NO_ROOM or not self._reserve.release():
+            if failure.errno not in DISK_FULL or not self._reserve.release():
                 raise
         return write()
 

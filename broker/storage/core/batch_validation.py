@@ -23,7 +23,7 @@ from tierlog.records.batch import (
 from tierlog.records.codecs import Codec
 from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.unpacking import WHOLE_BYTES
-from tierlog.records.walk import BAD_RECORDS_TOLD
+from tierlog.records.walk import BAD_RECORDS_REPORTED
 
 WALKED_RECORDS = 8
 """Number of records walked in an uncompressed batch. A client that frames records wrongly does so from the
@@ -123,7 +123,7 @@ def validate_header(header: BatchHeader, config: TopicConfig) -> Rejection | Non
     if config.message_timestamp_type == "LogAppendTime" and header.log_append_time:
         invalid = tuple(
             InvalidRecord(number, "the batch has log append time, which only brokers set")
-            for number in range(min(header.record_count, BAD_RECORDS_TOLD))
+            for number in range(min(header.record_count, BAD_RECORDS_REPORTED))
         )
         return Rejection(ErrorCode.INVALID_TIMESTAMP, "clients must not send log append time", invalid)
     return None

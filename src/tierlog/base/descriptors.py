@@ -9,7 +9,7 @@ store, files that threads open for a moment.
 """
 
 LEAST = 256
-"""Minimum with which a node starts."""
+"""Minimum limit with which a node starts."""
 
 
 def raise_limit() -> int:

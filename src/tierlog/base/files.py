@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tierlog.base.open_files import OpenFiles, SharedFile
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full disk, which pass when files are deleted."""
 
 _SMALL_FILE = 4096

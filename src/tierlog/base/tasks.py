@@ -33,19 +33,19 @@ class TaskGroup:
         return task
 
     def repeat(
-        self, name: str, turn: Callable[[], Awaitable[object]], goes_on: Callable[[], bool] = _always
+        self, name: str, turn: Callable[[], Awaitable[object]], should_continue: Callable[[], bool] = _always
     ) -> asyncio.Task[None]:
-        """Start a task that runs `turn` repeatedly until it is cancelled or `goes_on` returns False.
+        """Start a task that runs `turn` repeatedly until it is cancelled or `should_continue` returns False.
 
         An exception is reported and does not end the task; the next run follows after RETRY_S. A run waits
         for its work by itself.
         """
-        return self.spawn(name, self._take_turns(name, turn, goes_on))
+        return self.spawn(name, self._run_repeatedly(name, turn, should_continue))
 
-    async def _take_turns(
-        self, name: str, turn: Callable[[], Awaitable[object]], goes_on: Callable[[], bool]
+    async def _run_repeatedly(
+        self, name: str, turn: Callable[[], Awaitable[object]], should_continue: Callable[[], bool]
     ) -> None:
-        while goes_on():
+        while should_continue():
             try:
                 await turn()
             except Exception as failure:

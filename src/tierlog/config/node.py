@@ -64,7 +64,7 @@ class NodeSettings:
     )
     advertised_listeners: tuple[str, ...] = _list(
         (),
-        "Address that clients are told to connect to. If empty, the listener's own address. Set it if "
+        "Address that the broker advertises to clients. If empty, the listener's own address. Set it if "
         "clients reach this broker through NAT, a container port or another name.",
     )
     admin_listener: str = _string(
@@ -473,7 +473,7 @@ class NodeSettings:
 
     @property
     def advertised(self) -> tuple[str, int] | None:
-        """Host and port that clients are told to connect to; None: the bound address."""
+        """Host and port that clients connect to; None: the bound address."""
         if not self.advertised_listeners:
             return None
         return _host_and_port("advertised.listeners", self.advertised_listeners[0].partition("://")[2])

@@ -87,7 +87,7 @@ def decode_from(
     except (struct.error, IndexError, UnicodeDecodeError, MalformedFrame) as fault:
         raise MalformedFrame(f"{message.__name__} v{version}: {fault}") from None
     if found[1] > end:
-        raise MalformedFrame(f"{message.__name__} v{version}: cut short")
+        raise MalformedFrame(f"{message.__name__} v{version}: truncated")
     return found
 
 

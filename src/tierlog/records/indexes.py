@@ -157,7 +157,7 @@ def _last_at_or_below(entry: struct.Struct, index: Buffer, field: int, target: i
 
 def _entries(entry: struct.Struct, index: Buffer) -> Iterator[tuple[int, ...]]:
     if len(index) % entry.size:
-        raise RecordsError(RecordsFault.CORRUPT, f"an index of {len(index)} bytes has a cut entry")
+        raise RecordsError(RecordsFault.CORRUPT, f"an index of {len(index)} bytes ends inside an entry")
     return entry.iter_unpack(index)
 
 

@@ -35,7 +35,7 @@ TO_OFFSET, TO_KEY, TO_VALUE, TO_HEADERS = range(4)
 BAD_LENGTH, BAD_VARINT, BAD_FIELD, BAD_HEADERS, BAD_END, BAD_OFFSET = -1, -2, -3, -4, -5, -6
 FAULTS = {
     BAD_LENGTH: "a record's length does not fit into its batch",
-    BAD_VARINT: "a varint is cut or over-long",
+    BAD_VARINT: "a varint is truncated or over-long",
     BAD_FIELD: "a key or value does not fit into its record",
     BAD_HEADERS: "headers do not fit into their record",
     BAD_END: "bytes follow the last record",

@@ -84,7 +84,7 @@ def read_varint(data: bytes, at: int, end: int, bits: int = INT) -> tuple[int, i
         if byte < 0x80 and not raw >> bits:
             return (raw >> 1) ^ -(raw & 1), position + 1
         shift += 7
-    raise _invalid("an over-long varint" if end - at >= longest else "a varint is cut")
+    raise _invalid("an over-long varint" if end - at >= longest else "a varint is truncated")
 
 
 def bounded_length(data: bytes, at: int, end: int) -> tuple[int, int]:

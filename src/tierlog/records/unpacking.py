@@ -41,7 +41,7 @@ _FEED_BYTES = 64 * 1024
 
 _BLOCK_LENGTH = struct.Struct(">i")
 _ZSTD_RLE_BLOCK = 1
-_ZSTD_BLOCKS_A_PART = 16
+_ZSTD_BLOCKS_PER_PART = 16
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_LENGTH = struct.Struct("<I")
 _LZ4_STORED = 1 << 31
@@ -112,7 +112,7 @@ def _gunzip(data: memoryview, most_whole: int) -> Iterator[bytes]:
             at += 0 if member.unconsumed_tail else len(source)
             piece = member.decompress(source, PIECE_BYTES)
             if not piece and not len(source) and not member.eof:
-                raise _corrupt("gzip: the stream is cut")
+                raise _corrupt("gzip: the stream is truncated")
             yield piece
         at -= len(member.unused_data)
 
@@ -125,7 +125,7 @@ def _unsnappy(data: memoryview, most_whole: int) -> Iterator[bytes]:
     at = len(XERIAL_HEADER)
     while at < len(data):
         if len(data) - at < _BLOCK_LENGTH.size:
-            raise _corrupt("snappy: the stream is cut")
+            raise _corrupt("snappy: the stream is truncated")
         length = _BLOCK_LENGTH.unpack_from(data, at)[0]
         at += _BLOCK_LENGTH.size
         if not 0 <= length <= len(data) - at:
@@ -169,7 +169,7 @@ def _unlz4(data: memoryview, most_whole: int) -> Iterator[bytes]:
     room = memoryview(plain)
     while True:
         if len(data) - at < _LZ4_BLOCK_LENGTH.size:
-            raise _corrupt("lz4: the stream is cut")
+            raise _corrupt("lz4: the stream is truncated")
         length = _LZ4_BLOCK_LENGTH.unpack_from(data, at)[0]
         at += _LZ4_BLOCK_LENGTH.size
         if not length:
@@ -224,7 +224,7 @@ def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
     """The window may reach the library's limit (128 MiB), which producers at level 22 need; only the used
     part becomes resident. Content larger than the limit must have a smaller window.
     """
-    widest = yield from _look_at_zstd_frames(data)
+    widest = yield from _check_zstd_frames(data)
     room = most_whole if widest > most_whole else None
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while piece := reader.read(PIECE_BYTES):
@@ -235,7 +235,7 @@ def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
             yield piece
 
 
-def _look_at_zstd_frames(data: memoryview) -> Generator[bytes, None, int]:
+def _check_zstd_frames(data: memoryview) -> Generator[bytes, None, int]:
     """The largest window. The streaming reader takes a truncated frame for a complete one, so all blocks are
     walked first (RFC 8878, 3.1.1). Yields empty pieces now and then.
     """
@@ -253,13 +253,13 @@ def _look_at_zstd_frames(data: memoryview) -> Generator[bytes, None, int]:
             last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
             at += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size)
             if at > len(data):
-                raise _corrupt("zstd: the stream is cut")
+                raise _corrupt("zstd: the stream is truncated")
             blocks += 1
-            if blocks % _ZSTD_BLOCKS_A_PART == 0:
+            if blocks % _ZSTD_BLOCKS_PER_PART == 0:
                 yield b""
         at += 4 if frame.has_checksum else 0
     if at > len(data):
-        raise _corrupt("zstd: the stream is cut")
+        raise _corrupt("zstd: the stream is truncated")
     return widest
 
 

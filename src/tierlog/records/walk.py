@@ -1,9 +1,9 @@
 """Walks over the records of a client's batch by offsets, without decoding them: the leader validates them
 all.
 
-A walk goes over a `Window` and yields after every A_SLICE records (and headers), so that the event loop can
-serve others; a batch may hold millions of records. Raises INVALID at the first invalid length or offset
-delta. Called by batch validation and by lookups by timestamp.
+A walk goes over a `Window` and yields after every RECORDS_PER_SLICE records (and headers), so that the event
+loop can serve others; a batch may hold millions of records. Raises INVALID at the first invalid length or
+offset delta. Called by batch validation and by lookups by timestamp.
 """
 
 from codecs import getincrementaldecoder
@@ -16,13 +16,13 @@ from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.record import INT, LEAST_RECORD_BYTES, LONG, read_varint, record_pieces
 from tierlog.records.window import Step, Window, at_once
 
-A_SLICE = 512
+RECORDS_PER_SLICE = 512
 """Records walked between two yields: a quarter of a millisecond, a seventh of it compiled."""
 
-FIELDS_A_SLICE = 128
+FIELDS_PER_SLICE = 128
 """The same if every field is validated: records and headers together."""
 
-BAD_RECORDS_TOLD = 100
+BAD_RECORDS_REPORTED = 100
 """Invalid records of a batch that are listed in the error; clients take the others for valid records."""
 
 HEAD_BYTES = 24
@@ -58,14 +58,14 @@ def walk_structure(window: Window, count: int) -> Generator[Step, None, int]:
     the largest timestamp delta.
     """
     position, expected, largest = 0, 0, _NO_DELTA
-    turn_at = A_SLICE
+    turn_at = RECORDS_PER_SLICE
     while expected < count:
         if position + HEAD_BYTES > len(window.data) and not window.ended:
             position -= yield from window.fill(position, HEAD_BYTES)
         end = min(turn_at, count)
         position, expected, largest = _walk(window.data, position, expected, end, largest, window.ended)
         if expected == turn_at:
-            turn_at += A_SLICE
+            turn_at += RECORDS_PER_SLICE
             yield None
     yield from _require_end(window, position, count)
     return largest
@@ -88,8 +88,8 @@ def walk_fields(
     newest: int,
     bad: list[BadField],
 ) -> Generator[Step, None, int]:
-    """`walk_structure`, and validate every field of every record. Adds to `bad` the first BAD_RECORDS_TOLD
-    records without a key, or with a timestamp outside [oldest, newest].
+    """`walk_structure`, and validate every field of every record. Adds to `bad` the first
+    BAD_RECORDS_REPORTED records without a key, or with a timestamp outside [oldest, newest].
     """
     position, looked_at, largest = 0, 0, _NO_DELTA
     for expected in range(count):
@@ -126,7 +126,7 @@ def walk_fields(
         elif not oldest <= timestamp <= newest and timestamp != NO_TIMESTAMP:
             _add(bad, BadField(expected, timestamp))
         looked_at += 1 + headers
-        if looked_at >= FIELDS_A_SLICE:
+        if looked_at >= FIELDS_PER_SLICE:
             looked_at = 0
             yield None
     yield from _require_end(window, position, count)
@@ -165,7 +165,7 @@ def find_timestamp(
                 newest = RecordAt(offset, found)
             if found >= timestamp:
                 return newest, newest
-        if number % A_SLICE == A_SLICE - 1:
+        if number % RECORDS_PER_SLICE == RECORDS_PER_SLICE - 1:
             yield None
     return None, newest
 
@@ -263,7 +263,7 @@ def _after_offset_delta(data: bytes, position: int, stop: int, expected: int) ->
 
 
 def _add(bad: list[BadField], one: BadField) -> None:
-    if len(bad) < BAD_RECORDS_TOLD:
+    if len(bad) < BAD_RECORDS_REPORTED:
         bad.append(one)
 
 
@@ -305,7 +305,7 @@ def _walk_headers(window: Window, at: int, stop: int, count: int) -> Generator[S
             at, stop = at - forgotten, stop - forgotten
         length, at = _short_varint(window.data, at, stop)
         at = _after_field(length, at, stop)
-        if number % FIELDS_A_SLICE == 0:
+        if number % FIELDS_PER_SLICE == 0:
             yield None
     return at, stop
 

@@ -83,7 +83,7 @@ async def test_failed_run_is_reported_and_the_task_continues(monkeypatch: pytest
         if len(turns) == 1:
             raise bug
 
-    await group.repeat("retention", turn, goes_on=lambda: len(turns) < 3)
+    await group.repeat("retention", turn, should_continue=lambda: len(turns) < 3)
     assert turns == [0, 1, 2]
     assert reported == [("repeated task: retention", bug)]
 

@@ -2,7 +2,7 @@
 
 from inline_controller import InlineController
 
-from tierlog.broker.gateway.cluster_views import UNWELL, Condition, brokers_view, partitions_view
+from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition, brokers_view, partitions_view
 from tierlog.metadata.controller.commands import Reassign
 
 FLAG = "min.insync.replicas"
@@ -74,7 +74,7 @@ def test_joining_replicas_do_not_count_as_missing() -> None:
 def test_partitions_are_filtered_and_counted() -> None:
     controller = three()
     controller.fence(3)
-    view = partitions_view(controller.image, wanted=UNWELL, limit=1)
+    view = partitions_view(controller.image, wanted=UNHEALTHY, limit=1)
     assert (view["total"], len(view["partitions"])) == (3, 1)
     assert partitions_view(controller.image, topic="single")["total"] == 1
     assert partitions_view(controller.image, topic="nowhere")["partitions"] == []

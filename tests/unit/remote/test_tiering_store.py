@@ -76,7 +76,7 @@ async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Pa
         await until(lambda: node.remote(replica).entries != ())
         [told] = await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork()))
         assert told["partitions"] == 1
-        assert f"object.store.url to the store that has it: {objects.as_uri()} " in told["mend"]
+        assert f"object.store.url to the store that has it: {objects.as_uri()} " in told["next"]
         url = {"object.store.url": objects.as_uri()}
         assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
         assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []

@@ -14,7 +14,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, iter_batches, read_header, seal
 from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
-from tierlog.records.walk import BAD_RECORDS_TOLD
+from tierlog.records.walk import BAD_RECORDS_REPORTED
 from tierlog.records.window import at_once
 from tierlog.records.writer import NewRecord, encode_batch
 
@@ -244,7 +244,7 @@ def test_compacted_topic_rejects_records_without_keys(tmp_path: Path) -> None:
 
 def test_number_of_reported_invalid_records_is_bounded(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
-    assert len(replica.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_TOLD
+    assert len(replica.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_REPORTED
 
 
 def keys(*each: bytes | None) -> memoryview:

@@ -16,7 +16,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, check_batch, check_produced, read_header, seal
 from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
-from tierlog.records.walk import A_SLICE, FIELDS_A_SLICE
+from tierlog.records.walk import FIELDS_PER_SLICE, RECORDS_PER_SLICE
 from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
 
 NOW = 1_700_000_000_000
@@ -231,12 +231,12 @@ def turns(batch: bytearray, config: TopicConfig) -> int:
 
 
 def test_validation_is_divided_into_short_steps() -> None:
-    most = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * A_SLICE, codec=Codec.ZSTD)
+    most = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * RECORDS_PER_SLICE, codec=Codec.ZSTD)
     assert turns(most, PLAIN) >= 9
-    assert turns(most, COMPACT) >= 9 * A_SLICE // FIELDS_A_SLICE
-    one = encode_batch([NewRecord(NOW, b"k", b"v", [("", None)] * 9 * FIELDS_A_SLICE)], codec=Codec.ZSTD)
+    assert turns(most, COMPACT) >= 9 * RECORDS_PER_SLICE // FIELDS_PER_SLICE
+    one = encode_batch([NewRecord(NOW, b"k", b"v", [("", None)] * 9 * FIELDS_PER_SLICE)], codec=Codec.ZSTD)
     assert turns(one, COMPACT) >= 9
-    spread = [NewRecord(NOW, b"k", b"v", [("", None)] * (FIELDS_A_SLICE - 1))] * 9
+    spread = [NewRecord(NOW, b"k", b"v", [("", None)] * (FIELDS_PER_SLICE - 1))] * 9
     assert turns(encode_batch(spread, codec=Codec.ZSTD), COMPACT) >= 9
 
 

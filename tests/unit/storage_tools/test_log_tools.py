@@ -176,7 +176,7 @@ def test_every_flipped_bit_of_a_log_is_detected(data: Path) -> None:
         (lambda data: offset_entry(data, 1, a=-1), "index", "is before the batch"),
         (lambda data: offset_entry(data, -1, a=99), "index", "beyond the log"),
         (lambda data: offset_entry(data, -1, b=9999), "index", "beyond the log"),
-        (lambda data: first(data, "*.index").write_bytes(b"12345"), "index", "a cut entry"),
+        (lambda data: first(data, "*.index").write_bytes(b"12345"), "index", "ends inside an entry"),
         (lambda data: time_entry(data, a=-1), "timeindex", "timestamp"),
         (lambda data: time_entry(data, a=5), "timeindex", "it ends with"),
         (lambda data: time_entry(data, b=99), "timeindex", "beyond the log"),
