@@ -33,9 +33,6 @@ FOREIGN_WORDS = re.compile(
 )
 """Paths of one machine and addresses of registries, which belong to the machine's own configuration."""
 
-CLEAN_ROOMS = tuple(f"{package}/" for package in PACKAGES)
-"""Folders that are free of BAD_HABITS. A folder joins once it has been rewritten, and none leaves."""
-
 BAD_HABITS = re.compile(
     r"\b(?:[Ww]ho|[Ww]hom|[Ww]hoever|[Nn]obody|[Ss]omebody)\b"
     r"|(?:^|[.:;]\s+)Of (?=[a-z])"
@@ -50,6 +47,7 @@ PLAIN_EXCEPTIONS = {
     "operator who": "a person",
     "user who": "a person",
     "told apart": "the plain word for what cannot be distinguished",
+    "--user nobody": "the name of a user",
 }
 """Phrases that are left out of the search, and why."""
 
@@ -172,7 +170,7 @@ def prose(text: str) -> Iterator[str]:
     yield from re.findall(r"(?:^|\s)#(.*)", text)
 
 
-def test_clean_rooms_are_in_plain_english() -> None:
+def test_prose_is_plain_english() -> None:
     exceptions = re.compile("|".join(map(re.escape, PLAIN_EXCEPTIONS)))
 
     def rule(text: str) -> list[str]:
@@ -183,8 +181,7 @@ def test_clean_rooms_are_in_plain_english() -> None:
             for found in BAD_HABITS.finditer(passage)
         ]
 
-    files = [file for file in PYTHON if relative(file).startswith(CLEAN_ROOMS)]
-    assert offenders(files, rule) == []
+    assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
 
 
 def test_no_machine_paths_and_no_registry_addresses() -> None:

@@ -36,17 +36,17 @@ from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
 HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
 HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--patience", "1", "--retries", "0")
 HEAT_ROUNDS = 20
-"""Of 12 s, for each size of batches, before load is measured."""
+"""Rounds of 12 s for each batch size, before load is measured."""
 HEAT_ROUNDS_BEFORE_KILLS = 2
 WARMER = 1.05
-"""A round that brings less than this times the best before it gains nothing: two such end the heating."""
+"""A round below this multiple of the best one before it gains nothing. Two such rounds end the warm-up."""
 NO_DELAY = {
     "log.initial.task.delay.ms": "100"
 }  # Kafka's: with SAME, what retention gives up is reused at once
 
 
 class Standing:
-    """A cluster that serves case after case; one that has lost a node is started anew."""
+    """A cluster that serves case after case; one that has lost a node is started again."""
 
     def __init__(self, label: str, start: Callable[[], AbstractContextManager[Cluster]]) -> None:
         self.label = label
@@ -65,7 +65,7 @@ class Standing:
         return as_broker(self.cluster())
 
     def topic(self) -> str:
-        """The one of many partitions, of the cluster that runs now."""
+        """Name of the topic with many partitions in the running cluster."""
         cluster = self.cluster()
         if self._big is None:
             self._big = failover.make_big(cluster)
@@ -80,7 +80,7 @@ class Standing:
 def kafka_cluster(
     classpath: str, settings: Mapping[str, str], heat: Sequence[str], rounds: int
 ) -> Iterator[Cluster]:
-    """Heated with batches of these sizes."""
+    """A Kafka cluster, warmed up with batches of these sizes."""
     with (
         tempfile.TemporaryDirectory(prefix="kafka-cluster-") as directory,
         ended(KafkaCluster(classpath, Path(directory), settings)) as cluster,
@@ -91,7 +91,7 @@ def kafka_cluster(
 
 
 def warm(cluster: Cluster, batch: str, rounds: int) -> None:
-    """Until it gains no more: three JVMs compile on the cores on which they serve, slow at first."""
+    """Send load until throughput stops rising: three JVMs compile on the cores on which they serve."""
     best, in_vain = 0.0, 0
     for _ in range(rounds):
         summary = run_case(as_broker(cluster), *HEAT, "--batch", batch, *HEAT_PACE)[-1]
@@ -127,7 +127,7 @@ def clusters(
 
 
 def measure_load(names: Sequence[str], standing: Sequence[Standing], report: Report, result: Path) -> None:
-    """Every case on one cluster after the other, then the next round."""
+    """In each round, run every case on one cluster after the other."""
     try:
         for number in range(report.rounds):
             for name in names:
@@ -142,7 +142,7 @@ def measure_load(names: Sequence[str], standing: Sequence[Standing], report: Rep
 def measure_kills(
     names: Sequence[str], standing: Sequence[Standing], kills: int, report: Report, result: Path
 ) -> None:
-    """One cluster after the other: three idle JVMs would disturb."""
+    """Run one cluster at a time: three idle JVMs would disturb the other."""
     for each in standing:
         try:
             for _ in range(kills):
@@ -168,7 +168,7 @@ def measure_kill(name: str, standing: Standing, report: Report) -> None:
 
 
 def publish(report: Report, kills: int, page: Path | None) -> None:
-    """After each part of the run, so that one that is broken off leaves what it has."""
+    """Write the results after each part of the run, so that an interrupted run keeps them."""
     if page is None:
         return
     before = page.read_text()
@@ -179,7 +179,7 @@ def publish(report: Report, kills: int, page: Path | None) -> None:
 
 
 def state() -> dict[str, object]:
-    """What a figure is of: the machine, the day, the source."""
+    """Conditions of the measurement: machine, date and commit."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=HERE, check=False, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""What is measured of a cluster beside Apache Kafka's, the figures that are read from it, and their goals."""
+"""Cases of the cluster comparison with Apache Kafka, with their figures and goals."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ TIGHT = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
 }
-"""Of both clusters."""
+"""Settings of both clusters in the tight cases."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ START_TIMEOUT_S = 60.0
 
 
 class Cluster(Protocol):
-    """Its nodes are numbered from 1 on."""
+    """A running cluster. Nodes are numbered from 1."""
 
     label: str
 
@@ -51,13 +51,13 @@ class Cluster(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the nodes that run."""
+        """Process ids of the running nodes."""
 
     def kill(self, node: int) -> None:
         """SIGKILL; returns when the process is gone."""
 
     def restart(self, node: int) -> None:
-        """Of a killed one, on the data that it had; returns when it serves."""
+        """Restart a killed node on its data; returns when it serves."""
 
 
 def bootstrap(cluster: Cluster) -> str:
@@ -151,14 +151,15 @@ class KafkaCluster:
         self._nodes[node].wait()
 
     def stop(self) -> None:
-        """Its data is thrown away, and of nodes that stop clean the last ones wait in vain for a quorum."""
+        """Kill all nodes. In a clean stop the last ones would wait for a quorum, and the data is
+        discarded."""
         for process in self._nodes.values():
             process.kill()
 
 
 @contextmanager
 def ended(cluster: TierlogCluster | KafkaCluster) -> Iterator[Cluster]:
-    """Once all its brokers are known to each other; it is stopped at the end."""
+    """Yield the cluster once every broker lists all of them; stop it at the end."""
     try:
         await_brokers(cluster)
         yield cluster
@@ -167,7 +168,7 @@ def ended(cluster: TierlogCluster | KafkaCluster) -> Iterator[Cluster]:
 
 
 def await_brokers(cluster: Cluster) -> None:
-    """Until every node names all of them as live."""
+    """Wait until every node lists all nodes as live."""
     deadline = time.monotonic() + START_TIMEOUT_S
     for address in cluster.addresses.values():
         while len(metadata(address)[0]) < NODES:
@@ -177,7 +178,8 @@ def await_brokers(cluster: Cluster) -> None:
 
 
 def metadata(address: str, topic: str | None = None):
-    """As that node has it: {broker: (host, port)}, and of the topic {partition: (error, leader, in sync)}."""
+    """One node's metadata: {broker: (host, port)}, and for the topic {partition: (error, leader, in
+    sync)}."""
     with wire.connect(wire.parse_address(address), 10) as connection:
         connection.sendall(wire.metadata_request(topic))
         brokers, _, topics = wire.parse_metadata(wire.read_frame(connection))

@@ -52,7 +52,7 @@ def section(report: Report, kills: int) -> str:
 
 
 def rows(report: Report) -> Iterator[str]:
-    """Every figure of every case has one: one without a value says why."""
+    """One row for each figure of each case. A row without a value has the reason."""
     for name, figures in FIGURES.items():
         for figure in figures:
             reached = ratio(report, name, figure, TIERLOG)
@@ -70,14 +70,14 @@ def rows(report: Report) -> Iterator[str]:
 
 
 def goal_text(figure: Figure) -> str:
-    """A ratio, or where it holds whatever Kafka does, a bound."""
+    """The goal as a ratio, or as a bound that does not depend on Kafka."""
     if figure.within is not None:
         return f"≤ {figure.within:g} s"
     return f"{figure.goal:.3g}" if figure.goal else ""
 
 
 def is_met(report: Report, name: str, figure: Figure) -> bool | None:
-    """None: not known yet. By the figures as the page shows them, and not if a round failed."""
+    """Whether the rounded figures meet the goal; None: not measured yet. A failed round never does."""
     found = report.found.get(name, {})
     if TIERLOG in found and found[TIERLOG].failures:
         return False
@@ -91,7 +91,7 @@ def is_met(report: Report, name: str, figure: Figure) -> bool | None:
 
 
 def bars_of(report: Report) -> list[Bar]:
-    """Of every figure that has a ratio; a bound is the ratio that it takes to keep it."""
+    """One bar for each figure with a ratio. For a bound, the goal is the ratio that just keeps it."""
     found = []
     for name, figures in FIGURES.items():
         for figure in figures:

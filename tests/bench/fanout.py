@@ -16,7 +16,7 @@ CATCH_UP_S = 60.0  # after the producer's last record
 
 
 class Reader:
-    """One consumer: it asks where it stopped. Of records only the length is looked at: the kernel drops them
+    """One consumer. It reads only the length of the records, and the kernel drops the rest
     (MSG_TRUNC), so that several readers leave the cores to the broker.
     """
 

@@ -33,7 +33,7 @@ class Voter:
                 self._more.notify_all()
 
     async def says(self, start: str) -> str:
-        """A line that begins so, said since the last one was asked for or yet to come."""
+        """The next output line with this prefix; waits for it."""
         async with self._more:
             await self._more.wait_for(lambda: any(line.startswith(start) for line in self._said))
             line = next(line for line in self._said if line.startswith(start))

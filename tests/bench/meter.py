@@ -72,7 +72,8 @@ class Meter:
         self.peak, self.rss, self.anon, self.threads = (sum(column) for column in zip(*memory, strict=True))
 
     def report(self, payload_bytes=None):
-        """other_cpu_s is CPU of anyone else (kernel threads too): large means a disturbed run."""
+        """`other_cpu_s`: CPU time of all other processes and the kernel. A large value means a disturbed
+        run."""
         out = {
             "wall_s": round(self.wall, 3),
             "broker_cpu_s": round(self.broker, 2),

@@ -34,7 +34,7 @@ LOOP = """\
 `tierlog_loop_lag_seconds` of the {shown} tierlog over each case, with its warm-up and the making and
 deleting of topics: how late a timer fires that is due every 50 ms. The goal is no pause over 5 ms. A pause
 shorter than 50 ms is seen as often as it meets the timer; and as the load generator competes for the
-cores, time in which the kernel runs somebody else counts as a pause too. *Memory after the load* is idle:
+cores, time in which the kernel runs another process counts as a pause too. *Memory after the load* is idle:
 its pauses are those of the machine.
 
 | case | samples | over 5 ms | over 10 ms | over 25 ms | all within |
@@ -53,20 +53,20 @@ def ratio(report: Report, case: str, figure: Figure, label: str) -> float | None
     return None if ours is None or theirs is None else figure.ratio(ours, theirs)
 
 
-def judged(report: Report) -> str:
+def compared_label(report: Report) -> str:
     """The label whose ratios are compared with the goals."""
     return TIERLOG if any(TIERLOG in by_label for by_label in report.found.values()) else PURE
 
 
 def split(page: str) -> tuple[str, str]:
-    """What `make bench` writes, and what `make bench-cluster` does: each leaves the other's part alone."""
+    """The parts of the page that `make bench` and `make bench-cluster` write. Neither changes the other's."""
     page = page.removesuffix(by_hand(page))
     at = page.find(CLUSTER)
     return (page, "") if at < 0 else (page[:at], page[at:])
 
 
 def by_hand(page: str) -> str:
-    """The end of the page, which neither of them writes."""
+    """The end of the page, which people write."""
     at = page.find("\n" + BY_HAND)
     return "" if at < 0 else page[at:]
 
@@ -93,7 +93,7 @@ def _goals(report: Report) -> tuple[int, int]:
 
 def _met(report: Report, case: str, figure: Figure) -> bool:
     """Uses the ratio as rounded on the page."""
-    reached = ratio(report, case, figure, judged(report))
+    reached = ratio(report, case, figure, compared_label(report))
     return reached is not None and figure.goal is not None and round(reached, 2) >= round(figure.goal, 2)
 
 
@@ -104,7 +104,7 @@ def _rows(report: Report) -> Iterator[str]:
             ratios = {label: ratio(report, case, figure, label) for label in (TIERLOG, PURE)}
             shown = {label: "" if each is None else f"{each:.2f}" for label, each in ratios.items()}
             goal = f"{figure.goal:.3g}" if figure.goal else ""
-            known = shown[judged(report)] or "failed" in cells.values()
+            known = shown[compared_label(report)] or "failed" in cells.values()
             met = "yes" if _met(report, case, figure) else "**no**" if known else "?"
             row = [
                 f"{case}: {figure.title}",
@@ -147,7 +147,7 @@ def _failures(report: Report) -> Iterator[str]:
 
 def _loop(report: Report) -> Iterator[str]:
     """What tierlog itself says about the pauses of its event loop in each case."""
-    label = judged(report)
+    label = compared_label(report)
     by_case = {case: by_label[label].lag for case, by_label in report.found.items() if label in by_label}
     by_case = {case: by_case[case] for case in FIGURES if loop_lag.samples(by_case.get(case, {}))}
     if not by_case:
@@ -171,8 +171,8 @@ Bar = tuple[str, float | None, float]
 
 
 def bars_of(report: Report) -> list[Bar]:
-    """Of every figure that has a ratio."""
-    label = judged(report)
+    """One bar for each figure with a ratio."""
+    label = compared_label(report)
     pairs = [(case, figure) for case, figures in FIGURES.items() for figure in figures]
     reached = [(case, figure, ratio(report, case, figure, label)) for case, figure in pairs]
     return [(f"{case}: {figure.title}", figure.goal, each) for case, figure, each in reached if each]

@@ -15,7 +15,7 @@ LABELS = (KAFKA, TIERLOG, PURE)
 
 @dataclass
 class Found:
-    """Of a case on a broker: the values of each figure, why rounds have none, and the loop lag meanwhile."""
+    """Measurements of one case on one broker: values by figure, reasons of failed rounds, and loop lag."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Report:
     rounds: int
     seconds: float
     found: dict[str, dict[str, Found]] = field(default_factory=dict)
-    """Case -> label of the broker -> what was found."""
+    """Case -> label of the broker -> measurements."""
 
     def at(self, case: str, label: str) -> Found:
         return self.found.setdefault(case, {}).setdefault(label, Found())

@@ -50,7 +50,7 @@ SAME = {
     "log.cleaner.threads": "1",
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
 }
-"""Of all brokers."""
+"""Settings of all brokers."""
 NOT_OF_TIERLOG = ("log.cleaner.threads",)  # always one
 KAFKA_PROPERTIES = (
     "".join(f"{name}={value}\n" for name, value in SAME.items()) + "log.initial.task.delay.ms=100\n"
@@ -65,14 +65,14 @@ RESULT = RESULTS / "versus.json"
 
 
 class Serves(Protocol):
-    """What serves case after case."""
+    """A broker or cluster that serves case after case."""
 
     label: str
 
     def broker(self) -> Broker: ...
 
     def topic(self) -> str:
-        """A filled one, of the broker that runs now."""
+        """Name of a filled topic on the running broker."""
 
 
 class Standing:
@@ -144,7 +144,7 @@ def measure_standing(names: list[str], brokers: list[Standing], classpath: str, 
 def measure_case(
     name: str, standing: Serves, classpath: str, report: Report, case: Case | None = None
 ) -> None:
-    """`case`: it, if it is none of CASES."""
+    """`case`: the case itself, if it is not in CASES."""
     case = case or CASES[name]
     pace = (
         "--seconds", f"{report.seconds * case.length:g}", "--warm-s", "1", "--reps", "1", "--rest", "0.5",

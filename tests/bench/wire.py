@@ -275,7 +275,7 @@ def end_offset(address, topic, partition):
 
 
 def parse_address(text):
-    """Of HOST:PORT[,HOST:PORT…] the first."""
+    """The first of HOST:PORT[,HOST:PORT…]."""
     host, port = text.split(",")[0].rsplit(":", 1)
     return host, int(port)
 

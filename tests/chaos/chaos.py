@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from havoc import checker, faults, ground, history, rounds
+from havoc import checker, faults, history, network, rounds
 from havoc.faults import APART, TIERED, Stage
 from havoc.loopback import Loopback
 from havoc.nodes import ChaosFailed, Cluster, build_shim, until
@@ -46,11 +46,11 @@ CLOCKS = {
     "log.message.timestamp.after.max.ms": (1 << 63) - 1,
     "log.retention.ms": -1,
 }
-"""What clocks that are wrong by hours would end at once if they had a say in it; records are refused for no
-timestamp, and deleted for none."""
+"""Settings that wrong clocks would break at once if deadlines used the wall clock. Records are neither
+refused nor deleted because of their timestamps."""
 
 BROKERS, VOTERS = (1, 2, 3), (4, 5, 6)
-"""The former vote too if there are none of the latter."""
+"""Without separate voters, the brokers vote too."""
 
 SHOWN = 20
 
@@ -60,21 +60,21 @@ def main() -> int:
     rounds.check_faults(options.faults, options.shape)
     if TIERED in options.shape:
         program()  # there is no network to build it with, inside
-    if not options.loopback and not ground.is_inside():
-        reason = ground.why_not()
+    if not options.loopback and not network.is_inside():
+        reason = network.why_not()
         if reason is None:
-            return ground.enter()
+            return network.enter()
         _say(f"no network namespaces here ({reason}): loopback, and a proxy of ours before each port")
     signal.signal(signal.SIGTERM, _leave)
     directory = Path(tempfile.mkdtemp(prefix="tierlog-chaos-", dir=options.directory))
-    told = _run(options, directory)
-    if told["passed"] and not options.keep:
+    result = _run(options, directory)
+    if result["passed"] and not options.keep:
         shutil.rmtree(directory)
     else:
-        told["kept"] = str(directory)
-        (directory / "verdict.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(json.dumps(told), flush=True)
-    return 0 if told["passed"] else 1
+        result["kept"] = str(directory)
+        (directory / "verdict.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result), flush=True)
+    return 0 if result["passed"] else 1
 
 
 def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     places += [(TIERED_TOPIC, number) for number in range(len(tiered))]
     stage, remote = _stage(options, directory), None
     try:
-        network = stage.cluster.ground.name
+        kind = stage.cluster.network.name
         shape = " ".join(sorted(options.shape)) or "three nodes"
-        _say(f"{shape}, {network}; seed {options.seed}; {directory}")
+        _say(f"{shape}, {kind}; seed {options.seed}; {directory}")
         if stage.store is not None:
             stage.store.start()
             stage.store.make_bucket()
@@ -113,23 +113,23 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         stage.cluster.close()
         if stage.store is not None:
             stage.store.kill()
-        stage.cluster.ground.close()
+        stage.cluster.network.close()
         recorder.close()
     verdict = checker.check(history.load(directory / "history.jsonl"), options.least)
     for anomaly in verdict.anomalies[:SHOWN]:
         _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
-    return {**_told(options, stage, played, verdict, problems), "remote": remote}
+    return {**_result(options, stage, played, verdict, problems), "remote": remote}
 
 
 def _stage(options: argparse.Namespace, directory: Path) -> Stage:
     """Constructed, not started."""
-    inside, voters = ground.is_inside(), VOTERS if APART in options.shape else ()
-    places = (*BROKERS, *voters, *((ground.STORE,) if TIERED in options.shape else ()))
-    world: ground.Ground = ground.Namespaces(places) if inside else Loopback(places)
-    store = Store(directory / "store", world) if TIERED in options.shape else None
+    inside, voters = network.is_inside(), VOTERS if APART in options.shape else ()
+    places = (*BROKERS, *voters, *((network.STORE,) if TIERED in options.shape else ()))
+    nodes_network: network.Network = network.Namespaces(places) if inside else Loopback(places)
+    store = Store(directory / "store", nodes_network) if TIERED in options.shape else None
     cluster = Cluster(
         directory,
-        world,
+        nodes_network,
         brokers=BROKERS,
         voters=voters,
         shim=build_shim(directory),
@@ -143,7 +143,8 @@ def _stage(options: argparse.Namespace, directory: Path) -> Stage:
 
 
 def _remote(stage: Stage) -> int:
-    """Records that are in the object store alone; raises ChaosFailed if a broker keeps a partition whole."""
+    """Number of records that are only in the object store. Raises ChaosFailed if a broker keeps a complete
+    partition."""
 
     def kept() -> list[str]:
         return [
@@ -181,7 +182,7 @@ def _play(options: argparse.Namespace, stage: faults.Stage, workload: Workload, 
         _say(f"{begins}: {done}; {workload.acknowledged} acknowledged so far")
 
 
-def _told(
+def _result(
     options: argparse.Namespace,
     stage: Stage,
     played: list[Round],
@@ -201,7 +202,7 @@ def _told(
         "regained_95_within_30_s": bool(played)
         and all(one.regained_s is not None and one.regained_s <= rounds.REGAIN_WITHIN_S for one in played),
         "shape": sorted(options.shape),
-        "network": stage.cluster.ground.name,
+        "network": stage.cluster.network.name,
         "seed": options.seed,
         "left_out": faults.left_out(stage.cluster, options.shape),
         "invalid": list(verdict.invalid),

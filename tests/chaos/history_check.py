@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from havoc import audit, checker, faults, ground, history, keyed, replicas, rounds
+from havoc import audit, checker, faults, history, keyed, network, replicas, rounds
 from havoc.changes import WHOLE_WITHIN_S, Changes
 from havoc.checker import Anomaly
 from havoc.faults import APART, Stage
@@ -70,21 +70,21 @@ SHOWN = 20
 def main() -> int:
     options = _options()
     rounds.check_faults(options.faults, (APART,))
-    if not options.loopback and not ground.is_inside():
-        reason = ground.why_not()
+    if not options.loopback and not network.is_inside():
+        reason = network.why_not()
         if reason is None:
-            return ground.enter()
+            return network.enter()
         _say(f"no network namespaces here ({reason}): loopback, and a proxy of ours before each port")
     signal.signal(signal.SIGTERM, _leave)
     directory = Path(tempfile.mkdtemp(prefix="tierlog-history-", dir=options.directory))
-    told = Run(options, directory).play()
-    if told["passed"] and not options.keep:
+    result = Run(options, directory).play()
+    if result["passed"] and not options.keep:
         shutil.rmtree(directory)
     else:
-        told["kept"] = str(directory)
-        (directory / "verdict.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(json.dumps(told), flush=True)
-    return 0 if told["passed"] else 1
+        result["kept"] = str(directory)
+        (directory / "verdict.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result), flush=True)
+    return 0 if result["passed"] else 1
 
 
 class Run:
@@ -94,10 +94,12 @@ class Run:
         self._problems: list[str] = []
         self._faults: list[str] = []
         places = (*BROKERS, *VOTERS)
-        world: ground.Ground = ground.Namespaces(places) if ground.is_inside() else Loopback(places)
+        nodes_network: network.Network = (
+            network.Namespaces(places) if network.is_inside() else Loopback(places)
+        )
         self._cluster = Cluster(
             directory,
-            world,
+            nodes_network,
             brokers=BROKERS,
             voters=VOTERS,
             shim=None,
@@ -111,7 +113,7 @@ class Run:
         self._stands_still = False
 
     def play(self) -> dict[str, Any]:
-        _say(f"{self._cluster.ground.name}; seed {self._options.seed}; {self._directory}")
+        _say(f"{self._cluster.network.name}; seed {self._options.seed}; {self._directory}")
         changes: Changes | None = None
         workload: Workload | None = None
         try:
@@ -135,10 +137,10 @@ class Run:
                 workload.stop()
                 self._problems += workload.failures
             self._cluster.close()
-            self._cluster.ground.close()
+            self._cluster.network.close()
             self._recorder.close()
             self._keyed_recorder.close()
-        return self._told(dict(changes.done) if changes else {})
+        return self._result(dict(changes.done) if changes else {})
 
     # -- while it runs --
 
@@ -197,8 +199,8 @@ class Run:
 
     # -- after it --
 
-    def _told(self, changes: dict[str, int]) -> dict[str, Any]:
-        """Compare the disks, if every sent record had the time to arrive."""
+    def _result(self, changes: dict[str, int]) -> dict[str, Any]:
+        """The result of the run. Compares the disks only if every sent record had time to arrive."""
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
         verdict = checker.check(events, self._options.least)
@@ -232,7 +234,7 @@ class Run:
             "batches_compared": compared.batches,
             "remote": compared.remote,
             **counts,
-            "network": self._cluster.ground.name,
+            "network": self._cluster.network.name,
             "seed": self._options.seed,
             "invalid": sorted(set(invalid)),
             "problems": self._problems,
@@ -259,7 +261,8 @@ class Run:
         return compared
 
     def _copies(self, topic: str, partition: int) -> list[Copy]:
-        """Of a tiered partition the object store's first. It is a problem if a node has none."""
+        """The copy in the object store, if the partition is tiered, then one for each node. A missing one is
+        a problem."""
         found = []
         if topic == TIERED:
             bucket = DirectoryBucket(self._directory / "objects")

@@ -28,7 +28,7 @@ BAD: dict[str, dict[Kind, int]] = {
 }
 
 
-def judged(name: str) -> Verdict:
+def verdict_on(name: str) -> Verdict:
     return check(load(HISTORIES / f"{name}.jsonl"), least_acknowledged=1)
 
 
@@ -38,14 +38,14 @@ def found(verdict: Verdict) -> dict[str, int]:
 
 def test_a_good_history_passes() -> None:
     """A record of unknown fate may turn up, and a group may go on with another member."""
-    verdict = judged("good")
+    verdict = verdict_on("good")
     assert verdict.passed, verdict
     assert (verdict.acknowledged, verdict.read) == (2, 3)
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_history_is_flagged_for_what_it_is(name: str) -> None:
-    verdict = judged(name)
+    verdict = verdict_on(name)
     assert found(verdict) == BAD[name], verdict.anomalies
     assert not verdict.passed
 
@@ -101,10 +101,10 @@ def test_without_the_whole_log_in_the_end_it_is_invalid() -> None:
     unread = check(without(healthy(1000), Ended))
     assert unread.invalid == ("partition 0 was not read in the end",)
     history = [*without(healthy(1000), Ended), Ended(0.3, 0, 1001)]
-    assert check(history).invalid == ("of partition 0 1000 of 1001 offsets were read in the end",)
+    assert check(history).invalid == ("only 1000 of 1001 offsets of partition 0 were read in the end",)
 
 
-def test_what_is_recorded_is_what_is_judged(tmp_path: Path) -> None:
+def test_recorded_history_is_read_back(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history.jsonl")
     for event in healthy(3):
         recorder.write(event)

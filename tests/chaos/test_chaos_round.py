@@ -21,11 +21,11 @@ def test_a_short_round(fault: str, shape: tuple[str, ...], tmp_path: Path) -> No
     command = [sys.executable, str(CHAOS), *words, "--directory", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["passed"] and told["rounds"] == 1 and told["acknowledged"] >= 1000
-    assert (told["lost"], told["doubled"], told["reordered"]) == (0, 0, 0)
-    assert told["unavailable_s"].keys() == {fault} and told["shape"] == list(shape)
-    assert (told["remote"] or 0) > 0 if "tiered" in shape else told["remote"] is None
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert result["passed"] and result["rounds"] == 1 and result["acknowledged"] >= 1000
+    assert (result["lost"], result["doubled"], result["reordered"]) == (0, 0, 0)
+    assert result["unavailable_s"].keys() == {fault} and result["shape"] == list(shape)
+    assert (result["remote"] or 0) > 0 if "tiered" in shape else result["remote"] is None
     assert list(tmp_path.iterdir()) == []  # what passed leaves nothing behind
 
 

@@ -17,7 +17,7 @@ N = 6
 
 
 def batch(offset: int, *values: str, data: bytes = b"", key: bytes | None = None) -> StoredBatch:
-    """Of one record for each value; its bytes say what they are."""
+    """A batch with one record for each value."""
     records = tuple(
         StoredRecord(offset + n, 1000 + n, key, value, is_tombstone=False) for n, value in enumerate(values)
     )

@@ -17,7 +17,7 @@ def test_a_short_history(tmp_path: Path) -> None:
     command = [sys.executable, str(HISTORY), *words, "--directory", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["passed"] and set(told["faults"]) == {"kill-leader"}
-    assert told["remote"] > 0 and told["batches_compared"] > 0 and told["acknowledged_with_keys"] > 0
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert result["passed"] and set(result["faults"]) == {"kill-leader"}
+    assert result["remote"] > 0 and result["batches_compared"] > 0 and result["acknowledged_with_keys"] > 0
     assert list(tmp_path.iterdir()) == []  # what passed leaves nothing behind

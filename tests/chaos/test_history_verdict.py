@@ -25,11 +25,11 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 def test_what_clients_saw_counts_though_no_copy_can_be_read(run: Run) -> None:
     run._stands_still = True
-    told = run._told({})
-    assert (told["lost"], told["passed"]) == (1, False)
-    assert any(problem.startswith("nothing was compared") for problem in told["problems"])
+    result = run._result({})
+    assert (result["lost"], result["passed"]) == (1, False)
+    assert any(problem.startswith("nothing was compared") for problem in result["problems"])
 
 
 def test_what_a_run_that_ended_early_did_not_read_is_not_lost(run: Run) -> None:
-    told = run._told({})
-    assert (told["lost"], told["passed"]) == (0, False)
+    result = run._result({})
+    assert (result["lost"], result["passed"]) == (0, False)

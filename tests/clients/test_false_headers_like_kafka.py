@@ -55,8 +55,8 @@ def both(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> Iterator
         client.close()
 
 
-def told(client: Client, *batches: bytes, **configs: str) -> Iterator[Any]:
-    """Of a new topic: the answers to the batches, what is stored, and what look-ups by time find."""
+def observed(client: Client, *batches: bytes, **configs: str) -> Iterator[Any]:
+    """Send the batches to a new topic. Yields the responses, the stored records, and lookups by timestamp."""
     topic = client.create(retention_ms="-1", **configs)
     client.wait_for_leaders(topic)
     for records in batches:
@@ -77,7 +77,7 @@ def told(client: Client, *batches: bytes, **configs: str) -> Iterator[Any]:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_false_maxima(both: tuple[Client, Client], codec: Codec) -> None:
     for what, (said, times) in CLAIMS.items():
-        by_kafka, by_tierlog = (list(told(client, batch(said, *times, codec=codec))) for client in both)
+        by_kafka, by_tierlog = (list(observed(client, batch(said, *times, codec=codec))) for client in both)
         assert by_tierlog == by_kafka, what
 
 
@@ -85,7 +85,7 @@ def test_false_maxima(both: tuple[Client, Client], codec: Codec) -> None:
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_attributes(both: tuple[Client, Client], codec: Codec, kind: str) -> None:
     batches = [batch(11, 10, 11, attributes=bits, codec=codec) for bits in BITS]
-    by_kafka, by_tierlog = (list(told(client, *batches, message_timestamp_type=kind)) for client in both)
+    by_kafka, by_tierlog = (list(observed(client, *batches, message_timestamp_type=kind)) for client in both)
     assert by_tierlog == by_kafka
 
 
@@ -93,5 +93,5 @@ def test_attributes(both: tuple[Client, Client], codec: Codec, kind: str) -> Non
 def test_bounds_on_timestamps(both: tuple[Client, Client], name: str) -> None:
     configs = {f"message_timestamp_{name}_max_ms": "1000"}
     batches = [batch(12, 10, 11), batch(-5, NONE, 10**13), batch(10**13, NONE, NONE)]
-    by_kafka, by_tierlog = (list(told(client, *batches, **configs)) for client in both)
+    by_kafka, by_tierlog = (list(observed(client, *batches, **configs)) for client in both)
     assert by_tierlog == by_kafka

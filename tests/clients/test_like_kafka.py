@@ -359,7 +359,7 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         ("ListPartitionReassignments", 0, {"topics": topics})
         for topics in (None, [], [{"name": "$t", "partition_indexes": [0, 7]}])
     ],
-    "unregister nobody": [("UnregisterBroker", 0, {"broker_id": 4711})],
+    "unregister an unknown broker": [("UnregisterBroker", 0, {"broker_id": 4711})],
     "a quorum of nothing": [
         (
             "DescribeQuorum",
@@ -466,12 +466,14 @@ def conversation(client: Client, case: str) -> Iterator[Any]:
 
 def wait_for_quotas(client: Client, sent: Any, answer: Any) -> None:
     """Until what was altered is described so."""
-    for entry, told in zip(sent.entries, answer.entries, strict=False):
+    for entry, reported in zip(sent.entries, answer.entries, strict=False):
         names = {part.entity_type: part.entity_name for part in entry.entity}
         asked = [(kind, 0 if name is not None else 1, name) for kind, name in names.items()]
         request = message("DescribeClientQuotas", quotas_of(*asked, strict=True))
         wanted = {change.key: not change.remove for change in entry.ops}
-        while not told.error_code and wanted != {key: key in described(client, request) for key in wanted}:
+        while not reported.error_code and wanted != {
+            key: key in described(client, request) for key in wanted
+        }:
             pass
 
 

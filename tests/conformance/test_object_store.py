@@ -22,7 +22,7 @@ from tierlog.tiering.stores import check_store_url, store_from_url
 STORES = ["memory", "directory", *s3_servers.available()]
 REAL_STORES = [
     name for name in STORES if name != "moto"
-]  # moto takes any checksum, and judges conditions late
+]  # moto accepts any checksum, and checks conditions late
 PARTS_BODY_BYTES = (33 << 20) + 7  # three parts, the last one short
 
 

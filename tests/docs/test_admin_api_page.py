@@ -16,5 +16,5 @@ def test_page_lists_the_routes_of_a_node() -> None:
     unused: Any = SimpleNamespace(metadata=None, is_broker=True)
     routes: list[Any] = [*admin_routes(unused), *quorum_routes(unused)]
     served = {f"{route.method} {route.path.replace('{id}', 'ID')}" for route in routes}
-    told = re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)
-    assert sorted(told) == sorted(served)
+    reported = re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)
+    assert sorted(reported) == sorted(served)

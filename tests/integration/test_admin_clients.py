@@ -56,13 +56,13 @@ def test_elections(python: Any, confluent: AdminClient) -> None:
 
 
 def test_quorum_and_features_are_described(python: Any) -> None:
-    told = python.describe_metadata_quorum()
-    assert "'leader_id': 1" in str(told)
+    reported = python.describe_metadata_quorum()
+    assert "'leader_id': 1" in str(reported)
     features = python.describe_features()
-    told = {
+    reported = {
         name: (each["supported"], each["finalized"]) for name, each in features.items() if "finalized" in each
     }
-    assert told == {
+    assert reported == {
         "eligible.leader.replicas.version": ((1, 1), (1, 1)),
         "metadata.version": ((30, 30), (30, 30)),
         "tierlog.format": ((1, 1), (1, 1)),

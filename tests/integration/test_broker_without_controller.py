@@ -59,8 +59,8 @@ async def test_observer_follows_the_voter_and_sends_commands_to_it(tmp_path: Pat
             assert voter.metadata.image.topic("t") is not None
             assert other.metadata.image.topic("t") == voter.metadata.image.topic("t")
             async with aiohttp.ClientSession() as session:
-                told = await (await session.get(other.admin_url + QUORUM_PATH)).json()
-            assert (told["role"], told["leader"]) == ("observer", 1)
+                reported = await (await session.get(other.admin_url + QUORUM_PATH)).json()
+            assert (reported["role"], reported["leader"]) == ("observer", 1)
         finally:
             await other.stop()
     finally:
@@ -87,13 +87,13 @@ async def test_controller_node_serves_brokers_and_is_not_one(tmp_path: Path) -> 
         assert await asyncio.to_thread(client.flush, 30) == 0
         assert list(deliveries.acknowledged) == [0]
 
-        _, told = await ask(voter, "/v1/brokers")
-        assert [(row["id"], row["leads"]) for row in told["brokers"]] == [(2, 2)]
-        _, told = await ask(voter, QUORUM_PATH)
-        assert (told["role"], [one["node_id"] for one in told["observers"]]) == ("leader", [2])
+        _, reported = await ask(voter, "/v1/brokers")
+        assert [(row["id"], row["leads"]) for row in reported["brokers"]] == [(2, 2)]
+        _, reported = await ask(voter, QUORUM_PATH)
+        assert (reported["role"], [one["node_id"] for one in reported["observers"]]) == ("leader", [2])
         for path in ("/v1/tier/status", "/v1/directories"):
-            status, told = await ask(voter, path)
-            assert status == 409 and "no broker" in told["error"]
+            status, reported = await ask(voter, path)
+            assert status == 409 and "no broker" in reported["error"]
         metrics = await (await session.get(voter.admin_url + "/metrics")).text()
         assert "tierlog_loop_lag_seconds" in metrics
 
@@ -137,8 +137,8 @@ async def test_voter_removed_while_running_continues_as_a_broker(tmp_path: Path)
             client.produce("t", b"0 served", on_delivery=deliveries)
             assert await asyncio.to_thread(client.flush, 30) == 0
             assert list(deliveries.acknowledged) == [0]
-            told = await (await session.get(goes.admin_url + QUORUM_PATH)).json()
-            assert (told["role"], list(told["voters"])) == ("no member", ["1"])
+            reported = await (await session.get(goes.admin_url + QUORUM_PATH)).json()
+            assert (reported["role"], list(reported["voters"])) == ("no member", ["1"])
     finally:
         await goes.stop()
         await stays.stop()

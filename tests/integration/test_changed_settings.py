@@ -58,9 +58,9 @@ def test_topic_defaults_apply_at_once_and_after_a_restart(
     assert client.produce(topic, batch(1000)).error_code == ErrorCode.NONE
 
     values = (("5000", OF_NODE), ("500", OF_ALL), ("900000", AT_START), ("1048588", DEFAULT))
-    told = [(MESSAGE_MAX, value, source) for value, source in values]
-    assert synonyms(client, TOPIC, topic, "max.message.bytes") == told
-    assert synonyms(client, BROKER, OWN, MESSAGE_MAX) == told
+    reported = [(MESSAGE_MAX, value, source) for value, source in values]
+    assert synonyms(client, TOPIC, topic, "max.message.bytes") == reported
+    assert synonyms(client, BROKER, OWN, MESSAGE_MAX) == reported
 
     broker.restart()
     client = Client(broker.bootstrap)

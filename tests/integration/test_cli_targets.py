@@ -29,21 +29,21 @@ def succeed(*words: str, stdin: bytes = b"") -> Ended:
 
 def test_commands_that_change_something_print_their_target(tierlog_session_broker: TierlogBroker) -> None:
     at = ("--bootstrap", tierlog_session_broker.bootstrap)
-    told = f"target: {tierlog_session_broker.bootstrap}\n"
+    reported = f"target: {tierlog_session_broker.bootstrap}\n"
     admin = f"target: {tierlog_session_broker.admin_url} (of the cluster at {at[1]})\n"
-    assert told in succeed("topic", "create", "targets", "-p", "1", *at).stderr
-    assert told in succeed("topic", "alter", "targets", "-c", "retention.ms=5", *at).stderr
-    assert told in succeed("topic", "add-partitions", "targets", "2", *at).stderr
-    assert told in succeed("produce", "targets", *at).stderr
-    assert told in succeed("quota", "set", "request_percentage=9", "--user", "targets", *at).stderr
-    assert told in succeed("quota", "remove", "--user", "targets", *at).stderr
+    assert reported in succeed("topic", "create", "targets", "-p", "1", *at).stderr
+    assert reported in succeed("topic", "alter", "targets", "-c", "retention.ms=5", *at).stderr
+    assert reported in succeed("topic", "add-partitions", "targets", "2", *at).stderr
+    assert reported in succeed("produce", "targets", *at).stderr
+    assert reported in succeed("quota", "set", "request_percentage=9", "--user", "targets", *at).stderr
+    assert reported in succeed("quota", "remove", "--user", "targets", *at).stderr
     assert admin in succeed("partition", "elect", "targets", *at).stderr
     assert admin in succeed("partition", "unthrottle", *at).stderr
     assert "target" not in succeed("topic", "describe", "targets", *at).stderr
     assert "target" not in succeed("partition", "list", "targets", *at).stderr
     refused = call("topic", "delete", "targets", *at)
     assert refused.code == 1 and at[1] in refused.stderr and "--yes" in refused.stderr
-    assert told in succeed("topic", "delete", "targets", "--yes", *at).stderr
+    assert reported in succeed("topic", "delete", "targets", "--yes", *at).stderr
 
 
 def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:
@@ -60,9 +60,9 @@ def test_admin_api_is_derived_from_the_given_brokers(tierlog_session_broker: Tie
     succeed("tier", "status", *at)
     succeed("broker", "list", *at)
     succeed("quorum", "status", *at)
-    told = succeed("cluster", "info", *at).stdout
-    assert tierlog_session_broker.admin_url in told
-    assert succeed("cluster", "info", "--admin", tierlog_session_broker.admin_url).stdout == told
+    reported = succeed("cluster", "info", *at).stdout
+    assert tierlog_session_broker.admin_url in reported
+    assert succeed("cluster", "info", "--admin", tierlog_session_broker.admin_url).stdout == reported
 
 
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:

@@ -55,19 +55,19 @@ def test_a_topic_from_creation_to_deletion(cli: Cli) -> None:
 
 
 def test_json_output_reports_changes(cli: Cli) -> None:
-    def told(*words: str) -> Any:
+    def run(*words: str) -> Any:
         [document] = cli.lines(*words, "--json")
         return document
 
-    create = ("topic", "create", "told", "-p", "2")
-    assert told(*create, "--validate-only") == {"topic": "told", "created": False, "partitions": None}
-    assert told(*create) == {"topic": "told", "created": True, "partitions": 2}
-    altered = told("topic", "alter", "told", "-c", "retention.ms=600000", "-u", "segment.ms")
-    assert altered == {"topic": "told", "set": {"retention.ms": "600000"}, "unset": ["segment.ms"]}
-    assert told("topic", "add-partitions", "told", "3") == {"topic": "told", "partitions": 3}
-    cli("produce", "told", "-p", "1", stdin=b"a\n")
-    assert told("consume", "told", "--from-beginning")["value"] == "a"
-    assert told("topic", "delete", "told", "--yes") == {"topic": "told", "deleted": True}
+    create = ("topic", "create", "changes", "-p", "2")
+    assert run(*create, "--validate-only") == {"topic": "changes", "created": False, "partitions": None}
+    assert run(*create) == {"topic": "changes", "created": True, "partitions": 2}
+    altered = run("topic", "alter", "changes", "-c", "retention.ms=600000", "-u", "segment.ms")
+    assert altered == {"topic": "changes", "set": {"retention.ms": "600000"}, "unset": ["segment.ms"]}
+    assert run("topic", "add-partitions", "changes", "3") == {"topic": "changes", "partitions": 3}
+    cli("produce", "changes", "-p", "1", stdin=b"a\n")
+    assert run("consume", "changes", "--from-beginning")["value"] == "a"
+    assert run("topic", "delete", "changes", "--yes") == {"topic": "changes", "deleted": True}
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -129,8 +129,8 @@ def test_group_continues_at_its_committed_offsets(cli: Cli) -> None:
 def test_large_input_is_sent_in_several_batches(cli: Cli) -> None:
     cli("topic", "create", "large", "-p", "1")
     lines = b"".join(b"%06d%s\n" % (number, b"x" * 1000) for number in range(3000))
-    [told] = [json.loads(cli("produce", "large", "--json", stdin=lines))]
-    assert told["records"] == 3000
+    [summary] = [json.loads(cli("produce", "large", "--json", stdin=lines))]
+    assert summary["records"] == 3000
     assert cli("consume", "large", "--from-beginning") == lines
 
 

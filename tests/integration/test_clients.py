@@ -122,8 +122,8 @@ class TestConfluent:
         entry = ConfigEntry("retention.ms", "3000000000000", incremental_operation=AlterConfigOpType.SET)
         change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
-        told = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"]
-        assert (told.value, told.source, told.is_default) == ("3000000000000", 1, False)
+        reported = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"]
+        assert (reported.value, reported.source, reported.is_default) == ("3000000000000", 1, False)
 
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
         assert len(admin.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
@@ -249,8 +249,8 @@ class TestKafkaPython:
         (described,) = admin.describe_topics([topic])
         assert len(described["partitions"]) == 3
         admin.alter_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic, {"retention.ms": "-1"})])
-        told = admin.describe_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic)])
-        assert told["topic"][topic]["retention.ms"]["value"] == "-1"
+        reported = admin.describe_configs([PyConfigResource(PyConfigResourceType.TOPIC, topic)])
+        assert reported["topic"][topic]["retention.ms"]["value"] == "-1"
         admin.delete_topics([topic])
         assert topic not in admin.list_topics()
         admin.close()

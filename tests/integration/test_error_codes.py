@@ -170,9 +170,9 @@ def test_incremental_fetch_returns_only_changes(client: Client) -> None:
     assert client.send("Fetch", 12, nothing).responses == []
     client.produce(topic, bytes(batch()))
     more = fetch.FetchRequest(max_wait_ms=0, session_id=session, session_epoch=2)
-    told = client.send("Fetch", 12, more).responses[0].partitions[0]
-    assert told.high_watermark == 2
-    assert told.records
+    reported = client.send("Fetch", 12, more).responses[0].partitions[0]
+    assert reported.high_watermark == 2
+    assert reported.records
 
 
 def test_fetch_with_a_replica_id_is_rejected(client: Client) -> None:
@@ -201,8 +201,8 @@ def test_invalid_topic_names_are_rejected(client: Client, name: str) -> None:
     assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     if name:
         request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
-        told = client.send("Metadata", 12, request).topics[0]
-        assert told.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        reported = client.send("Metadata", 12, request).topics[0]
+        assert reported.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_unknown_topic_id_is_reported(client: Client) -> None:

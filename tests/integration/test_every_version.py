@@ -297,8 +297,8 @@ def test_every_advertised_version_is_tested(client: Client) -> None:
     answer = client.send(
         "ApiVersions", 4, message("ApiVersions", MAKE["ApiVersions"](Place("", uuid.UUID(int=0), "")))
     )
-    told = {APIS[each.api_key].name: (each.min_version, each.max_version) for each in answer.api_keys}
-    assert told == ADVERTISED
+    reported = {APIS[each.api_key].name: (each.min_version, each.max_version) for each in answer.api_keys}
+    assert reported == ADVERTISED
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS)

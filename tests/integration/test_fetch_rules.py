@@ -216,11 +216,11 @@ def test_fetch_returns_produced_data_in_every_version(client: Client, version: i
     answer = client.send(
         "Fetch", version, request(topic if version < 13 else topic_id(client, topic), partitions(1))
     )
-    told = only(answer)
-    assert [header.base_offset for _, header in iter_batches(memoryview(told.records))] == [0, 1]
-    assert (told.high_watermark, told.last_stable_offset) == (2, 2)
-    assert told.log_start_offset == (0 if version >= 5 else -1)
-    assert told.preferred_read_replica == -1
+    reported = only(answer)
+    assert [header.base_offset for _, header in iter_batches(memoryview(reported.records))] == [0, 1]
+    assert (reported.high_watermark, reported.last_stable_offset) == (2, 2)
+    assert reported.log_start_offset == (0 if version >= 5 else -1)
+    assert reported.preferred_read_replica == -1
     assert answer.responses[0].topic_id != ZERO_UUID or version < 13
 
 
@@ -233,12 +233,12 @@ def test_produce_response_in_every_version(client: Client, version: int) -> None
     asked = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[named])
     for offset in range(2):
         answer = client.send("Produce", version, asked)
-        [told] = answer.responses[0].partition_responses
-        assert (told.error_code, told.base_offset, answer.throttle_time_ms) == (0, offset, 0)
-        assert told.log_append_time_ms > 1_600_000_000_000
-        assert told.log_start_offset == (0 if version >= 5 else -1)
-        assert (told.record_errors, told.error_message) == ([], None)
-        assert (told.current_leader.leader_id, answer.node_endpoints) == (-1, [])
+        [reported] = answer.responses[0].partition_responses
+        assert (reported.error_code, reported.base_offset, answer.throttle_time_ms) == (0, offset, 0)
+        assert reported.log_append_time_ms > 1_600_000_000_000
+        assert reported.log_start_offset == (0 if version >= 5 else -1)
+        assert (reported.record_errors, reported.error_message) == ([], None)
+        assert (reported.current_leader.leader_id, answer.node_endpoints) == (-1, [])
     assert answer.responses[0].topic_id == (by_id if version >= 13 else ZERO_UUID)
 
 
@@ -257,10 +257,10 @@ def test_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(client: Clie
     topic = client.create()
     fill(client, topic, 0, 2)
     asked = partitions(1, offset=5, last_fetched_epoch=0)
-    told = only(client.send("Fetch", 12, request(topic, asked, max_wait_ms=FOREVER_MS)))
-    assert told.error_code == 0
-    assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 2)
-    assert (told.high_watermark, told.records or b"") == (2, b"")
+    reported = only(client.send("Fetch", 12, request(topic, asked, max_wait_ms=FOREVER_MS)))
+    assert reported.error_code == 0
+    assert (reported.diverging_epoch.epoch, reported.diverging_epoch.end_offset) == (0, 2)
+    assert (reported.high_watermark, reported.records or b"") == (2, b"")
     agreed = only(client.send("Fetch", 12, request(topic, partitions(1, offset=1, last_fetched_epoch=0))))
     assert (agreed.diverging_epoch.end_offset, len(agreed.records)) == (-1, len(BATCH))
     unknown = only(client.send("Fetch", 12, request(topic, partitions(1, last_fetched_epoch=7))))

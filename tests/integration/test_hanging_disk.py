@@ -128,12 +128,12 @@ async def test_stop_leaves_a_hung_directory_unclean(node: Node) -> None:
     await hang(node)
     for replica in node.replicas(node.b):
         append(replica)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         await asyncio.wait_for(node.broker.stop(), 30)
     assert not node.disk.back.is_set()
     assert not (node.a / CLEAN_SHUTDOWN).exists()
     assert (node.b / CLEAN_SHUTDOWN).exists()
-    (line,) = [line for line in told if line.get("directory") == str(node.a)]
+    (line,) = [line for line in reported if line.get("directory") == str(node.a)]
     assert line["why"].endswith("is offline: it hangs: no operation has ended for 2 s")
 
 
@@ -142,8 +142,8 @@ async def test_stop_continues_when_a_disk_hangs_at_log_close(node: Node) -> None
         append(replica)
         await settled(replica)
     node.disk.at = node.a
-    with capture_logs() as told:
+    with capture_logs() as reported:
         await asyncio.wait_for(node.broker.stop(), 30)
     assert [(path / CLEAN_SHUTDOWN).exists() for path in (node.a, node.b)] == [False, True]
-    assert "a log directory was not closed cleanly: it hangs" in [line["event"] for line in told]
+    assert "a log directory was not closed cleanly: it hangs" in [line["event"] for line in reported]
     assert not node.broker.failed.done()

@@ -147,7 +147,7 @@ def test_idle_producer_id_expires(tierlog_broker_factory: TierlogBrokerFactory) 
     sender = Sender(client, client.create())
     assert sender.send(0) == (0, 0)
     until(lambda: sender.send(0) == (0, 2), "a retry is taken for new once its producer is forgotten")
-    until(lambda: sender.send(77)[0] == 0, "and who is not known may begin anywhere (KIP-360)")
+    until(lambda: sender.send(77)[0] == 0, "and an unknown producer may start at any sequence (KIP-360)")
     client.close()
 
 

@@ -79,9 +79,9 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     sick = ask("cluster", "health", code=5)
     assert sick["status"] == "degraded"
     assert sick["names"]["under-replicated"] == ["orders-0", "orders-1", "orders-2"]
-    told = ask("cluster", "info", "--admin", f"{up['nodes'][2]['admin']},{up['nodes'][0]['admin']}")
-    assert told["partitions"]["names"] == sick["names"]
-    assert told["partitions"]["counts"]["under-replicated"] == 3
+    reported = ask("cluster", "info", "--admin", f"{up['nodes'][2]['admin']},{up['nodes'][0]['admin']}")
+    assert reported["partitions"]["names"] == sick["names"]
+    assert reported["partitions"]["counts"]["under-replicated"] == 3
     node = next(problem for problem in sick["problems"] if problem["what"].startswith("node 3"))
     assert "its process is down" in node["what"] and node["next"] == "Run `tierlog cluster start 3`."
     assert {row["partition"] for row in ask("partition", "list", "--under-replicated")} == {0, 1, 2}

@@ -33,10 +33,10 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iter
 
 def acknowledged(broker: TierlogBroker, partition: int, within_s: float = PATIENCE_S) -> KafkaError | None:
     """Produce one record; return its final delivery error. Without a leader that takes `within_s`."""
-    told: list[KafkaError | None] = []
+    reported: list[KafkaError | None] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:
-        told.append(error)
+        reported.append(error)
 
     producer = Producer(
         {
@@ -48,7 +48,7 @@ def acknowledged(broker: TierlogBroker, partition: int, within_s: float = PATIEN
     )
     producer.produce("t", b"v", partition=partition, on_delivery=delivered)
     producer.flush(2 * PATIENCE_S)
-    return told[0]
+    return reported[0]
 
 
 def make_topic(broker: TierlogBroker) -> AdminClient:
@@ -151,8 +151,8 @@ def test_missing_directory_is_offline_until_the_next_start_with_it(
     (tmp_path / "a").write_text("not a directory: it cannot be claimed")
     broker.start()
     for number, where in places.items():
-        told = acknowledged(broker, number, PATIENCE_S if where == "b" else 3)
-        assert (told is None) == (where == "b")
+        reported = acknowledged(broker, number, PATIENCE_S if where == "b" else 3)
+        assert (reported is None) == (where == "b")
     broker.stop()
     (tmp_path / "a").unlink()
     (tmp_path / "unplugged").rename(tmp_path / "a")

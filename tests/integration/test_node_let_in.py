@@ -1,4 +1,4 @@
-"""A broker with open logs that no controller lets in: it stops when told, and ends with its disk."""
+"""A broker that stays fenced after it has opened its logs stops on request, and ends if its disk fails."""
 
 import asyncio
 import errno

@@ -72,8 +72,8 @@ def test_node_waiting_for_a_quorum_stops_on_request(
     waiting_node: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals
 ) -> None:
     waiting_node.send_signal(number)
-    told, log = waiting_node.communicate(timeout=30)
-    assert (waiting_node.returncode, told) == (ExitCode.OK, ""), log
+    reported, log = waiting_node.communicate(timeout=30)
+    assert (waiting_node.returncode, reported) == (ExitCode.OK, ""), log
     assert "stopped during startup" in log
     assert "Traceback" not in log
 

@@ -61,7 +61,7 @@ def value(number: int) -> bytes:
 
 def produce(broker: TierlogBroker, numbers: range) -> None:
     """Produce; each record is acknowledged at the offset equal to its number."""
-    told: dict[int, Any] = {}
+    reported: dict[int, Any] = {}
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "batch.size": 8192}
     )
@@ -69,13 +69,13 @@ def produce(broker: TierlogBroker, numbers: range) -> None:
         producer.produce(
             TOPIC,
             value(number),
-            on_delivery=lambda error, message, number=number: told.update(
+            on_delivery=lambda error, message, number=number: reported.update(
                 {number: error or message.offset()}
             ),
         )
         producer.poll(0)
     assert producer.flush(30) == 0
-    assert told == {number: number for number in numbers}
+    assert reported == {number: number for number in numbers}
 
 
 def reader(broker: TierlogBroker, offset: int) -> Consumer:

@@ -203,8 +203,8 @@ def offsets(answer: FetchResponse) -> list[int]:
 def test_request_quota_bounds_time_on_the_event_loop(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": None}, request_percentage=0.001)
     request = message("Metadata", {"topics": None})
-    told = [client.send("Metadata", 9, request).throttle_time_ms for _ in range(2)]
-    assert (told[0] <= 1_000, 0 < told[1] <= 1_000) == (True, True)
+    shown = [client.send("Metadata", 9, request).throttle_time_ms for _ in range(2)]
+    assert (shown[0] <= 1_000, 0 < shown[1] <= 1_000) == (True, True)
 
 
 def test_controller_mutation_quota_bounds_created_partitions(broker: TierlogBroker, client: Client) -> None:

@@ -134,11 +134,11 @@ def test_without_enough_in_sync_replicas_nothing_is_acknowledged(cluster: LocalC
 
 def test_every_node_returns_the_same_metadata(cluster: LocalCluster) -> None:
     create(cluster, "orders", partitions=3)
-    told = []
+    reported = []
     for broker in cluster:
         with urllib.request.urlopen(f"{broker.admin_url}/v1/cluster", timeout=10) as answer:
-            told.append(json.load(answer))
-    assert len({one["cluster_id"] for one in told}) == 1
+            reported.append(json.load(answer))
+    assert len({one["cluster_id"] for one in reported}) == 1
 
 
 def test_deleted_records_stay_deleted_under_the_next_leader(cluster: LocalCluster) -> None:

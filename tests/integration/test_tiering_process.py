@@ -76,9 +76,9 @@ def read_all(broker: TierlogBroker) -> list[bytes]:
 
 
 def test_reads_over_both_tiers_are_seamless(tiered: TierlogBroker) -> None:
-    told = status(tiered)
-    assert (told["remote_start_offset"], told["remote_end_offset"]) == (0, COUNT)
-    assert told["last_error"] is None
+    reported = status(tiered)
+    assert (reported["remote_start_offset"], reported["remote_end_offset"]) == (0, COUNT)
+    assert reported["last_error"] is None
     expected = [b"value %d" % number * 5 for number in range(COUNT)]
     assert read_all(tiered) == expected
     tiered.stop()

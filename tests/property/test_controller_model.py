@@ -136,8 +136,8 @@ class Cluster:
         self.forgetful = set()
 
     def report(self, broker_id: int, **named: int) -> None:
-        told = {kind: ((self.image.topic_ids[TOPIC], number),) for kind, number in named.items()}
-        self.do(c.ReportReplicas(broker_id=broker_id, broker_epoch=self.epoch(broker_id), **told))
+        reported = {kind: ((self.image.topic_ids[TOPIC], number),) for kind, number in named.items()}
+        self.do(c.ReportReplicas(broker_id=broker_id, broker_epoch=self.epoch(broker_id), **reported))
 
     def fence(self, broker_id: int, fenced: bool) -> None:
         if broker_id in self.image.brokers:
@@ -204,7 +204,7 @@ class Cluster:
         return broker is not None and not broker.fenced
 
     def give_up(self, number: int) -> None:
-        """Nobody is left who holds all: what was committed is what the next leader has."""
+        """No broker with all records is left, so the next leader's log counts as the committed one."""
         self.lost[number] = True
 
     # --- what must hold
@@ -255,7 +255,7 @@ class Cluster:
             for number in range(PARTITIONS):
                 self.fill(broker_id, number, False)
         for number in range(PARTITIONS):
-            if self.partition(number).leader == -1:  # whoever was in sync is empty: an operator decides
+            if self.partition(number).leader == -1:  # no disk is left: an operator decides
                 assert set(self.partition(number).emptied) & set(self.partition(number).in_sync)
                 self.configure("unclean.leader.election.enable", "true")
         for number in range(PARTITIONS):

@@ -70,7 +70,7 @@ class Machine(RuleBasedStateMachine):
         self.owners[number] = Owner()
 
     @invariant()
-    def whoever_holds_a_file_reads_that_file(self) -> None:
+    def held_files_read_their_own_content(self) -> None:
         for number, part in getattr(self, "held", ()):
             assert part.read() == b"%04d" % number * 2
 

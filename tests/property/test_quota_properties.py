@@ -35,7 +35,7 @@ def test_a_rate_is_bounded_by_what_was_recorded_lately(
 
 
 @given(windows, pieces, bounds)
-def test_who_waits_as_told_gets_at_most_twice_the_bound_and_a_burst(
+def test_client_that_waits_for_its_throttle_time_gets_at_most_twice_the_bound_and_a_burst(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
     quotas = ClientQuotas(windows)
@@ -55,8 +55,8 @@ def test_who_waits_as_told_gets_at_most_twice_the_bound_and_a_burst(
 def test_what_is_allowed_in_advance_never_passes_the_bound(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
-    """Unless it is too much by itself, which one that did nothing lately may have. And who waits, and asks
-    for no more than may be had at once, gets it.
+    """A single value above the burst is the exception: an idle client gets it. A client that waits, and takes
+    no more than the burst at once, is always allowed.
     """
     quotas = ClientQuotas(windows)
     quotas.configure({(("user", None),): {FETCH: bound}})

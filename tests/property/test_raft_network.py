@@ -149,7 +149,8 @@ class Cluster:
             self.members[message.to].core.step(message)
 
     def observe(self, member: Node) -> None:
-        """As who is no member does; it must be safe for all, when a page comes late or twice as well."""
+        """Read another node's log as an observer does. It must be safe even if a page arrives late or
+        twice."""
         if self.rng.random() < 0.7:
             self.pages.append(self.page(member.core, self.members[self.rng.choice(self.nodes)]))
         for _ in range(self.rng.choice([0, 1, 3])):
@@ -172,7 +173,7 @@ class Cluster:
         core = self.members[page.reader].core
         late = page.after < core.log.commit
         taken = core.accept_committed(page.snapshot, page.entries, page.leader, page.term, page.after_term)
-        assert taken or page.after > core.log.commit, "it is one log"  # the reader was started anew
+        assert taken or page.after > core.log.commit, "it is one log"  # the reader has restarted
         if (page.snapshot or page.entries) and not core.is_leader:
             self.observed += 1
             self.observed_late += late
@@ -203,7 +204,7 @@ class Cluster:
         self.members[node] = self._boot(node)
 
     def die(self, node: int) -> None:
-        """A crash that some notice at once; or none, and they are wrong: it must be safe all the same."""
+        """A crash that some nodes detect at once, or a false detection: both must be safe."""
         if self.rng.random() < 0.7:
             self.crash(node)
         for other in self.nodes:
@@ -218,7 +219,7 @@ class Cluster:
                 member.asked.append((member.core.term, number, member.core.log.commit, known))
 
     def change(self) -> None:
-        """A random step of growing or shrinking, by whoever leads or thinks so."""
+        """Propose a random change of the voters at a node that considers itself leader."""
         for member in self.members.values():
             core = member.core
             if not core.is_leader:

@@ -101,7 +101,7 @@ class Partition(ReplicaDriver):
     def produce_next(
         self, producer: int, drawn: list[tuple[bytes, bool, int]], bump: int, repeat: int
     ) -> None:
-        """What a producer sends next is taken, whether or not the broker remembers it."""
+        """The next batch of a producer is appended, whether or not its state has expired."""
         for _ in range(repeat):
             epoch, sequence = self.sequences.get(producer, (0, 0))
             if bump == 1:
@@ -113,7 +113,7 @@ class Partition(ReplicaDriver):
 
     @rule(producer=st.sampled_from(IDEMPOTENT), data=st.data())
     def retry(self, producer: int, data: st.DataObject) -> None:
-        """One of the last five batches again: it is recognised, and told its first offset."""
+        """Retry one of the last five batches: it is recognised, and gets its first offset."""
         known = self.known_batches(producer)
         if not known:
             return
@@ -186,7 +186,7 @@ class Partition(ReplicaDriver):
 
     @rule()
     def grow_large(self) -> None:
-        """The next append is one of those that reserve room behind themselves."""
+        """The next append reserves disk space ahead."""
         self.replica.log.active.reserved_to = 0
 
     @rule()
@@ -197,7 +197,7 @@ class Partition(ReplicaDriver):
 
     @rule()
     def retain(self) -> None:
-        """Time and size take whole segments, oldest first, and as many as the settings say."""
+        """Retention by time and size deletes complete segments, oldest first."""
         known = {segment.base_offset: segment for segment in self.replica.segments}
         base = self.after_retention()
         before, self.model.start = self.model.start, max(self.model.start, base)
@@ -222,11 +222,11 @@ class Partition(ReplicaDriver):
 
     @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "follow", "stop", KEPT, TORN]))
     def truncate(self, data: st.DataObject, then: str) -> None:
-        """As a follower does that is told of another leader's log."""
+        """Truncate as a follower does after its log diverged from the leader's."""
         lowest = max(self.model.start, self.model.settled)
         offset = data.draw(st.integers(lowest, self.model.end))
         old_end = self.model.end
-        self.answers.clear()  # their bytes are cut, and written over
+        self.answers.clear()  # their bytes are truncated and overwritten
         if then == "go on":
             self.read_from_everywhere(1)
         self.cut_unsynced = self.cut_unsynced or offset < self.model.end
@@ -236,7 +236,7 @@ class Partition(ReplicaDriver):
         self.replica.truncate_to(offset, self.now)
         self.check()
         self.check_truncated_epochs()
-        point, start, cleaned_to = self.checkpoint  # lowered before what was cut is replaced
+        point, start, cleaned_to = self.checkpoint  # lowered before the truncated records are replaced
         self.checkpoint = (min(point, self.model.end), min(start, self.model.start), cleaned_to)
         self.idle_since_ms = dict.fromkeys(self.idle_since_ms)
         self.forget_sequences()
@@ -244,7 +244,7 @@ class Partition(ReplicaDriver):
             self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
         if then in ("go on", "follow"):
             self.new_leader_epoch()
-            self.write_past(old_end, data.draw(entries))  # what was known of the old end misleads nobody
+            self.write_past(old_end, data.draw(entries))  # cached state of the old end must not be used
             self.read_from_everywhere(1)
             self.look_up_epochs()
             for target in {record.timestamp for record in self.model.records()}:
@@ -257,7 +257,7 @@ class Partition(ReplicaDriver):
         self.forget_sequences()
 
     def follow(self, drawn: list[tuple[bytes, bool, int]], count: int) -> None:
-        """Copies of batches that the other leader had got before the epoch that was cut here."""
+        """Copy batches that the other leader appended before the epoch that was truncated here."""
         epoch = self.model.batches[-1].leader_epoch if self.model.batches else self.epoch
         for _ in range(count):
             self.copy(self.records_of(drawn), epoch)
@@ -360,7 +360,7 @@ class Partition(ReplicaDriver):
 
     @rule(data=st.data())
     def begin_to_send(self, data: st.DataObject) -> None:
-        """A consumer is slow to take its answer."""
+        """A slow consumer holds a response."""
         result = self.replica.read(data.draw(st.integers(self.model.start, self.model.end)), 400)
         parts = [] if result.slice is None else result.slice.parts
         self.answers += [(part, part.read()) for part in parts if isinstance(part, FileSlice)]
@@ -372,7 +372,7 @@ class Partition(ReplicaDriver):
 
     @rule(max_bytes=st.sampled_from([1, 400]))
     def read_from_everywhere(self, max_bytes: int) -> None:
-        """From any offset on, also one that compaction took, the next batch is found."""
+        """A read from any offset, even one that compaction removed, finds the next batch."""
         stored = {record.offset: record for record in self.stored()}
         markers = {batch.base for batch in self.model.batches if batch.ends is not None}
         for offset in range(self.model.start, self.model.end):

@@ -167,7 +167,7 @@ class Partition(RuleBasedStateMachine):
         self.seen.pop(broker.number, None)
 
     def hear(self, broker: Broker) -> None:
-        """The image of now; those between are not seen, as by an observer that took a snapshot."""
+        """Apply the current image and skip those between, as an observer that loads a snapshot."""
         replica, view = broker.replica, self.controller.view
         assert replica is not None
         broker.view = view
@@ -218,7 +218,7 @@ class Partition(RuleBasedStateMachine):
         return Request(number, broker.epoch, broker.replica.leader, asked)
 
     def answer(self, request: Request) -> Answer | None:
-        """What a leader's handler does."""
+        """Answer a fetch as the leader's handler does."""
         replica = self.brokers[request.leader].replica
         if replica is None:
             return None
@@ -236,7 +236,7 @@ class Partition(RuleBasedStateMachine):
         return Answer(request, fetched, records)
 
     def take(self, answer: Answer) -> None:
-        """What a follower's fetcher does; an answer to a process that is gone reaches nobody."""
+        """Apply a response as the replica fetcher does. A response to an ended process is dropped."""
         broker = self.brokers[answer.request.follower]
         if broker.replica is None or broker.epoch != answer.request.epoch:
             return
@@ -249,7 +249,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(number=brokers, times=st.integers(1, 4))
     def exchange(self, number: int, times: int) -> None:
-        """Fetches that nothing happens to."""
+        """Fetch without faults."""
         for _ in range(times):
             request = self.send_fetch(number)
             answer = self.answer(request) if request is not None else None
@@ -284,7 +284,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), copied_to=st.sets(brokers), times=st.integers(1, 3))
     def produce_and_copy(self, count: int, copied_to: set[int], times: int) -> None:
-        """As on most days, but that a follower may not get it."""
+        """The usual case: produce, and copy to some followers."""
         for number in BROKERS:
             self.produce(number, count, LEADER)
         for number in sorted(copied_to):
@@ -301,7 +301,7 @@ class Partition(RuleBasedStateMachine):
 
     def decide(self, proposed: Proposed, *, answered: bool) -> None:
         """The controller decides; the answer reaches the leader, or does not."""
-        if self.leaves_nobody(lambda trial: trial.alter(proposed.broker, proposed.epoch, proposed.proposal)):
+        if self.leaves_no_disk(lambda trial: trial.alter(proposed.broker, proposed.epoch, proposed.proposal)):
             return
         error = self.controller.alter(proposed.broker, proposed.epoch, proposed.proposal)
         view = self.controller.view
@@ -322,7 +322,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(number=brokers, given_up=st.booleans())
     def send_proposal(self, number: int, given_up: bool) -> None:
-        """It may be carried out long after the leader has given it up."""
+        """The controller may decide it long after the leader's request timed out."""
         proposed = self.propose(number)
         if proposed is not None:
             self.proposed.append(proposed)
@@ -348,12 +348,12 @@ class Partition(RuleBasedStateMachine):
 
     @rule(number=brokers)
     def fence(self, number: int) -> None:
-        """Rightly or not: it may live, and lead for a while without having heard of it."""
-        if not self.leaves_nobody(lambda trial: trial.fence(number)):
+        """Fence a broker, which may be alive and act as leader until it learns of it."""
+        if not self.leaves_no_disk(lambda trial: trial.fence(number)):
             self.controller.fence(number)
 
-    def leaves_nobody(self, change: Callable[[ModelController | RealController], object]) -> bool:
-        """Whether none who then counts would have its disk: that is not promised to end well."""
+    def leaves_no_disk(self, change: Callable[[ModelController | RealController], object]) -> bool:
+        """Whether no in-sync or eligible replica would keep its disk: guarantees do not cover that."""
         trial = self.controller.copied()
         change(trial)
         return all(self.brokers[other].lost for other in trial.members)
@@ -365,7 +365,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(choice=st.integers(0, 2), heard=st.sets(brokers))
     def move_leadership(self, choice: int, heard: set[int]) -> None:
-        if not self.leaves_nobody(lambda trial: trial.elect_anyone(choice)):
+        if not self.leaves_no_disk(lambda trial: trial.elect_anyone(choice)):
             self.controller.elect_anyone(choice)
         for number in sorted(heard):
             self.hear_image(number)
@@ -391,7 +391,7 @@ class Partition(RuleBasedStateMachine):
             return
         others = self.controller.members - {number}
         if not any(not self.brokers[other].lost for other in others):
-            what = KEPT  # the last one that has everything: that its disk holds is the rule
+            what = KEPT  # the last replica with all committed records must keep its disk
         broker.replica.close(clean=False)
         broker.replica = broker.view = None
         if what != KEPT:
@@ -445,7 +445,7 @@ class Partition(RuleBasedStateMachine):
     # -- what must hold --
 
     def values(self, broker: Broker) -> tuple[int, list[Value]]:
-        """What lies in a replica's files, and the offset of the first."""
+        """First offset and records of a replica's files."""
         replica = broker.replica
         assert replica is not None
         first = replica.local_log_start_offset
@@ -487,14 +487,14 @@ class Partition(RuleBasedStateMachine):
             committed = len(self.committed)
             counts = number in self.controller.members
             if counts:
-                assert first + len(found) >= committed, self.told()
+                assert first + len(found) >= committed, self.described()
             upper = committed if counts else min(committed, replica.high_watermark)
             lower = max(first, self.start)
             if lower < upper:
                 assert found[lower - first : upper - first] == self.committed[lower:upper], number
 
-    def told(self) -> str:
-        """How it stands, for whoever reads a failure."""
+    def described(self) -> str:
+        """State of the model, for the message of a failure."""
         lines = [f"{len(self.committed)} committed, {self.controller.view}"]
         for number, broker in self.brokers.items():
             if (replica := broker.replica) is not None:
@@ -520,7 +520,8 @@ class Partition(RuleBasedStateMachine):
         self.waiting = still
 
     def members_are_known_to_the_leader(self) -> None:
-        """Whoever may be elected next counts for the leader of now, unless it has been replaced."""
+        """The current leader counts every replica that may be elected next, unless the leader was
+        replaced."""
         if self.controller.view.leader == NOBODY:
             return
         leader = self.brokers[self.controller.view.leader].replica

@@ -216,7 +216,7 @@ def test_dead_process_refuses_connections_and_cut_link_breaks_them():
         process.kill()
         network.listen("b", None)
         with pytest.raises(Refused):
-            await network.call("a", "b", 1, lambda: _answer("nobody there"))
+            await network.call("a", "b", 1, lambda: _answer("no process there"))
 
     loop.run_for(main())
 

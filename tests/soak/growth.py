@@ -1,4 +1,4 @@
-"""Memory growth in the second half of a run, with its confidence interval. Pure; called by judge.py.
+"""Memory growth in the second half of a run, with its confidence interval. Pure; called by verdict.py.
 
 The first half is warm-up for caches, retention and the cleaner. Consecutive samples are not independent,
 because memory rises and falls with segments and cleanings. Therefore the half is divided into blocks of

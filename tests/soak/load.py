@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from apart import Apart
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 from tally import Tally
+from worker_process import WorkerProcess
 
 MIB = 1 << 20
 INTERVAL_S = 5.0
@@ -59,7 +59,7 @@ class Load:
         self._latencies_s: list[float] = []
         self._end_to_end_s: list[float] = []
         self._tally = Tally()
-        self._members = Apart("group members", [sys.executable, str(MEMBERS), bootstrap], self._tally)
+        self._members = WorkerProcess("group members", [sys.executable, str(MEMBERS), bootstrap], self._tally)
 
     def start(self) -> None:
         self._create_topics()
@@ -80,8 +80,8 @@ class Load:
         with self._lock:
             latencies, self._latencies_s = self._latencies_s, []
             end_to_end, self._end_to_end_s = self._end_to_end_s, []
-        told = {**_percentiles("", latencies), **_percentiles("e2e_", end_to_end)}
-        return {**told, **self._tally.take()}
+        reported = {**_percentiles("", latencies), **_percentiles("e2e_", end_to_end)}
+        return {**reported, **self._tally.take()}
 
     # -- the workers --
 

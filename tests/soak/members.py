@@ -1,4 +1,4 @@
-"""Consumer group members that join and leave, some without LeaveGroup, in a process of its own (apart.py).
+"""Consumer group members that join and leave, some without LeaveGroup, in a separate process.
 
 Every second it writes one JSON line with its counts since the last one. Ends when its standard input is
 closed.
@@ -10,9 +10,9 @@ import random
 import sys
 import threading
 
-from apart import CLOSED
 from confluent_kafka import Consumer, KafkaException
 from tally import Tally
+from worker_process import CLOSED
 
 INTERVAL_S = 1.0
 GROUP_NAMES = 4  # a broker remembers the offsets of each group for days: no new names

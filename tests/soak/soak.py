@@ -2,8 +2,8 @@
 
     .venv/bin/python tests/soak/soak.py --minutes 10 --picture docs/img/soak.png --json build/soak.json
 
-Exit code 1 if a check of judge.py fails, or if the broker or the load ended early. The samples are then
-checked and drawn as well. docs/howto/soak.md explains the output. Linux only (/proc).
+Fails (exit code 1) if a check of verdict.py fails, or if the broker or the load ended early. The samples are
+then checked and drawn as well. docs/howto/soak.md explains the output. Linux only (/proc).
 """
 
 import argparse
@@ -21,10 +21,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from apart import Silent, lines
-from judge import LATENCY_LEVEL_MS, Verdict, judge
 from samples import Metrics, Sample, disk_mib, read_process
-from telling import checks, draw, table
+from soak_report import checks, draw, table
+from verdict import LATENCY_LEVEL_MS, Verdict, verdict_of
+from worker_process import Silent, lines
 
 from tierlog.cli.process import BrokerFailed, TierlogBroker
 
@@ -67,7 +67,7 @@ def main() -> int:
             found = run(broker, options.minutes)
             log = broker.log_tail(1 << 30)
     failures = [line for line in log.splitlines() if "error" in line.split(" event=")[0]]
-    verdict = judge(
+    verdict = verdict_of(
         found.samples,
         minutes_asked=options.minutes,
         broker_errors=len(failures),
@@ -75,7 +75,7 @@ def main() -> int:
         ended_early=found.ended_early,
     )
     if options.json:
-        told = {
+        reported = {
             "minutes_asked": options.minutes,
             **verdict.as_json(),
             "faults": found.faults,
@@ -83,7 +83,7 @@ def main() -> int:
             "samples": [asdict(sample) for sample in found.samples],
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(told, indent=1))
+        options.json.write_text(json.dumps(reported, indent=1))
     if found.samples:
         draw(options.picture, found.samples, verdict)
     return report(found, verdict, failures)
@@ -129,10 +129,10 @@ def _listen(
     """Wait until the minutes have passed. Returns False if the load ends before."""
     metrics, begin = Metrics(broker.admin_url), time.monotonic()
     for line in lines(process, patience_s):
-        told = json.loads(line)
-        found.faults = told.pop("faults")
+        reported = json.loads(line)
+        found.faults = reported.pop("faults")
         passed = (time.monotonic() - begin) / 60
-        loop_lag_p99_ms, told["counts"]["cleaned"] = metrics.read()
+        loop_lag_p99_ms, reported["counts"]["cleaned"] = metrics.read()
         found.samples.append(
             Sample(
                 minutes=passed,
@@ -140,7 +140,7 @@ def _listen(
                 store_mib=disk_mib(broker.object_dir),
                 loop_lag_p99_ms=loop_lag_p99_ms,
                 **read_process(broker.pid),
-                **told,
+                **reported,
             )
         )
         print(f"\r{passed:5.1f} of {minutes:g} minutes", end="", file=sys.stderr, flush=True)

@@ -31,11 +31,11 @@ class Tally:
                 self.fault("consume", str(error))
         self.count("read", read)
 
-    def add(self, told: Mapping[str, Mapping[str, object]]) -> None:
+    def add(self, reported: Mapping[str, Mapping[str, object]]) -> None:
         """Add the counts of another tally."""
         with self._lock:
-            self._counts.update(told["counts"])
-            for kind, text in told["faults"].items():
+            self._counts.update(reported["counts"])
+            for kind, text in reported["faults"].items():
                 self._faults.setdefault(kind, str(text))
 
     def take(self) -> dict[str, object]:

@@ -189,8 +189,8 @@ OWN_SOURCE = {TOPIC: 1, BROKER: 2, CLIENT_METRICS: 7, GROUP: 8}
 
 def wait_for_configs(client: Client, sent: Any, answer: Any) -> None:
     """Wait until a change is visible: Kafka's brokers learn of it after the response has been sent."""
-    for resource, told in zip(sent.resources, answer.responses, strict=True):
-        for change in resource.configs if not told.error_code else ():
+    for resource, reported in zip(sent.resources, answer.responses, strict=True):
+        for change in resource.configs if not reported.error_code else ():
             if change.config_operation in (SET, DELETE):
                 while not _is_described(client, resource, change):
                     pass

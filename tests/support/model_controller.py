@@ -81,8 +81,8 @@ class ModelController:
             return ErrorCode.FENCED_LEADER_EPOCH
         if self.view.partition_epoch != proposal.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
-        for member, told in proposal.in_sync:
-            if member in self.fenced or told not in (-1, self.epochs[member]):
+        for member, reported in proposal.in_sync:
+            if member in self.fenced or reported not in (-1, self.epochs[member]):
                 return ErrorCode.INELIGIBLE_REPLICA
         self._change(proposal.broker_ids)
         return ErrorCode.NONE
@@ -191,7 +191,7 @@ class RealController:
             partition=0,
             leader_epoch=proposal.leader_epoch,
             partition_epoch=proposal.partition_epoch,
-            in_sync=tuple(c.InSync(member, told) for member, told in proposal.in_sync),
+            in_sync=tuple(c.InSync(member, reported) for member, reported in proposal.in_sync),
         )
         reply = self._do(c.AlterPartitions(broker_id=broker, broker_epoch=epoch, changes=(change,)))
         return reply.error or reply.partitions[0].error

@@ -23,7 +23,8 @@ KeyOf = Callable[[str, int], bytes]
 
 
 def compare(partition: int, copies: Sequence[Copy]) -> Iterator[Anomaly]:
-    """Copies of a log that is not compacted: whole, equal byte for byte, and all replicas of the same end."""
+    """Copies of a log without compaction must be complete and have the same bytes, and replicas the same
+    end."""
     for copy in copies:
         yield from _whole(partition, copy)
     replicas = [copy for copy in copies if copy.name != REMOTE]
@@ -33,7 +34,7 @@ def compare(partition: int, copies: Sequence[Copy]) -> Iterator[Anomaly]:
 
 
 def joined(remote: Copy, replica: Copy) -> Copy:
-    """The log as a consumer of a tiered topic has it: the object store's, then what only the replica has."""
+    """The log as a consumer of a tiered topic reads it: remote segments, then what only the replica has."""
     rest = tuple(batch for batch in replica.batches if batch.base_offset >= remote.end)
     return Copy(f"{remote.name} and {replica.name}", remote.batches + rest, remote.fault or replica.fault)
 
@@ -106,7 +107,7 @@ def compare_compacted(
             yield Anomaly(Kind.LOST, partition, "no replica has it")
         for copy in mine:
             yield from _whole(partition, copy, gaps=True)
-            yield from _judge_copy(partition, copy, seen[partition])
+            yield from _check_copy(partition, copy, seen[partition])
         for first, second in pairwise(mine):
             yield from _same_records(partition, first, second)
 
@@ -132,7 +133,7 @@ def _seen(history: Iterable[AnyEvent], key_of: KeyOf, is_tombstone: IsTombstone)
     return found
 
 
-def _judge_copy(partition: int, copy: Copy, keys: _Keys) -> Iterator[Anomaly]:
+def _check_copy(partition: int, copy: Copy, keys: _Keys) -> Iterator[Anomaly]:
     last: dict[bytes, int] = {}
     lies: dict[str, int] = {}
     for record in copy.records():
@@ -142,15 +143,15 @@ def _judge_copy(partition: int, copy: Copy, keys: _Keys) -> Iterator[Anomaly]:
             continue
         key, number = keys.sent[record.value]
         if record.value in lies:
-            yield Anomaly(Kind.DOUBLED, partition, f"{where} lies at {lies[record.value]} too")
+            yield Anomaly(Kind.DOUBLED, partition, f"{where} is at {lies[record.value]} too")
             continue
         lies[record.value] = record.offset
         if record.key != key:
             yield Anomaly(Kind.INCONSISTENT, partition, f"{where} has the key {record.key!r}, not {key!r}")
         if record.value in keys.refused:
-            yield Anomaly(Kind.REFUSED, partition, f"{where} was told not to be written")
+            yield Anomaly(Kind.REFUSED, partition, f"{where} got a definite error")
         if number < last.get(key, -1):
-            yield Anomaly(Kind.REORDERED, partition, f"{where} lies behind number {last[key]} of its key")
+            yield Anomaly(Kind.REORDERED, partition, f"{where} is after number {last[key]} of its key")
         if keys.offsets.get(record.value, record.offset) != record.offset:
             yield Anomaly(
                 Kind.INCONSISTENT, partition, f"{where} was acknowledged at {keys.offsets[record.value]}"

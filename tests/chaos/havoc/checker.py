@@ -65,7 +65,7 @@ class Verdict:
         return not self.anomalies and not self.invalid
 
     def counts(self) -> dict[str, int]:
-        """Of every kind, zeros too."""
+        """Number of anomalies of each kind, zeros included."""
         found = Counter(anomaly.kind for anomaly in self.anomalies)
         return {kind.value: found[kind] for kind in Kind}
 
@@ -111,8 +111,8 @@ def check(history: Iterable[AnyEvent], least_acknowledged: int = LEAST_ACKNOWLED
             case Ended():
                 seen.ends[event.partition] = event.offset
     for partition in sorted(seen.sent.keys() | seen.log.keys() | seen.reads.keys()):
-        anomalies += _judge_log(seen, partition)
-        anomalies += _judge_reads(seen, partition)
+        anomalies += _check_log(seen, partition)
+        anomalies += _check_reads(seen, partition)
     acknowledged = sum(map(len, seen.acked.values()))
     read = sum(len(at) for at in seen.reads.values())
     return Verdict(
@@ -137,28 +137,28 @@ def _note_read(seen: _Seen, event: Read) -> None:
         had.add(offset)
 
 
-def _judge_log(seen: _Seen, partition: int) -> Iterable[Anomaly]:
-    """Of what lies in the log in the end."""
+def _check_log(seen: _Seen, partition: int) -> Iterable[Anomaly]:
+    """Anomalies of the final log."""
     log = seen.log[partition]
     first_at: dict[str, int] = {}
     newest: dict[str, int] = {}
     for offset, value in sorted(log.items()):
         if value not in seen.sent[partition]:
-            yield Anomaly(Kind.UNSENT, partition, f"{value!r} lies at {offset}, and was never sent there")
+            yield Anomaly(Kind.UNSENT, partition, f"{value!r} is at {offset}, and was never sent there")
             continue
         if value in first_at:
-            yield Anomaly(Kind.DOUBLED, partition, f"{value} lies at {first_at[value]} and at {offset}")
+            yield Anomaly(Kind.DOUBLED, partition, f"{value} is at {first_at[value]} and at {offset}")
             continue
         first_at[value] = offset
         if value in seen.refused[partition]:
             yield Anomaly(
-                Kind.REFUSED, partition, f"{value} lies at {offset}, and was told not to be written"
+                Kind.REFUSED, partition, f"{value} is at {offset}, although it got a definite error"
             )
         producer, _, number = value.partition("/")
         at = int(number.rpartition("/")[2])
         if at < newest.get(producer, -1):
             yield Anomaly(
-                Kind.REORDERED, partition, f"{value} lies at {offset}, behind number {newest[producer]}"
+                Kind.REORDERED, partition, f"{value} is at {offset}, after number {newest[producer]}"
             )
         newest[producer] = max(at, newest.get(producer, -1))
     for offset, value in seen.acked[partition]:
@@ -167,12 +167,12 @@ def _judge_log(seen: _Seen, partition: int) -> Iterable[Anomaly]:
         elif offset >= 0 and log.get(offset) != value:
             where = first_at[value]
             yield Anomaly(
-                Kind.INCONSISTENT, partition, f"{value} was acknowledged at {offset}, and lies at {where}"
+                Kind.INCONSISTENT, partition, f"{value} was acknowledged at {offset}, and is at {where}"
             )
 
 
-def _judge_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
-    """Of what consumers saw on the way."""
+def _check_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
+    """Anomalies of what consumers read during the run."""
     log, lies = seen.log[partition], set(seen.log[partition].values())
     for offset, values in sorted(seen.reads[partition].items()):
         for value in sorted(values):
@@ -181,9 +181,7 @@ def _judge_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
             elif offset in log and log[offset] != value:
                 yield Anomaly(Kind.INCONSISTENT, partition, f"{offset} held {value}, and holds {log[offset]}")
             elif offset not in log and value in lies:
-                yield Anomaly(
-                    Kind.INCONSISTENT, partition, f"{value} was read at {offset}, and lies elsewhere"
-                )
+                yield Anomaly(Kind.INCONSISTENT, partition, f"{value} was read at {offset}, and is elsewhere")
             elif offset not in log:
                 yield Anomaly(Kind.VANISHED, partition, f"{value} was read at {offset}, and is gone")
         if offset not in log and len(values) > 1:
@@ -205,11 +203,11 @@ def _missing(seen: _Seen, acknowledged: int, read: int, least_acknowledged: int)
         if end is None:
             yield f"partition {partition} was not read in the end"
         elif held != set(range(end)):
-            yield f"of partition {partition} {len(held)} of {end} offsets were read in the end"
+            yield f"only {len(held)} of {end} offsets of partition {partition} were read in the end"
 
 
 class _Readers:
-    """The places of readers: one goes on offset by offset from where it began."""
+    """Positions of readers: each must continue offset by offset from its start."""
 
     def __init__(self) -> None:
         self._next: dict[tuple[str, int], int | None] = {}

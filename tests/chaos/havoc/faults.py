@@ -16,7 +16,7 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
-from havoc.ground import CLIENTS, STORE
+from havoc.network import CLIENTS, STORE
 from havoc.nodes import HANGS, ChaosFailed, Cluster, Node, until
 from havoc.store import Store
 
@@ -33,8 +33,8 @@ REFUSED = b"waiting for the session of another process to end"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The cluster, and who is who in it: by the topic's first partition, and by the quorum. `tiered`: the
-    topic beside it that is, in `store`, if there is one."""
+    """The cluster under test. Roles of nodes are those in the topic's first partition and in the quorum.
+    `tiered`: the tiered topic, whose segments are in `store`, if there is one."""
 
     cluster: Cluster
     topic: str
@@ -42,7 +42,7 @@ class Stage:
     store: Store | None = None
 
     def partitions(self) -> list[dict[str, Any]]:
-        """Of all topics."""
+        """Partitions of all topics."""
         return [row for topic in (self.topic, self.tiered) if topic for row in self.cluster.partitions(topic)]
 
     def leader(self) -> Node:
@@ -56,17 +56,17 @@ class Stage:
     def controller(self) -> Node:
         return self.cluster.controller()
 
-    def everybody(self) -> set[int]:
-        return {CLIENTS, *self.cluster.ground.places}
+    def all_nodes(self) -> set[int]:
+        return {CLIENTS, *self.cluster.network.places}
 
     def tiers(self) -> list[dict[str, Any]]:
-        """Of each partition of the tiered topic, what its leader says of it; raises ChaosFailed."""
+        """Tier status of each partition of the tiered topic, from its leader. Raises ChaosFailed."""
         rows = self.cluster.partitions(self.tiered)
         found = []
         for node in {row["leader"] for row in rows} & self.cluster.brokers.keys():
             found += self.cluster.nodes[node].admin.get("/v1/tier/status", topic=self.tiered)["partitions"]
         if {tier["partition"] for tier in found} != {row["partition"] for row in rows}:
-            raise ChaosFailed("not every partition's leader tells of its tiers")
+            raise ChaosFailed("not every partition's leader reports its tier status")
         return found
 
 
@@ -75,9 +75,9 @@ Play = Callable[[Stage], AbstractContextManager[str]]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`play` gives what was done, in words. `within_s`: how long an acknowledgement may take; None:
-    it takes the majority away. `needs`: see left_out. `only`: the shape that it makes sense in.
-    `hurts_early`: its entry takes its time, and hurts from the first moment on."""
+    """`play` yields a description of the injected fault. `within_s`: how long an acknowledgement may take;
+    None: the fault removes the majority. `needs`: see `left_out`. `only`: the shape that it needs.
+    `hurts_early`: injecting it takes time, and clients are affected from the first moment."""
 
     name: str
     play: Play
@@ -159,7 +159,7 @@ def _kill_all(stage: Stage) -> Iterator[str]:
 
 @_fault("kill-both", DEATH_S, only=APART)
 def _kill_both(stage: Stage) -> Iterator[str]:
-    """Who is to replace the leader dies with it."""
+    """Kill the leader together with the broker that would replace it."""
     with _killed(stage.leader(), stage.controller()) as done:
         yield done
 
@@ -211,8 +211,8 @@ def _stop_all(stage: Stage) -> Iterator[str]:
 
 @_fault("change-voters", SILENCE_S, hurts_early=True)
 def _change_voters(stage: Stage) -> Iterator[str]:
-    """The voter that leads is let go while it runs, and another one leads the quorum; it goes on as an
-    observer until it is taken in again."""
+    """Remove the quorum's leader from the voters while it runs. It continues as an observer until it is
+    added again."""
     node = stage.controller()
     _let_go(stage, node)
     yield f"{node}, which led the quorum, votes no more"
@@ -235,22 +235,22 @@ def _take_in(stage: Stage, node: Node) -> None:
 @contextmanager
 def _cut(stage: Stage, what: str, *cuts: tuple[set[int], set[int]]) -> Iterator[str]:
     for sources, targets in cuts:
-        stage.cluster.ground.cut(sources, targets)
+        stage.cluster.network.cut(sources, targets)
     yield what
-    stage.cluster.ground.heal()
+    stage.cluster.network.heal()
 
 
 @_fault("isolate-leader", SILENCE_S)
 def _isolate_leader(stage: Stage) -> Iterator[str]:
     node = stage.leader()
-    one, others = {node.id}, stage.everybody() - {node.id}
+    one, others = {node.id}, stage.all_nodes() - {node.id}
     with _cut(stage, f"{node} cut off from nodes and clients", (one, others), (others, one)) as done:
         yield done
 
 
 @_fault("part-leader", SILENCE_S)
 def _part_leader(stage: Stage) -> Iterator[str]:
-    """Clients keep a connection to a former leader."""
+    """Isolate a leader from the other nodes only: clients keep their connections to the former leader."""
     node = stage.leader()
     one, others = {node.id}, set(stage.cluster.nodes) - {node.id}
     with _cut(
@@ -268,7 +268,7 @@ def _isolate_majority(stage: Stage) -> Iterator[str]:
 @_fault("isolate-controller", SILENCE_S, only=APART)
 def _isolate_controller(stage: Stage) -> Iterator[str]:
     node = stage.controller()
-    one, others = {node.id}, stage.everybody() - {node.id}
+    one, others = {node.id}, stage.all_nodes() - {node.id}
     with _cut(stage, f"{node}, which leads the quorum, cut off", (one, others), (others, one)) as done:
         yield done
 
@@ -282,7 +282,7 @@ def _isolate_voters(stage: Stage) -> Iterator[str]:
 
 @_fault("unheard-leader", SILENCE_S, only=APART)
 def _unheard_leader(stage: Stage) -> Iterator[str]:
-    """No voter hears of it, while followers and clients do: it has to stop by itself, for others lead."""
+    """Isolate a leader from the voters only. It must stop serving by itself, since others are elected."""
     node = stage.leader()
     one, voters = {node.id}, set(stage.cluster.voters)
     with _cut(stage, f"{node} cut off from the voters alone", (one, voters), (voters, one)) as done:
@@ -291,33 +291,33 @@ def _unheard_leader(stage: Stage) -> Iterator[str]:
 
 @contextmanager
 def _isolated(stage: Stage, first: Node, of: Mapping[int, Node]) -> Iterator[str]:
-    """It and one other of these, each for itself: two of three."""
-    everybody = stage.everybody()
+    """Isolate this node and one other, each separately: two of three."""
+    all_nodes = stage.all_nodes()
     gone = [first.id, min(node for node in of if node != first.id)]
-    cuts = [cut for node in gone for cut in (({node}, everybody - {node}), (everybody - {node}, {node}))]
-    with _cut(stage, f"nodes {gone} cut off from everybody", *cuts) as done:
+    cuts = [cut for node in gone for cut in (({node}, all_nodes - {node}), (all_nodes - {node}, {node}))]
+    with _cut(stage, f"nodes {gone} cut off from all others", *cuts) as done:
         yield done
 
 
 @_fault("one-way-out", SILENCE_S)
 def _one_way_out(stage: Stage) -> Iterator[str]:
     node = stage.leader()
-    with _cut(stage, f"what {node} sends is lost", ({node.id}, stage.everybody() - {node.id})) as done:
+    with _cut(stage, f"what {node} sends is lost", ({node.id}, stage.all_nodes() - {node.id})) as done:
         yield done
 
 
 @_fault("one-way-in", SILENCE_S)
 def _one_way_in(stage: Stage) -> Iterator[str]:
     node = stage.leader()
-    with _cut(stage, f"what is sent to {node} is lost", (stage.everybody() - {node.id}, {node.id})) as done:
+    with _cut(stage, f"what is sent to {node} is lost", (stage.all_nodes() - {node.id}, {node.id})) as done:
         yield done
 
 
 @_fault("loss", DEATH_S)
 def _loss(stage: Stage) -> Iterator[str]:
-    stage.cluster.ground.lose(LOSS)
+    stage.cluster.network.lose(LOSS)
     yield f"{LOSS:.0%} of all packets lost"
-    stage.cluster.ground.heal()
+    stage.cluster.network.heal()
 
 
 # --- clocks
@@ -344,7 +344,7 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 
 @_fault("wrong-clocks", DEATH_S, "shim", hurts_early=True)
 def _wrong_clocks(stage: Stage) -> Iterator[str]:
-    """Beyond every grace and expiration that the nodes have, and over the restart of a leader."""
+    """Set wall clocks wrong by more than every grace and expiration, and restart a leader meanwhile."""
     nodes = [*stage.cluster.nodes.values()]
     hours = dict(zip(nodes, itertools.cycle((30, -30, 3, -3)), strict=False))
     for node, ahead in hours.items():
@@ -352,8 +352,8 @@ def _wrong_clocks(stage: Stage) -> Iterator[str]:
     with _killed(leader := stage.leader()):
         pass
     leader.control.set(clock_s=-hours[leader] * HOUR_S)
-    told = ", ".join(f"{node} {ahead:+} h" for node, ahead in hours.items())
-    yield f"wall clocks of {told}; SIGKILL of {leader}, and back over zero"
+    clocks = ", ".join(f"{node} {ahead:+} h" for node, ahead in hours.items())
+    yield f"wall clocks of {clocks}; SIGKILL of {leader}, and back over zero"
     for node in nodes:
         node.control.set()
 
@@ -375,7 +375,7 @@ def _disk_full_controller(stage: Stage) -> Iterator[str]:
 
 @contextmanager
 def _without_room(node: Node) -> Iterator[str]:
-    """Somebody else's file takes all the room, also what the node gives up, and is deleted in the end."""
+    """Fill the disk with a foreign file, including the space that the node frees; delete it at the end."""
     healed = threading.Event()
     ballast = node.data / "ballast"
     with ballast.open("wb", buffering=0) as file:
@@ -414,7 +414,7 @@ def _fsync_error_controller(stage: Stage) -> Iterator[str]:
 
 @contextmanager
 def _without_fsync(node: Node) -> Iterator[str]:
-    """Healed as by an operator: the process is killed, and started on a disk that works again."""
+    """Make fsync fail. Healed as by an operator: kill the process and start it on a working disk."""
     node.control.set(fsync=errno.EIO)
     yield f"fsync of {node} fails with EIO"
     node.control.set()
@@ -424,7 +424,7 @@ def _without_fsync(node: Node) -> Iterator[str]:
 
 @_fault("fsync-hang-controller", SILENCE_S, "shim", only=APART)
 def _fsync_hang_controller(stage: Stage) -> Iterator[str]:
-    """Just when it has something to write: that a broker is gone, and who leads in its place."""
+    """Make fsync of the quorum's leader hang just when it must commit an election: a broker was killed."""
     voter, leader = stage.controller(), stage.leader()
     voter.control.set(fsync=HANGS)
     leader.kill()
@@ -450,7 +450,7 @@ def _wipe_controller(stage: Stage) -> Iterator[str]:
 
 @contextmanager
 def _wiped(stage: Stage, node: Node) -> Iterator[str]:
-    """As the runbook has it: a voter goes out of the quorum, is started with an empty disk, and in again."""
+    """Replace a disk as in the runbook: remove the voter, start it with an empty disk, add it again."""
     node.kill()
     node.wipe()
     yield f"{node} killed, its disk replaced"
@@ -467,8 +467,8 @@ def _wiped(stage: Stage, node: Node) -> Iterator[str]:
 
 @_fault("twin", DEATH_S, only=APART)
 def _twin(stage: Stage) -> Iterator[str]:
-    """It waits for the session of the live broker to end, and never serves. One with the id of a voter is not
-    even heard: its directory is not the one that the quorum knows."""
+    """Start a second process with the id of a live broker. It waits for the broker's session to end, and
+    never serves. The quorum ignores one with a voter's id, since its directory id is unknown."""
     node = stage.leader()
     with node.twin(node.data.parent / "twin") as other:
         until(lambda: REFUSED in other.log_path.read_bytes(), "the second process is refused", TAKE_IN_S)
@@ -479,7 +479,8 @@ def _twin(stage: Stage) -> Iterator[str]:
 
 @_fault("restored-directory", None, hurts_early=True)
 def _restored_directory(stage: Stage) -> Iterator[str]:
-    """Stopped clean, copied, in sync again, put back; and then the leader dies, and one alone is in sync."""
+    """Put a follower back to an older copy of its disk, from a clean stop. Then kill the leader, while only
+    one replica is in sync."""
     node, copy = stage.follower(), stage.follower().data.parent / "copy"
     node.stop()
     node.copy_directories(copy)
@@ -534,7 +535,8 @@ def _store_slow(stage: Stage) -> Iterator[str]:
 
 @_fault("store-and-leader", DEATH_S, only=TIERED)
 def _store_and_leader(stage: Stage) -> Iterator[str]:
-    """Who leads next finds uploads half done, and a store that says nothing."""
+    """Kill a leader and stop the store: the next leader finds unfinished uploads and an unresponsive
+    store."""
     store = _store(stage)
     node = stage.cluster.nodes[stage.cluster.partitions(stage.tiered)[0]["leader"]]
     store.signal(signal.SIGSTOP)
@@ -557,5 +559,5 @@ def _restart_if_it_ended(node: Node) -> None:
 
 def _names(nodes: tuple[Node, ...]) -> str:
     if not nodes:
-        raise ChaosFailed("nobody to do it to")
+        raise ChaosFailed("no node to inject the fault into")
     return ", ".join(str(node) for node in nodes)

@@ -27,7 +27,7 @@ class Sent(Event):
 
 
 class Acked(Event):
-    """`offset` -1: not told. librdkafka takes what it had to repeat for written once a later batch is."""
+    """`offset` -1: unknown. librdkafka counts a retried batch as written once a later one is."""
 
     producer: str
     partition: int
@@ -52,7 +52,7 @@ class Read(Event):
 
 
 class Began(Event):
-    """From now on the reader has the partition. `offset`: where it begins; -1: where its group had got to."""
+    """The reader was assigned the partition. `offset`: its start; -1: the group's committed offset."""
 
     reader: str
     partition: int
@@ -68,21 +68,21 @@ class Committed(Event):
 
 
 class Broken(Event):
-    """A client was told what can only be if a promise was broken: its offset or its sequence is unknown."""
+    """A client got an error that only a broken guarantee can cause: its offset or sequence is unknown."""
 
     client: str
     error: str
 
 
 class Ended(Event):
-    """After all faults: where the partition's log ends for consumers."""
+    """End of the partition's log for consumers, after all faults."""
 
     partition: int
     offset: int
 
 
 class Marked(Event):
-    """What was done to the cluster, for who reads the file."""
+    """A fault or its heal, as a note in the file."""
 
     what: str
 

@@ -17,10 +17,10 @@ from havoc.workload import DEFINITE, FLUSH_S, PRODUCER
 
 PRODUCERS = 2
 RECORDS_S = 100
-"""Of each of them."""
+"""Records per second of each producer."""
 KEYS = 40
 TOMBSTONE_EVERY = 13
-"""No divisor of KEYS in common: each key is deleted now and then."""
+"""Coprime with KEYS, so that each key is deleted now and then."""
 FILLER = b" " + bytes(400)
 """So that segments fill, and there is something to clean."""
 
@@ -52,7 +52,7 @@ class KeyedWorkload:
             thread.start()
 
     def finish(self) -> None:
-        """What was sent gets its fate if it can."""
+        """Wait for the delivery reports of all sent records, as far as they come."""
         self._ending.set()
         for thread in self._threads:
             thread.join(2 * FLUSH_S)
@@ -86,12 +86,12 @@ class KeyedWorkload:
                 key_of(name, number),
                 partition=there,
                 headers=[(ID_HEADER, identity)],
-                on_delivery=partial(self._told, name, partition, number),
+                on_delivery=partial(self._on_delivery, name, partition, number),
             )
         except (BufferError, KafkaException) as refused:
             self._recorder.write(Failed(self._at(), name, partition, number, str(refused), definite=True))
 
-    def _told(
+    def _on_delivery(
         self, name: str, partition: int, number: int, error: KafkaError | None, message: Message
     ) -> None:
         if error is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from havoc.ground import CLIENTS, WITH_PARENT, Place
+from havoc.network import CLIENTS, WITH_PARENT, Place
 from tierlog.cli.cluster_files import free_ports
 
 HOST = "127.0.0.1"
@@ -77,7 +77,7 @@ class Loopback:
 
     async def _listen_at(self, node: int, inner: int, outer: int) -> None:
         async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            source = self._who(writer.get_extra_info("peername")[1], outer)
+            source = self._node_of(writer.get_extra_info("peername")[1], outer)
             with suppress(OSError):
                 await self._may_pass(source, node)
                 upstream = await asyncio.open_connection(HOST, inner)
@@ -108,7 +108,7 @@ class Loopback:
             async with self._changed:
                 await self._changed.wait_for(lambda: (source, target) not in self._cut)
 
-    def _who(self, port: int, outer: int) -> int:
+    def _node_of(self, port: int, outer: int) -> int:
         inode = _inode(port, outer)
         for node, pid in self._pids.items():
             with suppress(OSError):
@@ -120,7 +120,7 @@ class Loopback:
 
 
 def _inode(local: int, remote: int) -> str:
-    """Of the socket from one port to the other (proc(5), /proc/net/tcp)."""
+    """Inode of the socket from one port to the other (proc(5), /proc/net/tcp)."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if (_hex_port(fields[1]), _hex_port(fields[2])) == (local, remote):

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-from havoc.ground import Ground, Place
+from havoc.network import Network, Place
 from tierlog.base.types import random_uuid
 from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.admin import AdminApi
@@ -31,7 +31,7 @@ ASK_TIMEOUT_S = 2.0
 SHIM = Path(__file__).with_name("shim.c")
 CONTROL = "CHAOS_CONTROL"
 DISK_BYTES, VOTER_DISK_BYTES = 1 << 30, 64 << 20
-"""Of the file systems of nodes whose disks can be full. They are in memory, and take what is written only."""
+"""Size of file systems that can be filled. They are in memory, and use only what is written."""
 
 SETTINGS = {
     "default.replication.factor": 3,
@@ -49,11 +49,11 @@ METADATA = "__cluster_metadata"
 """The directory of the quorum's log, in a log directory."""
 
 HANGS = -1
-"""Of fsync: it does not end."""
+"""Value of `fsync` with which the call never returns."""
 
 
 class ControlFile:
-    """What shim.c reads, of one node."""
+    """The file from which shim.c reads the faults of one node."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(16))
@@ -77,7 +77,7 @@ def build_shim(directory: Path) -> Path | None:
 
 
 class Process:
-    """What was started last, if it still runs."""
+    """A process that can be started several times."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -104,7 +104,7 @@ class Node(Process):
         self,
         node_id: int,
         directory: Path,
-        ground: Ground,
+        network: Network,
         settings: Mapping[str, object],
         environment: Mapping[str, str],
         shim: Path | None,
@@ -115,8 +115,8 @@ class Node(Process):
         self.data.mkdir()
         self.votes = CONTROLLER in str(settings["process.roles"])
         self.control = ControlFile(directory / "control")
-        self._ground, self._settings = (
-            ground,
+        self._network, self._settings = (
+            network,
             {**settings, "node.id": node_id, "log.dirs": self.data / "logs"},
         )
         self._environment = dict(environment)
@@ -128,7 +128,7 @@ class Node(Process):
 
     @property
     def place(self) -> Place:
-        return self._ground.places[self.id]
+        return self._network.places[self.id]
 
     @property
     def admin(self) -> AdminApi:
@@ -136,7 +136,7 @@ class Node(Process):
 
     def begin(self) -> None:
         """Start the process without waiting: a single node does not serve."""
-        self._ground.is_at(self.id, self._launch())
+        self._network.is_at(self.id, self._launch())
 
     def _launch(self) -> int:
         """Its process id."""
@@ -145,7 +145,7 @@ class Node(Process):
             words += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self._ground.command(self.id, words),
+                self._network.command(self.id, words),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -154,7 +154,7 @@ class Node(Process):
         return self._process.pid
 
     def stop(self) -> None:
-        """Clean: what it leads is handed over, and its logs are closed."""
+        """Stop cleanly, with controlled shutdown."""
         self.signal(signal.SIGTERM)
         if self._process is not None:
             self._process.wait(START_TIMEOUT_S)
@@ -170,7 +170,7 @@ class Node(Process):
             "listeners": f"PLAINTEXT://{host}:0",
             "admin.listener": f"{host}:0",
         }
-        other = Node(self.id, directory, self._ground, settings, self._environment, None)
+        other = Node(self.id, directory, self._network, settings, self._environment, None)
         other._launch()
         try:
             yield other
@@ -179,12 +179,12 @@ class Node(Process):
             shutil.rmtree(directory)
 
     def copy_directories(self, directory: Path) -> None:
-        """What its log directories hold, without the metadata: with a voter that forgets its votes no quorum
-        keeps its promises."""
+        """Copy the log directories without the metadata log: no quorum can tolerate a voter that forgets its
+        votes."""
         shutil.copytree(self.data / "logs", directory, ignore=shutil.ignore_patterns(METADATA))
 
     def put_back(self, directory: Path) -> None:
-        """The log directories are as they were when they were copied. Its process must have ended."""
+        """Restore the log directories from the copy. The process must have ended."""
         for path in (self.data / "logs").iterdir():
             if path.name != METADATA:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -207,7 +207,7 @@ class Node(Process):
         self.wait_until_it_serves()
 
     def first_segment(self, topic: str, partition: int) -> int:
-        """The base offset of the oldest segment of it that is on this disk."""
+        """Base offset of the partition's oldest segment on this disk."""
         found = (self.data / "logs" / f"{topic}-{partition}").glob("*.log")
         return min((int(path.stem) for path in found), default=-1)
 
@@ -232,7 +232,7 @@ class Cluster:
     def __init__(
         self,
         directory: Path,
-        ground: Ground,
+        network: Network,
         *,
         brokers: Sequence[int],
         voters: Sequence[int] = (),
@@ -241,10 +241,10 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         **settings: object,
     ) -> None:
-        self.ground, self.disks, self.shim = ground, disks, shim
+        self.network, self.disks, self.shim = network, disks, shim
         roles = dict.fromkeys(brokers, BROKER if voters else f"{BROKER},{CONTROLLER}")
         roles |= dict.fromkeys(voters, CONTROLLER)
-        quorum = ",".join(f"{node}@{ground.places[node].admin}" for node in voters or brokers)
+        quorum = ",".join(f"{node}@{network.places[node].admin}" for node in voters or brokers)
         common = {
             **SETTINGS,
             "cluster.id": encode_uuid(random_uuid(SystemRandom())),
@@ -257,7 +257,7 @@ class Cluster:
             node: Node(
                 node,
                 directory / f"node-{node}",
-                ground,
+                network,
                 {
                     **common,
                     "process.roles": roles[node],
@@ -269,7 +269,7 @@ class Cluster:
                 shim,
             )
             for node in roles
-            for place in [ground.places[node]]
+            for place in [network.places[node]]
         }
         self.brokers = {node: self.nodes[node] for node in brokers}
         self.voters = {node: self.nodes[node] for node in voters or brokers}
@@ -308,7 +308,7 @@ class Cluster:
             subprocess.run(["umount", "--lazy", str(path)], check=False)
 
     def ask(self, path: str, **query: object) -> Any:
-        """The answer of any node that gives one; raises ChaosFailed."""
+        """The response of the first node that answers. Raises ChaosFailed."""
         for node in self.nodes.values():
             try:
                 return node.admin.get(path, **query)
@@ -321,11 +321,11 @@ class Cluster:
         best: dict[str, Any] = {}
         for node in self.nodes.values():
             try:
-                told = node.admin.get("/v1/quorum")
+                result = node.admin.get("/v1/quorum")
             except (CliError, OSError):
                 continue
-            if told["role"] == "leader" and told["term"] > best.get("term", -1):
-                best = told
+            if result["role"] == "leader" and result["term"] > best.get("term", -1):
+                best = result
         if not best:
             raise ChaosFailed("no node leads the quorum")
         return self.nodes[best["node_id"]]
@@ -335,7 +335,7 @@ class Cluster:
 
 
 def until(holds: Any, what: str | Callable[[], str], within_s: float) -> float:
-    """Seconds until it held; raises ChaosFailed. `what` it was about, or what tells that once it failed."""
+    """Wait until `holds` is true. Returns the seconds that it took. Raises ChaosFailed with `what`."""
     began = time.monotonic()
     while True:
         try:

@@ -23,11 +23,11 @@ from tierlog.tiering.format.manifest import decode_page, decode_root, decode_top
 ID_HEADER = "id"
 """The header that names a record with a key, since one that deletes its key has no value."""
 BATCH_MAX_BYTES = 64 << 20
-"""Of a batch once decompressed: far above what the clients here send."""
+"""Maximum decompressed size of a batch: far above what the clients here send."""
 
 
 class StoredRecord(NamedTuple):
-    """`value`: who sent it, as `history.value_of` writes it."""
+    """`value`: producer, partition and number, as `history.value_of` writes them."""
 
     offset: int
     timestamp: int
@@ -95,7 +95,7 @@ def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> 
 
 
 def read_segments(segments: Iterable[tuple[bytes, RemoteSegment]]) -> Copy:
-    """Of each remote segment its bytes, and its entry in the manifest."""
+    """The copy in the object store. `segments`: bytes and manifest entry of each."""
     batches: list[StoredBatch] = []
     for data, entry in segments:
         place, size = f"remote segment {entry.base_offset}", 0

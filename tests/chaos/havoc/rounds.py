@@ -30,9 +30,9 @@ class Round:
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        told = f"{self.what or self.fault}: {self.baseline:.0f}/s before, {self.unavailable_s:.1f} s without"
-        told += f", served {_seconds(self.after_heal_s)} and 95 % {_seconds(self.regained_s)} after the heal"
-        return told + "".join(f"; {problem}" for problem in self.problems)
+        text = f"{self.what or self.fault}: {self.baseline:.0f}/s before, {self.unavailable_s:.1f} s without"
+        text += f", served {_seconds(self.after_heal_s)} and 95 % {_seconds(self.regained_s)} after the heal"
+        return text + "".join(f"; {problem}" for problem in self.problems)
 
 
 def chosen(names: Sequence[str], rounds: int, rng: random.Random) -> list[Fault]:
@@ -53,7 +53,8 @@ def play(
     offered: float,
     tell: Callable[[str], None],
 ) -> Round:
-    """`offered`: what producers send a second. Raises ChaosFailed if the cluster is not well before."""
+    """`offered`: records per second that producers send. Raises ChaosFailed if the cluster is unhealthy
+    before the fault."""
     done = Round(fault.name)
     settle(stage)
     until(lambda: _is_served(workload, offered), "what is offered is taken", SETTLE_WITHIN_S)
@@ -122,7 +123,7 @@ def settle(stage: Stage) -> None:
 
 
 def _await_tiers(stage: Stage) -> None:
-    """All that there is now comes into the object store, once its segments are full."""
+    """Wait until all current records are in the object store, once their segments are full."""
     due: dict[int, int] = {}
 
     def looked() -> bool:
@@ -132,8 +133,8 @@ def _await_tiers(stage: Stage) -> None:
     def is_remote() -> bool:
         return all((tier["remote_end_offset"] or 0) >= due[tier["partition"]] for tier in stage.tiers())
 
-    until(looked, "leaders tell of their tiers", SETTLE_WITHIN_S)
-    until(is_remote, "tiers go on", TIERED_WITHIN_S)
+    until(looked, "leaders report their tier status", SETTLE_WITHIN_S)
+    until(is_remote, "uploads continue", TIERED_WITHIN_S)
 
 
 def in_sync(stage: Stage) -> bool:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import minio
 
-from havoc.ground import STORE, Ground
+from havoc.network import STORE, Network
 from havoc.nodes import ChaosFailed, Process, until
 
 SCRIPT = Path(__file__).parents[3] / "localstack" / "get-s3-server.sh"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "chaos", "chaos-secret", "us-east-1", "chaos"
 START_WITHIN_S = 30.0
 RUNS_S, STANDS_S = 0.05, 0.45
-"""Of a slow one: it runs a tenth of the time."""
+"""Start timeout of a slow server, which runs a tenth of the time."""
 
 
 def program() -> str:
@@ -29,10 +29,10 @@ def program() -> str:
 class Store(Process):
     """`start` again after a kill: what it had is on its disk."""
 
-    def __init__(self, directory: Path, ground: Ground) -> None:
+    def __init__(self, directory: Path, network: Network) -> None:
         super().__init__()
         directory.mkdir()
-        self._ground, self._directory, self._program = ground, directory, program()
+        self._network, self._directory, self._program = network, directory, program()
         (directory / "data").mkdir()
 
     def __str__(self) -> str:
@@ -40,30 +40,30 @@ class Store(Process):
 
     @property
     def url(self) -> str:
-        return f"s3://{BUCKET}/run?endpoint=http://{self._ground.places[STORE].admin}&region={REGION}"
+        return f"s3://{BUCKET}/run?endpoint=http://{self._network.places[STORE].admin}&region={REGION}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the nodes."""
+        """Environment variables of the nodes: credentials."""
         return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
     def start(self) -> None:
-        place = self._ground.places[STORE]
+        place = self._network.places[STORE]
         words = [self._program, "--port", place.admin_bind, "--quiet", "posix", str(self._directory / "data")]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._ground.command(STORE, words),
+                self._network.command(STORE, words),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
             )
-        self._ground.is_at(STORE, self._process.pid)
+        self._network.is_at(STORE, self._process.pid)
         until(self._answers, "the S3 server answers", START_WITHIN_S)
 
     def make_bucket(self) -> None:
         client = minio.Minio(
-            self._ground.places[STORE].admin, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION
+            self._network.places[STORE].admin, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION
         )
         client.make_bucket(BUCKET)
 
@@ -88,6 +88,6 @@ class Store(Process):
     def _answers(self) -> bool:
         if not self.running:
             raise ChaosFailed(f"the S3 server ended: see {self._directory / 'server.log'}")
-        host, _, port = self._ground.places[STORE].admin.rpartition(":")
+        host, _, port = self._network.places[STORE].admin.rpartition(":")
         socket.create_connection((host, int(port)), timeout=1).close()
         return True

@@ -29,7 +29,8 @@ from havoc.history import (
 
 PRODUCERS, ASSIGNED, SUBSCRIBED = 3, 2, 2
 RECORDS_S = 600
-"""Of all producers. It takes nodes and clients half of two cores: the rest is for what faults cost."""
+"""Records per second of all producers. Nodes and clients use half of two cores for them; faults use the
+rest."""
 FILLER = b" " + bytes(100)
 COMMIT_EVERY_S = 0.5
 FLUSH_S, CATCH_UP_S, FINAL_S = 60.0, 60.0, 60.0
@@ -53,7 +54,7 @@ PRODUCER = {
     "acks": "all",
     "linger.ms": 5,
     "request.timeout.ms": 2000,
-    "message.timeout.ms": 300_000,  # an unknown fate proves little: they are sent until they are told theirs
+    "message.timeout.ms": 300_000,  # retry long enough for a definite result: an unknown one proves little
 }
 CONSUMER = {
     **COMMON,
@@ -88,7 +89,7 @@ class Workload:
         ]
 
     def now(self) -> float:
-        """Of the clock of the history."""
+        """Seconds on the clock of the history."""
         return time.monotonic() - self._begun
 
     @property
@@ -105,7 +106,7 @@ class Workload:
         return moment
 
     def finish(self) -> None:
-        """What was sent gets its fate if it can; then all of it is read, and consumers come to the end."""
+        """Wait for all delivery reports, then read every log, and wait until the consumers reach the ends."""
         self._sending.clear()
         for thread in self._producers:
             thread.join()
@@ -150,16 +151,16 @@ class Workload:
     def _send(self, producer: Producer, name: str, partition: int, number: int) -> None:
         self._write(Sent(self._at(), name, partition, number))
         value = value_of(name, partition, number).encode() + FILLER
-        told = partial(self._told, name, partition, number)
+        on_delivery = partial(self._on_delivery, name, partition, number)
         topic, number_there = self._places[partition]
         try:
-            producer.produce(topic, value, partition=number_there, on_delivery=told)
+            producer.produce(topic, value, partition=number_there, on_delivery=on_delivery)
         except BufferError as full:
             self._write(Failed(self._at(), name, partition, number, str(full), definite=True))
         except KafkaException as refused:  # after an error that librdkafka calls fatal
             self._write(Failed(self._at(), name, partition, number, str(refused), definite=True))
 
-    def _told(
+    def _on_delivery(
         self, name: str, partition: int, number: int, error: KafkaError | None, message: Message
     ) -> None:
         if error is None:
@@ -236,7 +237,7 @@ class Workload:
     # --- at the end
 
     def _read_all(self) -> dict[int, int]:
-        """Partition -> its end. All from the beginning, by a consumer that knows nothing yet."""
+        """Partition -> end offset. Reads all partitions from the beginning with a new consumer."""
         consumer = self._consumer("final", **{"auto.offset.reset": "error"})
         ends = {}
         for partition in self.acks:
@@ -259,7 +260,7 @@ class Workload:
         def run() -> None:
             try:
                 work(argument)
-            except Exception as failure:  # a client that ends unasked makes the run worthless: it is told
+            except Exception as failure:  # a client that ends early makes the run invalid
                 self.failures.append(f"{name}: {failure!r}")
 
         return threading.Thread(target=run, name=name, daemon=True)

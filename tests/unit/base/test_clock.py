@@ -1,4 +1,4 @@
-"""Which clock of the system leases and time-outs go by."""
+"""The monotonic clock of leases and timeouts."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Leader epochs: where each ends, what a cut forgets, Kafka's text."""
+"""Leader epoch cache: end offsets, truncation, and the checkpoint file's text."""
 
 import pytest
 

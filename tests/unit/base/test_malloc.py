@@ -1,4 +1,4 @@
-"""Freed memory goes back to the kernel, also where small blocks that stay lie between large ones."""
+"""Freed memory returns to the kernel, even if small blocks remain between large ones."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The bound on open files: who is closed, who never is, and that no number is reused under anybody."""
+"""The limit on open files: the order of closing, and that no descriptor in use is closed or reused."""
 
 import errno
 import gc

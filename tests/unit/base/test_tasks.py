@@ -1,4 +1,4 @@
-"""Groups of tasks end with all that they started."""
+"""Task groups: cancellation, repeated tasks, and reports of failures."""
 
 import asyncio
 
@@ -98,7 +98,7 @@ async def test_repeated_task_can_be_cancelled() -> None:
 
 
 async def test_a_group_closes_at_the_very_moment_in_which_a_task_ends() -> None:
-    """The group has not heard of the end yet: from Python 3.12 on gather does not wait then."""
+    """The done callback has not run yet: from Python 3.12 on, gather does not wait for it."""
     group = TaskGroup(lambda name, failure: None)
     ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

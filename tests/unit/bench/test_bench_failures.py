@@ -1,4 +1,4 @@
-"""`make bench` when a case or a broker fails: it is told, and what comes after it is measured."""
+"""`make bench` when a case or a broker fails: the failure is reported, and later cases are measured."""
 
 import os
 import subprocess

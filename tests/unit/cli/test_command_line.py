@@ -73,7 +73,9 @@ def test_unknown_command_is_a_usage_error() -> None:
     "words",
     [("topic", "list"), ("topic", "create", "t"), ("consume", "t"), ("cluster", "info"), ("produce", "t")],
 )
-def test_unreachable_broker_is_code_3_with_a_start_hint(words: tuple[str, ...], closed_port: int) -> None:
+def test_unreachable_broker_has_its_exit_code_and_a_start_hint(
+    words: tuple[str, ...], closed_port: int
+) -> None:
     ended = tierlog(*words, "--bootstrap", f"127.0.0.1:{closed_port}")
     assert ended.returncode == 3
     assert f"127.0.0.1:{closed_port}" in ended.stderr
@@ -81,24 +83,24 @@ def test_unreachable_broker_is_code_3_with_a_start_hint(words: tuple[str, ...], 
     assert "Traceback" not in ended.stderr
 
 
-def test_unreachable_admin_api_is_code_3(closed_port: int) -> None:
+def test_unreachable_admin_api_has_its_exit_code(closed_port: int) -> None:
     ended = tierlog("tier", "status", "--admin", f"http://127.0.0.1:{closed_port}")
     assert ended.returncode == 3
 
 
-def test_invalid_address_is_code_2() -> None:
+def test_invalid_address_is_a_usage_error() -> None:
     ended = tierlog("topic", "list", "--bootstrap", "nowhere")
     assert ended.returncode == 2
     assert "HOST:PORT" in ended.stderr
 
 
-def test_unknown_setting_is_code_2_with_the_nearest_name() -> None:
+def test_unknown_setting_is_a_usage_error_with_the_nearest_name() -> None:
     ended = tierlog("dev", "--port", "0", "--set", "log.segment.byte=5")
     assert ended.returncode == 2
     assert "log.segment.bytes" in ended.stderr
 
 
-def test_invalid_settings_file_is_code_2(tmp_path: Path) -> None:
+def test_invalid_settings_file_is_a_usage_error(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text("= 1", encoding="utf-8")
     ended = tierlog("server", "--config", str(file))
@@ -106,5 +108,5 @@ def test_invalid_settings_file_is_code_2(tmp_path: Path) -> None:
     assert "node.toml" in ended.stderr
 
 
-def test_setting_without_value_is_code_2() -> None:
+def test_setting_without_value_is_a_usage_error() -> None:
     assert tierlog("server", "--set", "node.id").returncode == 2

@@ -55,11 +55,11 @@ def test_recover_names_what_may_be_lost_and_asks_for_the_cluster_id(data: Path) 
     refused = recover(data, stdin="yes\n")
     assert refused.returncode == 1
     assert loaded(data) == before
-    told = " ".join(refused.stderr.split())
-    assert "Node 2 of cluster orders-cluster" in told
-    assert "ends at index 1 of term 4; entries up to 0 are known to be committed" in told
-    assert "The voters are 1, 2, 3." in told
-    assert "a replica that lacks acknowledged records may become leader" in told
+    reported = " ".join(refused.stderr.split())
+    assert "Node 2 of cluster orders-cluster" in reported
+    assert "ends at index 1 of term 4; entries up to 0 are known to be committed" in reported
+    assert "The voters are 1, 2, 3." in reported
+    assert "a replica that lacks acknowledged records may become leader" in reported
 
     assert recover(data, stdin="orders-cluster\n").returncode == 0
     _, after = loaded(data)
@@ -70,8 +70,8 @@ def test_recover_names_what_may_be_lost_and_asks_for_the_cluster_id(data: Path) 
 
 
 def test_recover_with_yes_does_not_ask_and_prints_json(data: Path) -> None:
-    told = json.loads(recover(data, "--yes", "--json").stdout)
-    assert (told["node_id"], told["voters"], told["last_index"]) == (2, [1, 2, 3], 1)
+    reported = json.loads(recover(data, "--yes", "--json").stdout)
+    assert (reported["node_id"], reported["voters"], reported["last_index"]) == (2, [1, 2, 3], 1)
     again = recover(data, "--yes")
     assert again.returncode == 1
     assert "the node is already the only voter" in again.stderr

@@ -1,4 +1,4 @@
-"""What other nodes are told of a node's admin server."""
+"""The admin URL that a node registers for other nodes."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TLS = {f"controller.quorum.ssl.{name}": name for name in ("certificate", "key", 
 
 
 @pytest.mark.parametrize(
-    ("url", "texts", "told"),
+    ("url", "texts", "reported"),
     [
         (
             "http://10.0.0.1:9644",
@@ -23,5 +23,5 @@ TLS = {f"controller.quorum.ssl.{name}": name for name in ("certificate", "key", 
         ("https://0.0.0.0:9644", {"controller.quorum.voters": "1@a:7", **TLS}, "https://a:7"),
     ],
 )
-def test_admin_url_is_reachable_by_others(url: str, texts: dict[str, str], told: str) -> None:
-    assert url_for_others(url, settings_from(texts)) == told
+def test_admin_url_is_reachable_by_others(url: str, texts: dict[str, str], reported: str) -> None:
+    assert url_for_others(url, settings_from(texts)) == reported

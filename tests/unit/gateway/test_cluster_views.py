@@ -1,4 +1,4 @@
-"""What operators are shown of brokers and partitions."""
+"""JSON views of brokers and partitions."""
 
 from inline_controller import InlineController
 

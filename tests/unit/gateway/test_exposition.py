@@ -1,4 +1,4 @@
-"""Prometheus' text, as its own parser reads it, and that it does not hold up the loop."""
+"""Prometheus text, read by Prometheus' own parser; writing it does not block the event loop."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The watchdog of the event loop, by a clock that the test moves."""
+"""Event loop lag, with a manual clock."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ class ManualClock:
 
 
 async def turn_after(clock: ManualClock, seconds: float) -> None:
-    """What the loop does for so long, and the sample after it."""
+    """Keep the loop busy for this long, then take a sample."""
     clock.now += seconds
     await asyncio.sleep(0)
     await asyncio.sleep(0)

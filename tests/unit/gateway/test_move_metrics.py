@@ -1,4 +1,4 @@
-"""What is told of moves between log directories."""
+"""Metrics of moves between log directories."""
 
 from pathlib import Path
 

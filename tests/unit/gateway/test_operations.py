@@ -20,9 +20,9 @@ class Asker:
 
     async def __call__(self, method: str, path: str, body: Any = None, code: int = 200) -> Any:
         async with self._session.request(method, path, json=body or {}) as answer:
-            told = await answer.json()
-            assert answer.status == code, told
-            return told
+            reported = await answer.json()
+            assert answer.status == code, reported
+            return reported
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is shown of quotas: one line for each pair of labels, and a pause before each kind."""
+"""Quota metrics: one sample for each pair of labels, and a pause before each quota."""
 
 from manual_clock import ManualClock
 

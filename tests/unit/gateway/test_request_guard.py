@@ -1,4 +1,5 @@
-"""Each route of a node against what a web page can make a browser send. A new route needs a row here."""
+"""Request guard: every route, against requests that a web page can make a browser send. A new route needs a
+row here."""
 
 import asyncio
 import socket

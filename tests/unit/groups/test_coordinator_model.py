@@ -103,7 +103,7 @@ class Client:
             )
         elif roll < 0.84 and self.member_id:
             self.bench.leave(Leaver(self.member_id, self.instance))
-        elif roll < 0.90:  # the process died and starts anew, forgetting everything
+        elif roll < 0.90:  # the process restarts and forgets everything
             self.member_id, self.generation, self.assigned, self.pending = "", -1, False, None
             self.joined = False
         elif roll < 0.95:

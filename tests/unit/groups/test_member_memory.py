@@ -101,7 +101,7 @@ def test_member_whose_connection_closed_releases_its_memory_with_its_session(ben
     b = bench(group_initial_rebalance_delay_ms=3_000)
     b.join(**ROOM, member_id_required=version_4)
     assert b.core.member_bytes >= MEMBER_OVERHEAD_BYTES
-    b.advance(400_000)  # nobody syncs or sends heartbeats
+    b.advance(400_000)  # no member syncs or sends heartbeats
     assert b.core.member_bytes == 0
 
 

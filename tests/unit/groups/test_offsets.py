@@ -130,7 +130,7 @@ def test_expiry_by_commit_retention_and_of_unsubscribed_topics(bench):
     b.advance(7 * DAY_MS)
     b.send(ExpireOffsets())
     assert offset(b) == 1, "the group consumes t"
-    assert offset(b, "u") is None, "nobody consumes u any more"
+    assert offset(b, "u") is None, "no member subscribes to u any more"
 
 
 def test_deleting_groups(bench):

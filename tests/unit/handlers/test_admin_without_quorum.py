@@ -1,4 +1,4 @@
-"""What the controller would have to decide, while nobody leads: codes after which clients try again."""
+"""Admin requests without a quorum leader get retriable error codes."""
 
 from typing import Any
 

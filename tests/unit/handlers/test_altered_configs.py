@@ -1,4 +1,4 @@
-"""Changed settings of nodes: beside what is in their files, and as DescribeConfigs shows them."""
+"""Dynamic node settings: validated with the node's file, and shown by DescribeConfigs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +32,7 @@ async def test_change_is_refused_only_for_its_own_inconsistency(cluster: AdminCl
 @pytest.mark.parametrize("resource", ["", "1"], ids=["of all", "of one"])
 @pytest.mark.parametrize("name", ["num.network.threads", "num.recovery.threads.per.data.dir"])
 async def test_thread_counts_change_in_steps(cluster: AdminCluster, resource: str, name: str) -> None:
-    """Also where they have no effect: what scripts set is what Kafka would take (KIP-226)."""
+    """Even for settings without effect, so that scripts fail as with Kafka (KIP-226)."""
     counts = ("100000", "4", "8", "3")
     outcomes = [await alter(cluster, resource, name, count) for count in counts]
     assert outcomes == [E.INVALID_REQUEST, E.NONE, E.NONE, E.INVALID_REQUEST]

@@ -80,7 +80,7 @@ async def test_delete_records_does_not_wait_for_a_dead_broker(node: Node) -> Non
 
 
 async def test_log_start_of_a_restarted_follower_counts(node: Node) -> None:
-    """Its log start is what its last process had, so only the broker epoch of its fetch is new."""
+    """Its log start is unchanged since its previous process; only the broker epoch of its fetch is new."""
     for follower in ALIVE:
         node.hear(follower, RECORDS, DELETED)
     node.replica(LED).set_live({1: 1, 2: 22, 3: 3, 4: 4})
@@ -144,6 +144,6 @@ async def test_new_log_start_completes_a_followers_fetch(node: Node) -> None:
     waiting = asyncio.ensure_future(node.ask(request(1, opened.session_id, LONG_MS)))
     await until(lambda: len(node.purgatory) == 1)
     deletion = asked_to_delete(node)
-    told = await waiting
-    assert told.responses[0].partitions[0].log_start_offset == DELETED
+    reported = await waiting
+    assert reported.responses[0].partitions[0].log_start_offset == DELETED
     deletion.cancel()

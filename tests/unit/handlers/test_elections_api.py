@@ -20,7 +20,7 @@ async def elect(
     return await cluster.ask("ElectLeaders", version, topic_partitions=asked, **fields)
 
 
-def told(answer: Any) -> dict[str, E]:
+def outcomes(answer: Any) -> dict[str, E]:
     assert answer.error_code == 0
     return {
         f"{topic.topic}-{one.partition_id}": E(one.error_code)
@@ -30,7 +30,7 @@ def told(answer: Any) -> dict[str, E]:
 
 
 async def restarted(cluster: AdminCluster, broker_id: int) -> None:
-    """It is away, others lead, and then it is in sync again."""
+    """Restart the broker: others become leaders, and it rejoins the in-sync replicas."""
     await cluster.fence(broker_id)
     await cluster.fence(broker_id, False)
 
@@ -40,11 +40,11 @@ async def test_preferred_leader_is_elected(cluster: AdminCluster, version: int) 
     await cluster.create("t", (2, 3), (3, 2))
     await restarted(cluster, 2)
     assert cluster.partition("t").leader == 3
-    code = told(await elect(cluster, {"t": [0]}, version=version))
+    code = outcomes(await elect(cluster, {"t": [0]}, version=version))
     assert code == {"t-0": E.PREFERRED_LEADER_NOT_AVAILABLE}  # it is not in sync yet
     await cluster.in_sync("t", 0, 2, 3)
     answer = await elect(cluster, {"t": [0, 1, 7], "nope": [0]}, version=version)
-    assert told(answer) == {
+    assert outcomes(answer) == {
         "t-0": E.NONE,
         "t-1": E.ELECTION_NOT_NEEDED,
         "t-7": E.UNKNOWN_TOPIC_OR_PARTITION,
@@ -58,8 +58,8 @@ async def test_election_of_all_partitions_lists_only_those_that_need_one(cluster
     await cluster.create("u", (2, 1))
     await restarted(cluster, 2)
     await cluster.in_sync("u", 0, 1, 2)
-    assert told(await elect(cluster, None)) == {"t-0": E.PREFERRED_LEADER_NOT_AVAILABLE, "u-0": E.NONE}
-    assert told(await elect(cluster, {})) == {}
+    assert outcomes(await elect(cluster, None)) == {"t-0": E.PREFERRED_LEADER_NOT_AVAILABLE, "u-0": E.NONE}
+    assert outcomes(await elect(cluster, {})) == {}
 
 
 async def test_an_unclean_election_needs_the_setting(cluster: AdminCluster) -> None:
@@ -67,9 +67,9 @@ async def test_an_unclean_election_needs_the_setting(cluster: AdminCluster) -> N
     await cluster.in_sync("t", 0, 2)
     await cluster.fence(2)
     assert cluster.partition("t").leader == -1
-    assert told(await elect(cluster, {"t": [0]}, UNCLEAN)) == {"t-0": E.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    assert outcomes(await elect(cluster, {"t": [0]}, UNCLEAN)) == {"t-0": E.ELIGIBLE_LEADERS_NOT_AVAILABLE}
     await cluster.fence(2, False)
-    assert told(await elect(cluster, {"t": [0]}, UNCLEAN)) == {"t-0": E.ELECTION_NOT_NEEDED}
+    assert outcomes(await elect(cluster, {"t": [0]}, UNCLEAN)) == {"t-0": E.ELECTION_NOT_NEEDED}
 
 
 async def test_unknown_election_type_is_refused(cluster: AdminCluster) -> None:
@@ -81,5 +81,5 @@ async def test_unknown_election_type_is_refused(cluster: AdminCluster) -> None:
 
 async def test_a_partition_asked_twice_is_answered_once_and_not_too_many(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
-    assert told(await elect(cluster, {"t": [0] * 20_000})) == {"t-0": E.ELECTION_NOT_NEEDED}
+    assert outcomes(await elect(cluster, {"t": [0] * 20_000})) == {"t-0": E.ELECTION_NOT_NEEDED}
     assert (await elect(cluster, {"t": list(range(10_001))})).error_code == E.POLICY_VIOLATION

@@ -1,4 +1,4 @@
-"""Features (KIP-584): what ApiVersions tells, and what UpdateFeatures changes or refuses."""
+"""Features (KIP-584): reported by ApiVersions, changed or refused by UpdateFeatures."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The fetch handler over both tiers: what it tells of aborted transactions wherever their markers lie."""
+"""Fetch over both tiers: aborted transactions and the high watermark."""
 
 import asyncio
 import random
@@ -72,7 +72,7 @@ async def settled(node: TierNode) -> None:
 
 
 async def test_no_remote_record_is_returned_above_the_returned_high_watermark(tmp_path: Path) -> None:
-    """A new leader learns only later how much is committed; what is remote was long ago."""
+    """A new leader's high watermark may be behind, although all remote records are committed."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 3)

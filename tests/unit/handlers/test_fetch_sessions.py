@@ -1,4 +1,4 @@
-"""KIP-227: opening, stepping and closing a session, what an incremental answer holds, and who is evicted."""
+"""Fetch sessions (KIP-227): epochs, contents of incremental responses, and eviction."""
 
 import random
 import uuid
@@ -113,7 +113,7 @@ def test_responses_contain_only_changes() -> None:
     assert tell(high_watermark=6, log_start=1)
     assert tell(error=3, high_watermark=6, log_start=1)
     assert tell(error=3, high_watermark=6, log_start=1), "an error is repeated"
-    assert tell(high_watermark=6, log_start=1), "the end of an error is told"
+    assert tell(high_watermark=6, log_start=1), "the end of an error is sent"
     assert not tell(high_watermark=6, log_start=1)
 
 
@@ -242,13 +242,13 @@ def test_one_session_can_have_only_a_share_of_the_partitions() -> None:
 
 def test_log_start_is_sent_until_the_follower_has_it() -> None:
     follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
-    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
-    assert follower.record_response(**told) and follower.record_response(**told)
+    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert follower.record_response(**reported) and follower.record_response(**reported)
     follower.update(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
-    assert not follower.record_response(**told)
+    assert not follower.record_response(**reported)
 
 
 def test_log_start_is_sent_to_a_consumer_once() -> None:
     consumer = SessionPartition("t", 0, 10, 1000)
-    told = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
-    assert consumer.record_response(**told) and not consumer.record_response(**told)
+    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    assert consumer.record_response(**reported) and not consumer.record_response(**reported)

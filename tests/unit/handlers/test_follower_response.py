@@ -1,4 +1,4 @@
-"""The answer to a follower is what the codec would write of the same message."""
+"""Responses to followers have the same bytes as the codec's."""
 
 import uuid
 from pathlib import Path
@@ -28,9 +28,11 @@ def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionResponse]:
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
-def test_response_equals_the_codecs(session_id: int, told: list[tuple[uuid.UUID, PartitionResponse]]) -> None:
+def test_response_equals_the_codecs(
+    session_id: int, reported: list[tuple[uuid.UUID, PartitionResponse]]
+) -> None:
     message = FetchResponse(session_id=session_id)
-    for topic, one in told:
+    for topic, one in reported:
         if not message.responses or message.responses[-1].topic_id != topic:
             message.responses.append(FetchableTopicResponse(topic_id=topic))
         message.responses[-1].partitions.append(
@@ -43,7 +45,7 @@ def test_response_equals_the_codecs(session_id: int, told: list[tuple[uuid.UUID,
                 records=b"" if one.found is None else b"".join(map(bytes, one.found.parts)),  # type: ignore[arg-type]
             )
         )
-    written = b"".join(map(bytes, follower_response(session_id, told).parts))  # type: ignore[arg-type]
+    written = b"".join(map(bytes, follower_response(session_id, reported).parts))  # type: ignore[arg-type]
     assert {encode(message, version) for version in VERSIONS} == {written}
 
 

@@ -1,4 +1,4 @@
-"""A follower's Fetch of several partitions that waits: only those that were touched are read again."""
+"""Delayed Fetch of a follower: only changed partitions are read again."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -62,14 +62,14 @@ async def test_response_of_several_slices_is_complete(cluster: AdminCluster, ver
     wanted[3]["configs"] = [{"name": "retention.ms", "value": "7"}]
     wanted += topics(1, prefix="a b") + topics(2, prefix="twice")[:1] * 2
     answer = await cluster.ask("CreateTopics", version, topics=wanted, validate_only=True)
-    told = {topic.name: topic for topic in answer.topics}
-    assert set(told) == {topic["name"] for topic in wanted}
-    failed = {name: topic.error_code for name, topic in told.items() if topic.error_code}
+    reported = {topic.name: topic for topic in answer.topics}
+    assert set(reported) == {topic["name"] for topic in wanted}
+    failed = {name: topic.error_code for name, topic in reported.items() if topic.error_code}
     assert failed == {"a b0": E.INVALID_TOPIC_EXCEPTION, "twice0": E.INVALID_REQUEST}
     if version >= 5:
-        retention = [{c.name: c.value for c in told[f"t.{n}"].configs}["retention.ms"] for n in (2, 3, 4)]
+        retention = [{c.name: c.value for c in reported[f"t.{n}"].configs}["retention.ms"] for n in (2, 3, 4)]
         assert (retention[1], retention[0] == retention[2]) == ("7", True)
-        assert told["t.0"].num_partitions == 1
+        assert reported["t.0"].num_partitions == 1
 
 
 async def test_no_topics_are_no_slices(cluster: AdminCluster) -> None:
@@ -114,7 +114,7 @@ async def test_too_many_resources_are_refused(cluster: AdminCluster, api: str) -
 
 @pytest.mark.parametrize("api", ["IncrementalAlterConfigs", "AlterConfigs"])
 async def test_too_many_changes_are_refused(cluster: AdminCluster, api: str) -> None:
-    """However few the resources are."""
+    """Even if they are for few resources."""
     changes = [{"name": f"n{n}", "value": "x"} for n in range(MAX_RESOURCES_PER_REQUEST // 2 + 1)]
     both = [{"resource_type": 4, "resource_name": name, "configs": changes} for name in ("", "1")]
     answer = await cluster.ask(api, 1, resources=both)
@@ -157,12 +157,12 @@ async def test_resources_are_described_equally_alone_and_in_bulk(cluster: AdminC
         assert sum(len(result.configs) > 0 for result in alone) >= 30
     own = [(c.value, c.config_source) for c in alone[-27].configs]
     assert own == [("50000", 8)]
-    told = {c.name: (c.value, c.config_source) for c in alone[0].configs}
-    assert told["retention.ms"] == ("7", 1)
+    reported = {c.name: (c.value, c.config_source) for c in alone[0].configs}
+    assert reported["retention.ms"] == ("7", 1)
 
 
 async def test_default_settings_of_many_resources_are_encoded_once(cluster: AdminCluster) -> None:
-    """The answer on its way out: twenty bytes of a request must not be worth ten kilobytes of memory."""
+    """Twenty bytes of a request must not cost ten kilobytes of memory."""
     request = message(
         "DescribeConfigs", {"resources": resources(1000, "DescribeConfigs"), "include_synonyms": True}
     )
@@ -183,7 +183,7 @@ async def test_too_many_resources_are_not_described(cluster: AdminCluster) -> No
 
 @pytest.mark.parametrize("version", [1, 4])
 async def test_overlong_value_fails_only_its_resource(tmp_path: Path, version: int) -> None:
-    """A node's file may say it, and so do settings from before values were bounded."""
+    """Such values come from a node's file, or from versions before values were limited."""
     cluster = AdminCluster(tmp_path, **{"broker.rack": "x" * 40_000})
     await cluster.start(1)
     asked = [{"resource_type": 4, "resource_name": "1"}, {"resource_type": GROUP, "resource_name": "g"}]

@@ -1,4 +1,4 @@
-"""What followers get of a leader that throttles them (KIP-73), over a socket."""
+"""Replication throttle on the leader's side (KIP-73), over a socket."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,9 +28,9 @@ async def replicate(node: Node, follower: int, offset: int = 0) -> Any:
     topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic], replica_state=state)
     answer = await node.client.ask(FETCH_KEY, NEWEST, request)
-    told = answer.responses[0].partitions[0]
-    assert told.error_code == 0
-    return len(told.records)
+    reported = answer.responses[0].partitions[0]
+    assert reported.error_code == 0
+    return len(reported.records)
 
 
 async def test_throttle_stops_lagging_followers_and_not_those_in_sync(
@@ -55,7 +55,7 @@ async def test_throttled_response_has_the_allowed_bytes_and_at_least_a_batch(nod
     throttle.configure(3 * batch, {"t": None})
     assert await replicate(node, BEHIND) == 3 * batch
     throttle.configure(1, {"t": None})
-    throttle.took(-2 * batch)  # whatever was owed is paid: there is room for a byte
+    throttle.took(-2 * batch)  # pays back the excess: bytes are allowed again
     assert await replicate(node, BEHIND) == batch
 
 

@@ -1,4 +1,4 @@
-"""KIP-951: who asks the wrong broker is told the right one, over a socket, in the versions that have room."""
+"""Error responses name the current leader (KIP-951), in the versions that have a field for it."""
 
 import random
 import uuid
@@ -132,9 +132,9 @@ async def test_produce_error_names_the_current_leader(client: Client, version: i
 @pytest.mark.parametrize("version", [16, 17, 18])
 async def test_fetch_error_names_the_current_leader(client: Client, version: int) -> None:
     answer = await read(client, version, THEIRS)
-    [told] = answer.responses[0].partitions
-    assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, 4)
+    [reported] = answer.responses[0].partitions
+    assert reported.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (reported.current_leader.leader_id, reported.current_leader.leader_epoch) == (2, 4)
     assert node_two(answer)
     answer = await read(client, version, OURS)
     assert (answer.responses[0].partitions[0].current_leader.leader_id, answer.node_endpoints) == (-1, [])
@@ -142,15 +142,15 @@ async def test_fetch_error_names_the_current_leader(client: Client, version: int
 
 async def test_fetch_with_an_older_epoch_gets_the_current_one(client: Client) -> None:
     answer = await read(client, 16, OURS, leader_epoch=3)
-    [told] = answer.responses[0].partitions
-    assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (1, 4)
+    [reported] = answer.responses[0].partitions
+    assert reported.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (reported.current_leader.leader_id, reported.current_leader.leader_epoch) == (1, 4)
     assert [node.node_id for node in answer.node_endpoints] == [1]
 
 
 @pytest.mark.parametrize("version", [3, 9])
 async def test_older_versions_name_no_leader(client: Client, version: int) -> None:
     answer = await send(client, version, THEIRS)
-    [told] = answer.responses[0].partition_responses
-    assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (told.current_leader.leader_id, answer.node_endpoints) == (-1, [])
+    [reported] = answer.responses[0].partition_responses
+    assert reported.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (reported.current_leader.leader_id, answer.node_endpoints) == (-1, [])

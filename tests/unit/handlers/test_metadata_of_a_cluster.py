@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster of a cluster with brokers that are fenced, or gone for good."""
+"""Metadata and DescribeCluster with fenced, dead and unregistered brokers."""
 
 import asyncio
 import uuid
@@ -26,14 +26,14 @@ async def partition(cluster: AdminCluster, version: int) -> Any:
 async def test_replicas_on_fenced_brokers_are_offline(cluster: AdminCluster, version: int) -> None:
     await cluster.create("t", (2, 3, 4))
     await cluster.fence(2)
-    told = await partition(cluster, version)
-    assert told.leader_id == 3
-    assert told.isr_nodes == [3, 4]
-    if version == 0:  # its clients know no offline replicas, and look up each
-        assert (told.error_code, told.replica_nodes) == (E.REPLICA_NOT_AVAILABLE, [3, 4])
+    reported = await partition(cluster, version)
+    assert reported.leader_id == 3
+    assert reported.isr_nodes == [3, 4]
+    if version == 0:  # offline replicas are omitted: clients look up each replica among the brokers
+        assert (reported.error_code, reported.replica_nodes) == (E.REPLICA_NOT_AVAILABLE, [3, 4])
     else:
-        assert (told.error_code, told.replica_nodes) == (E.NONE, [2, 3, 4])
-    assert told.offline_replicas == ([2] if version >= 5 else [])
+        assert (reported.error_code, reported.replica_nodes) == (E.NONE, [2, 3, 4])
+    assert reported.offline_replicas == ([2] if version >= 5 else [])
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -42,36 +42,40 @@ async def test_partition_without_a_leader_gets_leader_not_available(
 ) -> None:
     await cluster.create("t", (2,))
     await cluster.fence(2)
-    told = await partition(cluster, version)
-    assert (told.error_code, told.leader_id) == (E.LEADER_NOT_AVAILABLE, -1)
-    assert told.leader_epoch == (cluster.partition("t").leader_epoch if version >= 7 else -1)
-    assert told.isr_nodes == ([2] if version else [])  # it may come back and lead
+    reported = await partition(cluster, version)
+    assert (reported.error_code, reported.leader_id) == (E.LEADER_NOT_AVAILABLE, -1)
+    assert reported.leader_epoch == (cluster.partition("t").leader_epoch if version >= 7 else -1)
+    assert reported.isr_nodes == ([2] if version else [])  # it may come back and lead
 
 
 async def test_replicas_on_unregistered_brokers_are_offline(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     await cluster.fence(2)
     assert (await cluster.ask("UnregisterBroker", 0, broker_id=2)).error_code == E.NONE
-    told = await partition(cluster, 12)
-    assert (told.leader_id, told.replica_nodes, told.offline_replicas) == (3, [2, 3], [2])
+    reported = await partition(cluster, 12)
+    assert (reported.leader_id, reported.replica_nodes, reported.offline_replicas) == (3, [2, 3], [2])
 
 
 async def test_dead_leader_is_not_returned(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3))
     cluster.peers.on_death(2)
-    told = await partition(cluster, 12)
-    assert (told.error_code, told.leader_id, told.offline_replicas) == (E.LEADER_NOT_AVAILABLE, -1, [2])
+    reported = await partition(cluster, 12)
+    assert (reported.error_code, reported.leader_id, reported.offline_replicas) == (
+        E.LEADER_NOT_AVAILABLE,
+        -1,
+        [2],
+    )
     await cluster.fence(2)
-    told = await partition(cluster, 12)
-    assert (told.error_code, told.leader_id, told.offline_replicas) == (E.NONE, 3, [2])
+    reported = await partition(cluster, 12)
+    assert (reported.error_code, reported.leader_id, reported.offline_replicas) == (E.NONE, 3, [2])
 
 
 async def test_dead_broker_that_registers_again_is_live(cluster: AdminCluster) -> None:
     await cluster.create("t", (2,))
     cluster.peers.on_death(2)
     await cluster.register(2, incarnation=uuid.UUID(int=99))
-    told = await partition(cluster, 12)
-    assert (told.error_code, told.leader_id) == (E.NONE, 2)
+    reported = await partition(cluster, 12)
+    assert (reported.error_code, reported.leader_id) == (E.NONE, 2)
 
 
 async def test_suspected_broker_is_listed_again_after_a_connection(cluster: AdminCluster) -> None:
@@ -123,7 +127,7 @@ async def test_only_live_brokers_are_in_metadata_and_the_controller_is_one(clust
 
 @pytest.mark.parametrize("passed_ms", [0, LISTED_FOR_MS])
 async def test_broker_lists_itself_if_all_brokers_are_fenced(cluster: AdminCluster, passed_ms: int) -> None:
-    """Its metadata may be behind the quorum's, which has let it in, and librdkafka may not ask again."""
+    """It may be unfenced already, with stale metadata, and librdkafka may not retry."""
     for broker_id in (1, 2, 3, 4):
         await cluster.fence(broker_id)
         cluster.clock.ahead_ms += passed_ms
@@ -131,8 +135,8 @@ async def test_broker_lists_itself_if_all_brokers_are_fenced(cluster: AdminClust
     assert answer.controller_id == 1
     assert 1 in [broker.node_id for broker in answer.brokers]
     answer = await cluster.ask("DescribeCluster", 2)
-    told = [(broker.broker_id, broker.is_fenced) for broker in answer.brokers]
-    assert (answer.controller_id, told) == (1, [(1, True)])
+    reported = [(broker.broker_id, broker.is_fenced) for broker in answer.brokers]
+    assert (answer.controller_id, reported) == (1, [(1, True)])
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -160,13 +164,13 @@ async def test_a_broker_that_serves_or_is_not_known_is_not_unregistered(cluster:
 
 @pytest.mark.parametrize("version", range(14))
 async def test_requested_topic_is_created_after_the_response(cluster: AdminCluster, version: int) -> None:
-    """A client that lists what it has just deleted must not see it again."""
+    """A client that describes a topic it has just deleted must not see it again."""
     await cluster.create("t", (2,))
     await cluster.ask("DeleteTopics", 6, topics=[{"name": "t"}])
     created = cluster.metadata.wait_for(lambda image: "t" in image.topic_ids)
     answer = await cluster.ask("Metadata", version, topics=[{"name": "t"}, {"name": "a b"}])
-    told = [(topic.error_code, topic.partitions) for topic in answer.topics]
-    assert told == [(E.UNKNOWN_TOPIC_OR_PARTITION, []), (E.INVALID_TOPIC_EXCEPTION, [])]
+    reported = [(topic.error_code, topic.partitions) for topic in answer.topics]
+    assert reported == [(E.UNKNOWN_TOPIC_OR_PARTITION, []), (E.INVALID_TOPIC_EXCEPTION, [])]
     await created
     again = await cluster.ask("Metadata", version, topics=[{"name": "t"}])
     assert [(topic.error_code, len(topic.partitions)) for topic in again.topics] == [(E.NONE, 1)]
@@ -208,7 +212,7 @@ async def test_concurrent_automatic_creations_are_limited(cluster: AdminCluster)
 
 
 class FailsOnce:
-    """Metadata whose first command ends in an error that nobody foresaw."""
+    """Metadata whose first command fails with an unexpected error."""
 
     def __init__(self, metadata: MetadataClient) -> None:
         self._metadata = metadata

@@ -1,4 +1,4 @@
-"""KIP-392 at one broker, over a socket: whom a leader names, and what a follower serves to consumers."""
+"""Fetch from the nearest replica (KIP-392): redirection by the leader, and reads at a follower."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,8 +33,8 @@ async def test_consumer_is_redirected_to_the_most_advanced_replica_in_its_rack(n
     node.lead(10)
     for follower, offset in ((2, 6), (3, 9), (4, 10)):
         node.hear(follower, offset)
-    told = await node.read(LED, 5, rack_id="b")
-    assert (told.error_code, told.preferred_read_replica, bytes(told.records)) == (0, 3, b"")
+    reported = await node.read(LED, 5, rack_id="b")
+    assert (reported.error_code, reported.preferred_read_replica, bytes(reported.records)) == (0, 3, b"")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ async def test_consumer_is_redirected_to_the_most_advanced_replica_in_its_rack(n
     [
         ("a", 5, "it is the leader's own"),
         ("c", 5, "its replica is not in sync"),
-        ("d", 5, "nobody is there"),
+        ("d", 5, "no broker is in it"),
         ("", 5, "the consumer does not say where it is"),
         ("b", 10, "no follower there has that offset yet"),
         ("b", 1, "the followers there no longer have it"),
@@ -54,8 +54,8 @@ async def test_leader_answers_without_a_replica_in_the_rack(
     node.lead(12)
     for follower in (2, 3, 4):
         node.hear(follower, 9, log_start_offset=3)
-    told = await node.read(LED, offset, rack_id=rack)
-    assert (told.error_code, told.preferred_read_replica) == (0, -1), why
+    reported = await node.read(LED, offset, rack_id=rack)
+    assert (reported.error_code, reported.preferred_read_replica) == (0, -1), why
 
 
 async def test_replica_that_left_the_in_sync_set_is_not_named(node: Node) -> None:
@@ -127,8 +127,8 @@ async def test_only_the_zone_of_a_rack_counts(
 async def test_follower_serves_committed_records(node: Node) -> None:
     node.follow(records=5, committed=3)
     one = encode_batch([NewRecord(0, None, b"v")])
-    told = await node.read(FOLLOWED, 0, version=11)
-    assert (told.error_code, told.high_watermark, len(told.records)) == (0, 3, 3 * len(one))
+    reported = await node.read(FOLLOWED, 0, version=11)
+    assert (reported.error_code, reported.high_watermark, len(reported.records)) == (0, 3, 3 * len(one))
     beyond = await node.read(FOLLOWED, 4)
     assert (beyond.error_code, bytes(beyond.records)) == (0, b"")  # in range, and not committed yet
 
@@ -141,8 +141,8 @@ async def test_offset_that_a_follower_lacks_is_out_of_range(node: Node) -> None:
 async def test_old_consumer_at_a_follower_gets_not_leader(node: Node) -> None:
     node.follow(records=1, committed=1)
     assert (await node.read(FOLLOWED, 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    told = await node.read(LED, 0, version=10)
-    assert told.error_code == 0
+    reported = await node.read(LED, 0, version=10)
+    assert reported.error_code == 0
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ async def test_a_consumer_waits_at_a_follower_until_more_is_committed(node: Node
     await until(lambda: len(node.purgatory) == 1)
     node.follow(records=0, committed=2)
     _, answer = await node.client.receive(FETCH_KEY, NEWEST)
-    told = answer.responses[0].partitions[0]
-    assert (told.high_watermark, len(told.records) > 0) == (2, True)
+    reported = answer.responses[0].partitions[0]
+    assert (reported.high_watermark, len(reported.records) > 0) == (2, True)

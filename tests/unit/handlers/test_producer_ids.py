@@ -9,7 +9,7 @@ from tierlog.protocol.errors import ErrorCode, KafkaError
 
 
 class Controller:
-    """Hands out blocks of ten, with others of other brokers in between."""
+    """Allocates blocks of ten, interleaved with those of other brokers."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""DescribeQuorum of a quorum of one, and of one as its leader may tell it."""
+"""DescribeQuorum, of a single voter and of several."""
 
 import uuid
 from typing import Any
@@ -47,10 +47,10 @@ async def test_only_the_metadata_partition_is_described(cluster: AdminCluster, v
     for topics in ([("t", [0])], [(TOPIC, [1])], [(TOPIC, [0, 1])], [(TOPIC, [0]), ("t", [0])]):
         answer = await ask(cluster, version, *topics)
         assert answer.error_code == E.NONE
-        told = [
+        reported = [
             (topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in answer.topics
         ]
-        assert told == topics
+        assert reported == topics
         codes = {one.error_code for topic in answer.topics for one in topic.partitions}
         assert codes == {E.UNKNOWN_TOPIC_OR_PARTITION}
 

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: what is begun, told, cancelled and refused."""
+"""AlterPartitionReassignments and ListPartitionReassignments."""
 
 from typing import Any
 
@@ -82,12 +82,12 @@ async def test_each_partition_has_its_own_outcome(cluster: AdminCluster) -> None
         },
         asked("nope", 0, [1]),
     )
-    told = {
+    reported = {
         (topic.name, one.partition_index): E(one.error_code)
         for topic in answer.responses
         for one in topic.partitions
     }
-    assert told == {
+    assert reported == {
         ("t", 0): E.INVALID_REPLICA_ASSIGNMENT,
         ("t", 1): E.NONE,
         ("t", 7): E.UNKNOWN_TOPIC_OR_PARTITION,

@@ -1,4 +1,4 @@
-"""What is counted of a request: its time, the parts of it, and the errors in its answer."""
+"""Request statistics: total, local and remote time, and error codes."""
 
 import asyncio
 from collections import Counter

@@ -14,7 +14,7 @@ async def describe(cluster: AdminCluster, *names: str, **more: Any) -> Any:
     return await cluster.ask("DescribeTopicPartitions", 0, topics=[{"name": name} for name in names], **more)
 
 
-def told(answer: Any) -> dict[str, list[int]]:
+def partitions_of(answer: Any) -> dict[str, list[int]]:
     return {topic.name: [one.partition_index for one in topic.partitions] for topic in answer.topics}
 
 
@@ -40,25 +40,25 @@ async def topics(cluster: AdminCluster) -> AdminCluster:
 
 async def test_all_partitions_are_described_page_by_page(topics: AdminCluster) -> None:
     first = await describe(topics)
-    assert (told(first), cursor(first)) == ({"a": [0, 1, 2], "b": [0, 1]}, ("b", 2))
+    assert (partitions_of(first), cursor(first)) == ({"a": [0, 1, 2], "b": [0, 1]}, ("b", 2))
     second = await describe(topics, **at("b", 2))
-    assert (told(second), cursor(second)) == ({"b": [2, 3], "c": [0]}, None)
+    assert (partitions_of(second), cursor(second)) == ({"b": [2, 3], "c": [0]}, None)
 
 
 async def test_a_page_may_end_between_topics(topics: AdminCluster) -> None:
     answer = await describe(topics, response_partition_limit=3)
-    assert (told(answer), cursor(answer)) == ({"a": [0, 1, 2]}, ("b", 0))
+    assert (partitions_of(answer), cursor(answer)) == ({"a": [0, 1, 2]}, ("b", 0))
 
 
 @pytest.mark.parametrize(("limit", "count"), [(0, 1), (-1, 1), (2, 2), (1 << 30, MOST)])
 async def test_the_limit_is_within_bounds(topics: AdminCluster, limit: int, count: int) -> None:
     answer = await describe(topics, response_partition_limit=limit)
-    assert sum(map(len, told(answer).values())) == count
+    assert sum(map(len, partitions_of(answer).values())) == count
 
 
 async def test_requested_topics_come_in_order_and_once(topics: AdminCluster) -> None:
     answer = await describe(topics, "c", "x", "a", "a b", "c")
-    assert told(answer) == {"a": [0, 1, 2], "a b": [], "c": [0], "x": []}
+    assert partitions_of(answer) == {"a": [0, 1, 2], "a b": [], "c": [0], "x": []}
     codes = {topic.name: E(topic.error_code) for topic in answer.topics}
     assert (codes["x"], codes["a b"]) == (E.UNKNOWN_TOPIC_OR_PARTITION, E.INVALID_TOPIC_EXCEPTION)
     assert codes["a"] == E.NONE
@@ -66,9 +66,9 @@ async def test_requested_topics_come_in_order_and_once(topics: AdminCluster) -> 
 
 async def test_cursor_skips_earlier_topics(topics: AdminCluster) -> None:
     answer = await describe(topics, "a", "b", "c", **at("b", 3))
-    assert told(answer) == {"b": [3], "c": [0]}
-    assert told(await describe(topics, "b", **at("b", 9))) == {"b": []}
-    assert told(await describe(topics, **at("bb", 0))) == {"c": [0]}  # the topic went since
+    assert partitions_of(answer) == {"b": [3], "c": [0]}
+    assert partitions_of(await describe(topics, "b", **at("b", 9))) == {"b": []}
+    assert partitions_of(await describe(topics, **at("bb", 0))) == {"c": [0]}  # the topic went since
 
 
 @pytest.mark.parametrize("place", [at("b", -1), at("d", 0)])

@@ -1,4 +1,4 @@
-"""Produce with batches that take long to look at, over sockets: order, others, what is judged when."""
+"""Produce with large batches, over sockets: their order, other connections, and checks at append time."""
 
 import gc
 import random
@@ -180,12 +180,12 @@ def request(*batches: bytes, acks: int = LEADER, partition: int = 0) -> produce.
     )
 
 
-def told(answer: Any) -> list[tuple[int, int]]:
+def results(answer: Any) -> list[tuple[int, int]]:
     return [(each.error_code, each.base_offset) for each in answer.responses[0].partition_responses]
 
 
 async def receive(client: Client) -> list[tuple[int, int]]:
-    return told((await client.receive(PRODUCE_KEY, 9))[1])
+    return results((await client.receive(PRODUCE_KEY, 9))[1])
 
 
 @pytest.mark.parametrize("acks", [LEADER, ALL])
@@ -199,8 +199,8 @@ async def test_batches_of_one_connection_are_appended_as_they_came(node: Node, a
         client.send(PRODUCE_KEY, 9, request(batch(count, codec, **fields), acks=acks))
         sequence += count
     await until(lambda: node.validator.batches == 1)
-    assert told(await other.ask(PRODUCE_KEY, 9, request(batch(2), partition=1))) == [(0, 0)]
-    assert told(await other.ask(PRODUCE_KEY, 9, request(batch(5)))) == [(0, 0)], "others do not wait"
+    assert results(await other.ask(PRODUCE_KEY, 9, request(batch(2), partition=1))) == [(0, 0)]
+    assert results(await other.ask(PRODUCE_KEY, 9, request(batch(5)))) == [(0, 0)], "others do not wait"
     assert node.replica().log_end_offset == 5
     node.threads.release()
     assert [await receive(client) for _ in counts] == [
@@ -223,11 +223,11 @@ async def test_a_retry_of_a_large_batch_is_not_validated(node: Node) -> None:
     client = await node.connect()
     large = request(batch(MANY, Codec.LZ4, producer_id=7, producer_epoch=0, base_sequence=0))
     node.threads.release()
-    assert told(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
+    assert results(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
     node.threads.held = []
-    assert told(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
+    assert results(await client.ask(PRODUCE_KEY, 9, large)) == [(0, 0)]
     stale = request(batch(MANY, Codec.LZ4, producer_id=7, producer_epoch=0, base_sequence=3 * MANY))
-    assert told(await client.ask(PRODUCE_KEY, 9, stale)) == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
+    assert results(await client.ask(PRODUCE_KEY, 9, stale)) == [(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)]
     assert (node.threads.held, node.replica().log_end_offset) == ([], MANY)
 
 
@@ -273,7 +273,7 @@ async def test_settings_changed_during_validation_apply(node: Node) -> None:
     node.replica().update_config(TopicConfig(cleanup_policy=("compact",)))
     node.threads.release()
     _, answer = await client.receive(PRODUCE_KEY, 9)
-    assert told(answer) == [(ErrorCode.INVALID_RECORD, -1)]
+    assert results(answer) == [(ErrorCode.INVALID_RECORD, -1)]
     assert len(answer.responses[0].partition_responses[0].record_errors) == 100
     assert node.replica().log_end_offset == 0
 
@@ -288,7 +288,7 @@ async def test_acks_0_of_a_closed_client_is_appended(node: Node) -> None:
     await turns()
     node.threads.release()
     await until(lambda: node.listener.connections == 1)
-    assert told(await other.ask(PRODUCE_KEY, 9, request(batch()))) == [(0, MANY + 4)]
+    assert results(await other.ask(PRODUCE_KEY, 9, request(batch()))) == [(0, MANY + 4)]
     await until(lambda: node.is_idle)
 
 
@@ -302,7 +302,7 @@ async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
 
 
 async def test_no_later_request_is_handled_after_acks_0_of_a_bad_batch(node: Node) -> None:
-    """Such a client learns of it by the end of the connection alone: what it sent next must not be there."""
+    """The client notices only the closed connection, so its next request must not be executed."""
     client = await node.connect()
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
     client.send(PRODUCE_KEY, 9, request(damaged, acks=NONE))
@@ -368,7 +368,7 @@ async def test_a_small_batch_is_copied_out_of_the_receive_buffer(node: Node) -> 
     client.send(PRODUCE_KEY, 9, request(small))
     await until(lambda: node.validator.batches == 1)
     assert (buffers.shared is shared, memory_pool.used) == (True, len(small))
-    assert told(await other.ask(PRODUCE_KEY, 9, request(incompressible(60_000), partition=1))) == [(0, 0)]
+    assert results(await other.ask(PRODUCE_KEY, 9, request(incompressible(60_000), partition=1))) == [(0, 0)]
     node.threads.release()
     assert await receive(client) == [(0, 0)]
     records = node.replica().read(0, 1 << 20).slice
@@ -422,7 +422,7 @@ async def test_concurrent_validations_are_limited(node: Node) -> None:
 
 
 async def test_acks_all_that_was_committed_while_another_batch_was_validated(node: Node) -> None:
-    """The high watermark has moved by then; nobody touches the partition again."""
+    """The high watermark has already moved, and no later event checks the partition again."""
     replica = node.replica(1)
     replica.update_config(TopicConfig(flush_messages=1))
     replica.flusher = lambda _: None
@@ -441,10 +441,10 @@ async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> 
     client = await node.connect()
     for codec in Codec:
         answer = await client.ask(PRODUCE_KEY, 9, request(batch(100, codec)))
-        assert told(answer)[0][0] == 0
+        assert results(answer)[0][0] == 0
     large = bytes(encode_batch([NewRecord(SystemClock().now_ms(), None, bytes(BYTES_PER_TURN))]))
-    assert told(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
-    assert told(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
+    assert results(await client.ask(PRODUCE_KEY, 9, request(large)))[0][0] == 0
+    assert results(await client.ask(PRODUCE_KEY, 9, request(batch(20 * MANY))))[0][0] == 0
     assert (node.threads.held, node.validator.batches) == ([], 0)
 
 
@@ -456,7 +456,7 @@ async def test_threads_do_it_too(tmp_path: Path) -> None:
         node.replica().update_config(TopicConfig(compression_type="zstd"))
         for number in range(3):
             answer = await client.ask(PRODUCE_KEY, 9, request(batch(MANY, Codec.GZIP)))
-            assert told(answer) == [(0, number * MANY)]
+            assert results(answer) == [(0, number * MANY)]
         await node.listener.close()
         await node.replicas.close(clean=False)
         assert node.failures == []
@@ -488,7 +488,7 @@ async def test_decompression_bomb_uses_little_memory_and_does_not_block_others(
     try:
         for _ in range(5):
             await until(lambda: bool(node.threads.held))
-            assert told(await other.ask(PRODUCE_KEY, 9, frame))[0][0] == 0
+            assert results(await other.ask(PRODUCE_KEY, 9, frame))[0][0] == 0
             node.threads.run_one()
         node.threads.release()
         assert (await receive(client))[0][0] == ErrorCode.MESSAGE_TOO_LARGE
@@ -499,7 +499,7 @@ async def test_decompression_bomb_uses_little_memory_and_does_not_block_others(
 
 
 def raw_snappy() -> bytes:
-    """As librdkafka sends it: one block, which cannot be cut."""
+    """As librdkafka sends it: one block, which cannot be decompressed in pieces."""
     now_ms = SystemClock().now_ms()
     plain = encode_batch([NewRecord(now_ms, b"k", bytes(1 << 20)) for _ in range(16)])
     header = read_header(plain)
@@ -513,7 +513,7 @@ async def test_batches_that_have_to_be_held_whole_are_validated_one_at_a_time(no
     assert len(large) < 1 << 20
     for client in clients:
         client.send(PRODUCE_KEY, 9, request(large))
-    for _ in clients:  # each finds that it cannot be cut
+    for _ in clients:  # each finds that it cannot be decompressed in pieces
         await until(lambda: bool(node.threads.held))
         node.threads.run_one()
     for left in (3, 2, 1):

@@ -150,7 +150,7 @@ async def test_retention_skips_partitions_deleted_during_its_run(tmp_path: Path)
     node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
     node.clock.now += 10_000
 
-    async def make_anew() -> None:
+    async def reopen() -> None:
         image = node.replicas._image
         assert image is not None
         node.replicas.follow(image, evolve_all(image, [r.DeleteTopic(topic_id=TOPIC, at_ms=0)]))
@@ -158,7 +158,7 @@ async def test_retention_skips_partitions_deleted_during_its_run(tmp_path: Path)
             (tmp_path / f"t-{number}").mkdir()
             (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")
 
-    await asyncio.gather(node.upkeep.apply_retention(), make_anew())
+    await asyncio.gather(node.upkeep.apply_retention(), reopen())
     for number in (0, 1):
         assert [path.name for path in (tmp_path / f"t-{number}").iterdir()] == [f"{0:020d}.log"]
 

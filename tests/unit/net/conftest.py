@@ -1,4 +1,4 @@
-"""The pump under test, on both event loops."""
+"""The connection harness, on asyncio and uvloop."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Bad input over real sockets: no reply, no memory, nobody else disturbed."""
+"""Malformed input over real sockets: no response, little memory, and no effect on other clients."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The bounds that connections share: request bytes, response bytes, turns, accepted connections."""
+"""Limits shared by connections: request bytes, response bytes, turns, accepted connections."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ async def test_frame_larger_than_the_memory_pool_is_received(broker: Broker) -> 
 
 
 async def test_pending_requests_do_not_block_other_connections(broker: Broker) -> None:
-    """However they came, and however long they wait: as in Kafka, their room is free again."""
+    """Their memory is released while they wait, as in Kafka."""
     await broker.start(request_bytes=500 * KIB)
     futures: list[asyncio.Future[Any]] = []
 
@@ -183,7 +183,7 @@ async def test_connection_that_holds_most_is_closed_above_the_limit(broker: Brok
 
 
 async def test_close_is_noticed_while_the_connection_is_not_read(broker: Broker) -> None:
-    """Whatever it sent is handled, and nothing waits for it any more."""
+    """Its requests are handled, and its place in the queue for memory is free."""
     await broker.start(in_flight=2, sweep_s=0.005)
     futures = broker.hold_heartbeats()
     client = await broker.connect()
@@ -214,7 +214,7 @@ async def test_limits_apply_to_clients_that_close_their_sending_side(broker: Bro
 
 
 async def sleeper(broker: Broker) -> Client:
-    """A client that takes nothing."""
+    """A client that accepts no response bytes."""
     client = await broker.connect()
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     client.reader._transport.pause_reading()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The pump over real sockets, with small handlers of real APIs: order, bounds, bad input, time-outs."""
+"""Client connections over real sockets, with small handlers of real APIs: order, limits, timeouts."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Muted connections: not read, not blamed for it, and closed when there is nobody left to slow down."""
+"""Muted connections: not read, not timed out for it, and closed when their client closes."""
 
 import asyncio
 from typing import Any
@@ -158,7 +158,7 @@ LARGE = bytes(encode_request(APIS[PRODUCE], 9, 2, "c", produce(bytes(600_000))))
 
 
 async def muted_with_a_begun_frame(broker: Broker) -> Client:
-    """Its frame has room in the memory_pool."""
+    """Mute a connection with a partial frame that has memory from the pool."""
     waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     contexts: list[RequestContext] = []
 

@@ -1,4 +1,4 @@
-"""Requests that later ones of their connection have to wait for (`context.hold_others`)."""
+"""Requests that hold later requests of their connection (`context.hold_others`)."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_polic
 
 
 class Held:
-    """Produce requests whose records begin with `slow` are carried out when the test says so."""
+    """Produce requests whose records begin with `slow` complete when the test releases them."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker

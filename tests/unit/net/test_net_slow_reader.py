@@ -1,4 +1,4 @@
-"""A client that reads slowly, while the files of its answers are wanted closed: it gets the right bytes."""
+"""A slow client gets the right bytes although the limit on open files is reached."""
 
 import socket
 import struct
@@ -23,7 +23,8 @@ class Owner:
 
 
 async def test_files_of_queued_responses_stay_open(broker: Broker, tmp_path: Path) -> None:
-    """Each answer is a file of its own; between any two of them, twenty other files pass a bound of two."""
+    """Each response has its own file. Between two of them, twenty other files are opened, with a limit of
+    two."""
     await broker.start(in_flight=64, queued_response_bytes=1 << 30)
     bound = OpenFiles(2)
     files = OsFiles(bound)

@@ -1,4 +1,4 @@
-"""What the loop does for a connection is timed, whatever makes it do so: `request_percentage` counts it."""
+"""The stopwatch times all work of the event loop for a connection (`request_percentage`)."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Timing:
-    """Which heartbeats were handled within the stopwatch, and how many bytes were sent within it."""
+    """Counts heartbeats handled and bytes sent while the stopwatch runs."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -61,7 +61,7 @@ async def timing(broker: Broker) -> Timing:
 
 
 def write_at_once(client: Client, data: bytes) -> None:
-    """Past the client's event loop: all is in the kernel before the broker has its next turn."""
+    """Write past the client's event loop, so that the kernel has all bytes before the broker's next turn."""
     assert os.write(client.writer.get_extra_info("socket").fileno(), data) == len(data)
 
 
@@ -131,7 +131,7 @@ async def test_sending_to_a_slow_client_is_timed(broker: Broker, timing: Timing)
 
 
 async def test_stopwatch_runs_all_work_for_a_connection(broker: Broker) -> None:
-    """From the next readable event on, of connections that existed before, too; and no longer than wanted."""
+    """Starting with the next readable event, for existing connections too, and until it is removed."""
     await broker.start()
     timed: list[Connection] = []
 
@@ -154,7 +154,7 @@ async def test_stopwatch_runs_all_work_for_a_connection(broker: Broker) -> None:
 
 
 async def test_delayed_request_is_timed(broker: Broker, timing: Timing) -> None:
-    """Its handler runs in a turn of its own, and so does what was sent behind it."""
+    """Its handler, and the requests behind it, run in a later turn."""
     appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_produce = lambda *_: appended
     inside: list[bool] = []

@@ -1,4 +1,4 @@
-"""What is queued for a socket: sent in order, whatever it is made of and however little the socket takes."""
+"""Send queue: bytes and file slices leave in order, however little the socket accepts."""
 
 import os
 import socket
@@ -23,7 +23,7 @@ def file(tmp_path: Path) -> SharedFile:
 
 @pytest.fixture
 def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Ours, which does not block, and the client's."""
+    """A non-blocking socket and its peer."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, getattr(request, "param", socket.SOCK_STREAM))
     ours.setblocking(False)
     yield ours, theirs

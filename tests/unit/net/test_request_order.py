@@ -33,7 +33,7 @@ Futures = list["asyncio.Future[Any]"]
 
 
 class Traffic:
-    """A broker that notes when it starts each request; produces and changes wait for the test."""
+    """Records when each request starts. Produce requests and changes wait for the test."""
 
     def __init__(self, broker: Broker, *, as_tasks: bool) -> None:
         self.broker = broker
@@ -193,7 +193,7 @@ async def test_close_is_noticed_while_requests_wait_for_each_other(
 
 
 async def test_last_requests_of_a_closed_client_are_carried_out(broker: Broker, traffic: Traffic) -> None:
-    """As LeaveGroup behind an offset commit: a consumer that closes awaits neither."""
+    """For example LeaveGroup behind an offset commit: a closing consumer waits for neither."""
     await broker.start(sweep_s=0.005)
     client = await broker.connect()
     send(client, PRODUCE, DELETE_TOPICS)
@@ -256,7 +256,7 @@ async def test_malformed_delayed_request_closes_the_connection_when_it_starts(
 
 
 def test_mutating_apis_are_changes_or_appends() -> None:
-    """The names of Kafka's APIs say it; a new one that changes something must not be FREE by mistake."""
+    """Recognised by the API's name, so that a new mutating API is not FREE by mistake."""
     changing = ("Alter", "Create", "Delete", "Update", "Unregister", "Elect", "Init", "Leave", "OffsetDelete")
     of_changes = {name for name in ORDERS if name.startswith(changing) or "Alter" in name}
     assert of_changes == {name for name, order in ORDERS.items() if order is Order.CHANGE}

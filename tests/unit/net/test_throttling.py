@@ -1,4 +1,5 @@
-"""Quotas between the listener and its handlers: who waits, who is told, and what goes when none is set."""
+"""Throttling of clients over their quota: throttle times in responses, muted connections, no cost without
+quotas."""
 
 import asyncio
 import itertools
@@ -192,7 +193,7 @@ async def test_failed_request_is_charged_its_time(broker: Broker, how: str) -> N
 
 
 async def test_throttle_time_of_a_handler_mutes(broker: Broker) -> None:
-    """Controller mutations are judged by their handlers."""
+    """Handlers of controller mutations check their quota."""
     throttled = await Throttled(broker).start(controller_mutation_rate=1)
     broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=5_000)
     client = await broker.connect()

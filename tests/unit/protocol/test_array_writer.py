@@ -1,4 +1,4 @@
-"""A message written piece by piece is the message written at once."""
+"""Array writers produce the same bytes as the codec."""
 
 from collections.abc import Iterator
 

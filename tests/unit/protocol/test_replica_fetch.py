@@ -1,4 +1,4 @@
-"""The hand-written half of Fetch: byte by byte what the codec says."""
+"""The hand-written codec of Fetch equals the general codec byte for byte."""
 
 import uuid
 
@@ -76,7 +76,7 @@ def test_requests_are_those_of_the_codec(request_: FetchRequest) -> None:
     assert encode_fetch_request(2**31 - 1, "replica-3", request_) == expected
 
 
-def told(number: int, records: bytes | None = b"", **fields: object) -> PartitionData:
+def partition_data(number: int, records: bytes | None = b"", **fields: object) -> PartitionData:
     return PartitionData(
         partition_index=number,
         high_watermark=2**40,
@@ -97,20 +97,24 @@ def response(*partitions: PartitionData, **fields: object) -> FetchResponse:
 RESPONSES = {
     "nothing": FetchResponse(session_id=7),
     "an error": FetchResponse(error_code=71),
-    "records": response(told(0, b"r" * 40_000), told(1, b"", aborted_transactions=None), told(2, b"r" * 126)),
-    "an error of a partition": response(told(0, error_code=6)),
-    "null records": response(told(0, None)),
+    "records": response(
+        partition_data(0, b"r" * 40_000),
+        partition_data(1, b"", aborted_transactions=None),
+        partition_data(2, b"r" * 126),
+    ),
+    "an error of a partition": response(partition_data(0, error_code=6)),
+    "null records": response(partition_data(0, None)),
     "an aborted transaction": response(
-        told(0, b"r", aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=2)])
+        partition_data(0, b"r", aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=2)])
     ),
     "a diverging epoch": response(
-        told(0), told(1, diverging_epoch=EpochEndOffset(epoch=3, end_offset=2**35))
+        partition_data(0), partition_data(1, diverging_epoch=EpochEndOffset(epoch=3, end_offset=2**35))
     ),
     "another leader": response(
-        told(0, error_code=6, current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9)),
+        partition_data(0, error_code=6, current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9)),
         node_endpoints=[NodeEndpoint(node_id=2, host="h", port=9092)],
     ),
-    "more than one byte counts": response(*(told(n, b"r" * n) for n in range(200))),
+    "more than one byte counts": response(*(partition_data(n, b"r" * n) for n in range(200))),
 }
 
 

@@ -1,4 +1,4 @@
-"""Bytes that are not a message: MalformedFrame and nothing else, before anything is allocated."""
+"""Invalid bytes raise MalformedFrame, before anything is allocated."""
 
 import contextlib
 import struct

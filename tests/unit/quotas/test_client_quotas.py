@@ -1,4 +1,4 @@
-"""ClientQuotas: what counts, what waits, what is shared, and what is forgotten."""
+"""Client quotas: use, throttle times, shared accounts, expiration."""
 
 from tierlog.broker.quotas.accounts import IDLE_MS
 from tierlog.broker.quotas.limits import Account
@@ -24,7 +24,7 @@ def test_charged_bytes_count_even_above_the_quota() -> None:
     made = quotas(DEFAULT_CLIENT, producer_byte_rate=1000)
     assert [made.charge(PRODUCE, "u", "a", 10_000, 0) for _ in range(3)] == [0, 10_000, 20_000]
     assert made.charge(PRODUCE, "u", "b", 10_000, 0) == 0  # each client id has its own
-    assert made.charge(FETCH, "u", "a", 10_000, 0) == 0  # and nobody a quota of that kind
+    assert made.charge(FETCH, "u", "a", 10_000, 0) == 0  # there is no quota of that kind
 
 
 def test_refused_bytes_do_not_count() -> None:

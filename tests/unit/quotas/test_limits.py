@@ -1,4 +1,4 @@
-"""Which quota applies, in Kafka's order, and who shares it."""
+"""Which quota applies, in Kafka's order, and which clients share it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Throttles of replicas that catch up, on a clock by hand."""
+"""Replication throttles, with a manual clock."""
 
 import uuid
 from typing import Any

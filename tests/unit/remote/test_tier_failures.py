@@ -86,7 +86,7 @@ async def test_failure_at_every_call_of_a_read(tmp_path: Path, fault: str) -> No
             store.arm(fault, at, "get")
             if (
                 fault == "stall"
-            ):  # the store's own time limit ends a stalled call; here the reader is who gives up
+            ):  # the store's own timeout ends a stalled call; here the reader times out first
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(read_once(node, replica), 0.05)
                 node.remote_log = node.fresh_remote_log()
@@ -187,9 +187,9 @@ async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_p
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, BATCHES, records=RECORDS)
         await node.log_manager.flush("t")
-        told: list[str | None] = []
+        reported: list[str | None] = []
         node.log_manager.listeners.append(
-            lambda where: told.append(node.log_manager.status("t")[0].last_error)
+            lambda where: reported.append(node.log_manager.status("t")[0].last_error)
         )
         store.down = True
         before = len(store.calls)
@@ -197,11 +197,11 @@ async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_p
         await store.until_called(before + 5)
         place = await node.log_manager.explain("t", 0, 3)
         assert (place.tier, place.also_remote) == ("local", None)
-        assert 1 <= told.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
+        assert 1 <= reported.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
         store.down = False
         await node.log_manager.flush("t")
         await settled(node)
-        assert told[-1] is None
+        assert reported[-1] is None
 
 
 async def test_copy_that_waits_for_a_slot_is_not_announced(tmp_path: Path) -> None:

@@ -74,9 +74,9 @@ async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Pa
         replica = await node.create("t")
         produce(replica, 40)
         await until(lambda: node.remote(replica).entries != ())
-        [told] = await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork()))
-        assert told["partitions"] == 1
-        assert f"object.store.url to the store that has it: {objects.as_uri()} " in told["next"]
+        [reported] = await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork()))
+        assert reported["partitions"] == 1
+        assert f"object.store.url to the store that has it: {objects.as_uri()} " in reported["next"]
         url = {"object.store.url": objects.as_uri()}
         assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
         assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []
@@ -100,7 +100,7 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
 
 async def complaints(tiering: Tiering) -> list[Any]:
     """At its start."""
-    with capture_logs() as told:
+    with capture_logs() as reported:
         await tiering.start()
     await tiering.close()
-    return [line for line in told if line["log_level"] == "error"]
+    return [line for line in reported if line["log_level"] == "error"]

@@ -96,9 +96,9 @@ async def test_logs_are_opened_in_num_recovery_threads_per_data_dir_threads(
 async def test_progress_is_logged(tmp_path: Path) -> None:
     count = 2 * PROGRESS_EVERY + 5
     manager = manager_on(tmp_path, OsFiles(), 2)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         await manager.open_all(image_of(count))
-    lines = [(line["opened"], line["of"]) for line in told if line["event"] == "logs opened"]
+    lines = [(line["opened"], line["of"]) for line in reported if line["event"] == "logs opened"]
     assert lines == [(PROGRESS_EVERY, count), (2 * PROGRESS_EVERY, count), (count, count)]
     await manager.close(clean=False)
 

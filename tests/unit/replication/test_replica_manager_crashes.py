@@ -140,10 +140,10 @@ def recovery_point_on_disk(path: Path) -> int:
 
 async def paid(replica: Replica) -> None:
     """Wait until it needs no checkpoint."""
-    told = asyncio.Event()
-    replica.listeners.append(lambda _: None if replica.needs_checkpoint else told.set())
+    reported = asyncio.Event()
+    replica.listeners.append(lambda _: None if replica.needs_checkpoint else reported.set())
     if replica.needs_checkpoint:
-        await told.wait()
+        await reported.wait()
 
 
 @pytest.mark.parametrize("cut_meanwhile", [False, True])
@@ -306,9 +306,11 @@ async def test_topic_created_again_waits_until_the_old_directory_is_renamed(
     append(node.replica, 10)
     files.failure = OSError(code, os.strerror(code))
     node.manager.follow(old, EMPTY)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         node.manager.follow(EMPTY, new)
-    assert [line["event"] for line in told if line["log_level"] == "error"][-1] == "cannot open a log for now"
+    assert [line["event"] for line in reported if line["log_level"] == "error"][
+        -1
+    ] == "cannot open a log for now"
     assert node.manager.get("t", 0) is None
     assert node.manager.is_offline(TopicPartition("t", 0))
     files.failure = None
@@ -434,7 +436,7 @@ async def test_replica_elected_on_a_full_disk_leads_when_there_is_space(
     await node.manager.retry_missing()
     assert (node.replica.is_leader, node.replica.failed) == (False, None)
     epoch = 4
-    if elected_again:  # it has begun anew by now, but for a file
+    if elected_again:  # it has started again by now, except for one file
         node.manager.follow(elected, led_by(elected, 1, leader_epoch=5))
         epoch = 5
         batch = encode_batch([NewRecord(NOW, b"k", b"v", ())])

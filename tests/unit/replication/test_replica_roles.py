@@ -477,10 +477,10 @@ def test_record_is_committed_after_both_leader_and_follower_have_flushed_it(tmp_
     lead(leader, 0, follower)
     waiting: list[Replica] = []
     leader.flusher = follower.flusher = waiting.append
-    told: list[int] = []
-    leader.listeners.append(lambda one: told.append(one.log_end_offset))
+    reported: list[int] = []
+    leader.listeners.append(lambda one: reported.append(one.log_end_offset))
     leader.append(batch(2), NOW)
-    assert (told, leader.flushed_offset, waiting) == ([2], 0, [leader])  # who waits for records hears at once
+    assert (reported, leader.flushed_offset, waiting) == ([2], 0, [leader])  # consumers are notified at once
     fetch(follower, leader)
     assert whole(follower) == whole(leader) and waiting == [leader, follower]
     follower.flush()

@@ -20,8 +20,8 @@ def configured(
 
 def test_listeners_are_called_only_when_a_setting_of_this_node_changes() -> None:
     running = DynamicSettings(settings_from({"node.id": "2"}))
-    told: list[NodeSettings] = []
-    running.listeners.append(told.append)
+    reported: list[NodeSettings] = []
+    running.listeners.append(reported.append)
     of_all = configured(EMPTY, r.ConfigScope.CLUSTER, "", "max.connections", "5")
     other = configured(of_all, r.ConfigScope.BROKER, "1", "max.connections", "6")
     of_topic = configured(other, r.ConfigScope.TOPIC, "t", "retention.ms", "6")
@@ -30,5 +30,5 @@ def test_listeners_are_called_only_when_a_setting_of_this_node_changes() -> None
     images = [EMPTY, of_all, other, of_topic, own, back]
     for old, new in pairwise(images):
         running.follow(old, new)
-    assert [settings.max_connections for settings in told] == [5, 7, 5]
+    assert [settings.max_connections for settings in reported] == [5, 7, 5]
     assert running.now.max_connections == 5

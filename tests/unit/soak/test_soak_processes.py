@@ -5,21 +5,21 @@ import os
 from pathlib import Path
 
 import pytest
-from apart import Apart
 from soak import run
 from tally import Tally
+from worker_process import WorkerProcess
 
 from tierlog.cli.process import TierlogBroker
 
-TOLD = json.dumps({"counts": {"read": 3}, "faults": {"consume": "the first one"}})
+REPORT = json.dumps({"counts": {"read": 3}, "faults": {"consume": "the first one"}})
 
 
 def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
     tally = Tally()
-    apart = Apart(
-        "members", ["sh", "-c", f"echo '{TOLD}'; echo '{TOLD}'; exec sleep 600"], tally, silence_s=3.0
+    worker = WorkerProcess(
+        "members", ["sh", "-c", f"echo '{REPORT}'; echo '{REPORT}'; exec sleep 600"], tally, silence_s=3.0
     )
-    apart.live()
+    worker.live()
     assert tally.take() == {
         "counts": {"read": 6, "hung: members": 1},
         "faults": {"consume": "the first one"},
@@ -28,7 +28,7 @@ def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
 
 def test_a_process_that_ends_by_itself_is_a_fault() -> None:
     tally = Tally()
-    Apart("members", ["sh", "-c", "exit 3"], tally).live()
+    WorkerProcess("members", ["sh", "-c", "exit 3"], tally).live()
     assert tally.take() == {
         "counts": {"fault: members ended": 1},
         "faults": {"members ended": "exit code 3"},
@@ -37,14 +37,14 @@ def test_a_process_that_ends_by_itself_is_a_fault() -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    """One for all; whoever kills it comes last."""
+    """One broker for all tests; the one that kills it is last."""
     with TierlogBroker(tmp_path_factory.mktemp("broker")) as started:
         yield started
 
 
 def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{TOLD}'; wait"]
+    load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{REPORT}'; wait"]
     found = run(broker, 10, load, patience_s=3.0)
     assert [sample.counts["read"] for sample in found.samples] == [3]
     assert found.faults == {"consume": "the first one"}
@@ -55,13 +55,13 @@ def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_p
 
 
 def test_a_load_that_ends_leaves_what_was_measured(broker: TierlogBroker) -> None:
-    found = run(broker, 10, ["sh", "-c", f"echo '{TOLD}'; exit 4"])
+    found = run(broker, 10, ["sh", "-c", f"echo '{REPORT}'; exit 4"])
     assert len(found.samples) == 1
     assert found.ended_early == "the load ended with exit code 4"
 
 
 def test_a_broker_that_dies_ends_the_run_with_its_reason(broker: TierlogBroker) -> None:
-    load = ["sh", "-c", f"echo '{TOLD}'; kill -9 {broker.pid}; echo '{TOLD}'; exec sleep 600"]
+    load = ["sh", "-c", f"echo '{REPORT}'; kill -9 {broker.pid}; echo '{REPORT}'; exec sleep 600"]
     found = run(broker, 10, load, patience_s=30)
     assert found.ended_early == "the broker ended"
     assert len(found.samples) <= 1

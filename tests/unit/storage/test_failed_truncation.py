@@ -70,7 +70,7 @@ def test_log_continues_after_a_failed_truncation(tmp_path: Path, offset: int, ro
         if not refused:
             assert left >= 3
             return
-        append(log, OLD)  # as whoever is elected before it tries again
+        append(log, OLD)  # as a leader elected before the next attempt
         check(log)
         log.truncate_to(offset, NOW)
         assert stored(log) == [(base, OLD) for base in range(0, offset, 2)]

@@ -164,9 +164,9 @@ def test_log_start_survives_damage_of_one_checkpoint_file(tmp_path: Path, harm: 
     else:
         (tmp_path / STARTS).write_bytes(harm)
     again = opened(tmp_path)
-    with capture_logs() as told:
+    with capture_logs() as reported:
         assert again.load_checkpoints().log_starts == {NAME: 10}
-    assert [line["instead"] for line in told] == ([] if harm is None else ["its copy is taken"])
+    assert [line["instead"] for line in reported] == ([] if harm is None else ["its copy is taken"])
     again.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])  # writes the file again
     (tmp_path / COPY).unlink()
     assert opened(tmp_path).load_checkpoints().log_starts == {NAME: 10}
@@ -256,9 +256,9 @@ def test_without_log_start_files_logs_begin_with_their_first_segment(tmp_path: P
     directory.write_checkpoints(lambda: [CheckpointRow(NAME, 20, 10)])
     for name in (STARTS, COPY):
         (tmp_path / name).write_bytes(b"0\n")
-    with capture_logs() as told:
+    with capture_logs() as reported:
         assert opened(tmp_path).load_checkpoints().log_starts == {}
-    assert [line["log_level"] for line in told] == ["error", "error"]
+    assert [line["log_level"] for line in reported] == ["error", "error"]
 
 
 def test_unchanged_log_starts_are_not_written_again(tmp_path: Path) -> None:

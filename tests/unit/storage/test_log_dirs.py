@@ -167,7 +167,7 @@ async def test_failed_device_takes_only_its_partitions_offline(tmp_path: Path, c
     assert append(lost) == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(0)
     assert run.is_offline(lost.name.partition)
-    assert run.moved == [lost.name], "who waits for it is told"
+    assert run.moved == [lost.name], "its callers are notified"
     assert append(kept) == ErrorCode.NONE
     assert not run.fatal
     assert await run.manager.checkpoints.write_for({lost.name, kept.name}) == set()

@@ -116,7 +116,7 @@ def test_a_high_watermark_above_the_log_end_is_checkpointed_again_soon(log_direc
 
 
 def test_damage_is_known_at_the_next_start_too(log_directory: Path) -> None:
-    """The controller has not been told yet, and the checkpoints may have been lowered."""
+    """The controller has not received the report yet, and the checkpoints may have been lowered."""
     restore_a_copy(log_directory)
     open_log(log_directory, clean=True, recovery_point=RECORDS).close(clean=True)
     assert (log_directory / DAMAGED).exists()

@@ -60,7 +60,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_chunk_is_downloaded_once_for_all_who_wait(cache):
+async def test_concurrent_readers_share_one_download(cache):
     source = Source()
     source.gate.clear()
     waiting = [asyncio.ensure_future(cache.get(key(0), source.download)) for _ in range(5)]
@@ -108,7 +108,7 @@ async def test_the_least_recently_used_goes_first_and_its_readers_keep_their_byt
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreError("503"), CorruptObject("bad"), OSError(28, "disk full")])
-async def test_a_failure_reaches_all_who_wait_and_is_not_kept(cache, tmp_path, failure):
+async def test_failed_download_fails_all_its_readers_and_is_not_cached(cache, tmp_path, failure):
     source = Source()
     source.gate.clear()
     source.failure = failure

@@ -121,7 +121,7 @@ def test_after_the_log_start_passed_everything_remote_copies_go_on_above():
     assert plan(remote, segments, KEEP, view(30), NOW) == [Copy(segments[0])]
 
 
-def test_a_copy_that_nobody_carries_out_is_abandoned():
+def test_copy_that_is_not_running_is_abandoned():
     mine, lost = (
         StartedCopy(uuid=uuid.UUID(int=n), base_offset=0, last_offset=9, leader_epoch=0, at_ms=0)
         for n in (1, 2)

@@ -1,12 +1,12 @@
-"""The soak's judge, shown hand-made histories: a good one passes, and each kind of bad one is flagged."""
+"""Verdict of a soak run: a good history passes, and each kind of bad history is flagged."""
 
 import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from judge import Verdict, judge
 from samples import Sample
+from verdict import Verdict, verdict_of
 
 MINUTES = 10.0
 INTERVAL = 1 / 12
@@ -43,9 +43,9 @@ def history(change: Change = lambda sample: sample, minutes: float = MINUTES) ->
 
 
 def flagged(samples: list[Sample], **options: object) -> set[str]:
-    verdict: Verdict = judge(samples, **{"minutes_asked": MINUTES, **options})  # type: ignore[arg-type]
-    told = verdict.as_json()["verdict"]
-    assert (told == "flat") == (not verdict.bad)
+    verdict: Verdict = verdict_of(samples, **{"minutes_asked": MINUTES, **options})  # type: ignore[arg-type]
+    reported = verdict.as_json()["verdict"]
+    assert (reported == "flat") == (not verdict.bad)
     return {check.what for check in verdict.bad}
 
 
@@ -92,7 +92,7 @@ ANON = "growth of anonymous memory, second half, MiB"
 
 
 def memory(minutes: float, mib: Callable[[float], float]) -> list[Sample]:
-    """Anonymous memory as told by the minute, with what comes and goes in between."""
+    """A history with this anonymous memory by minute, plus fluctuation."""
     rng = random.Random(2)
 
     def change(sample: Sample) -> Sample:
@@ -165,7 +165,7 @@ class TestLatency:
         assert flagged(history(slow)) == {f"{what} p99, level, ms"}
         assert flagged(history(slow), latency_level_ms=1000.0) == set()
 
-    def test_that_nobody_measured(self, name: str, what: str) -> None:
+    def test_that_was_not_measured(self, name: str, what: str) -> None:
         def unmeasured(sample: Sample) -> Sample:
             return replace(sample, **{name: None}) if sample.minutes > 9 else sample  # type: ignore[arg-type]
 
@@ -195,7 +195,7 @@ def test_a_load_that_stood_still_for_a_minute(what: str, idle_minute: int) -> No
         return with_counts(sample, **{what: 0}) if inside else sample
 
     samples = history(pause)
-    verdict = judge(samples, minutes_asked=MINUTES)
+    verdict = verdict_of(samples, minutes_asked=MINUTES)
     (check,) = verdict.bad
     assert check.what == f"{what}, least of a minute"
     assert check.note == f"nothing in minute {idle_minute + 1}"
@@ -205,7 +205,7 @@ def test_a_run_that_ended_early() -> None:
     assert flagged(history(minutes=9.5)) == {"minutes passed"}
 
 
-def test_a_load_that_told_nothing_for_a_while() -> None:
+def test_missing_samples_are_flagged() -> None:
     samples = [sample for sample in history() if not 4.2 < sample.minutes < 4.9]
     assert flagged(samples) == {"minutes without a sample"}
 
@@ -239,8 +239,8 @@ def test_clients_that_hang_are_a_share_of_those_that_close(closed: int, hung: in
     assert flagged(samples) == (set() if allowed else {"clients that hung"})
 
 
-def test_the_reason_why_a_run_ended_early_is_told() -> None:
-    verdict = judge(history(minutes=4), minutes_asked=MINUTES, ended_early="the broker ended")
+def test_reason_of_an_early_end_is_reported() -> None:
+    verdict = verdict_of(history(minutes=4), minutes_asked=MINUTES, ended_early="the broker ended")
     assert {check.what: check.note for check in verdict.bad} == {
         "runs that ended early": "the broker ended",
         "minutes passed": "",
@@ -251,7 +251,7 @@ def test_an_error_that_the_broker_logged() -> None:
     assert flagged(history(), broker_errors=1) == {"errors that the broker logged"}
 
 
-def test_a_short_run_is_judged_by_the_same_thirds() -> None:
+def test_short_run_is_checked_by_the_same_thirds() -> None:
     assert flagged(history(minutes=2.0), minutes_asked=2.0) == set()
 
     def jump(sample: Sample) -> Sample:

@@ -26,7 +26,7 @@ INSIDE = "CHAOS_INSIDE"
 
 
 class Place(NamedTuple):
-    """Of one node: what it binds, and what others connect to (host:port each)."""
+    """Addresses of one node: what it binds, and what others connect to (host:port each)."""
 
     kafka_bind: str
     admin_bind: str
@@ -34,15 +34,15 @@ class Place(NamedTuple):
     admin: str
 
 
-class Ground(Protocol):
+class Network(Protocol):
     name: str
     places: dict[int, Place]
 
     def command(self, node: int, words: Sequence[str]) -> list[str]:
-        """The words, to be run where the node lives."""
+        """The command line, wrapped to run in the node's network."""
 
     def is_at(self, node: int, pid: int) -> None:
-        """The process of the node, newly started."""
+        """Called with the process id of the node after each start."""
 
     def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Drop all packets from the sources to the targets."""
@@ -69,9 +69,10 @@ def why_not() -> str | None:
 
 
 def enter() -> int:
-    """This program again, from its beginning, in new namespaces (`is_inside`); returns its exit code.
+    """Run this program again in new namespaces (`is_inside`). Returns its exit code.
 
-    A signal ends it at once: `unshare` itself ignores those that ask. If this process is killed, it ends too.
+    Signals are forwarded as a kill, since `unshare` ignores SIGINT and SIGTERM. If this process is killed,
+    the program ends too.
     """
     command = [*WITH_PARENT, *_unshare(), sys.executable, *sys.argv]
     process = subprocess.Popen(command, env={**os.environ, INSIDE: "1"})
@@ -90,7 +91,7 @@ def _unshare() -> tuple[str, ...]:
 
 
 class Namespaces:
-    """A namespace for each node, joined by a bridge; the clients are at the bridge itself."""
+    """A namespace for each node, joined by a bridge. Clients run outside, on the bridge."""
 
     name = "namespaces"
 
@@ -121,7 +122,7 @@ class Namespaces:
         pass
 
     def cut(self, sources: Iterable[int], targets: Iterable[int]) -> None:
-        """Dropped where it arrives: the sender is told nothing, as by a network that fails."""
+        """Drop packets where they arrive: as in a failing network, the sender is not notified."""
         senders = list(sources)
         for target in targets:
             for source in senders:
@@ -137,7 +138,7 @@ class Namespaces:
             self._iptables(node, "-F INPUT")
 
     def close(self) -> None:
-        """With the run, the kernel takes all of it away."""
+        """Nothing to do: the kernel removes everything at the end of the run."""
 
     def _iptables(self, node: int, rule: str) -> None:
         subprocess.run(self.command(node, ["iptables", *rule.split()]), check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""When a follower hears what is committed: at once if consumers may read there (KIP-392), over a socket."""
+"""Propagation of the high watermark to followers: at once if consumers may read there (KIP-392)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,18 +38,18 @@ def asks(offset: int, *, session: tuple[int, int], wait_ms: int, follower: int) 
     )
 
 
-def told(answer: Any) -> tuple[int, int, int]:
+def offsets_of(answer: Any) -> tuple[int, int, int]:
     [partition] = answer.responses[0].partitions
     return partition.error_code, partition.high_watermark, len(partition.records)
 
 
 async def open_session(node: Node, follower: int = FOLLOWER) -> int:
-    """A record that nobody has yet is fetched, and the other one has it before this follower."""
+    """Open a fetch session and fetch a new record, which the other follower acknowledges first."""
     node.lead(1)
     request = asks(0, session=(0, 0), wait_ms=0, follower=follower)
     first = await node.client.ask(FETCH_KEY, NEWEST, request)
-    assert told(first)[:2] == (0, 0)
-    assert told(first)[2] > 0
+    assert offsets_of(first)[:2] == (0, 0)
+    assert offsets_of(first)[2] > 0
     node.hear(OTHER, 1)
     return int(first.session_id)
 
@@ -63,7 +63,7 @@ async def test_the_fetch_that_commits_is_answered_with_the_commit(node: Node) ->
     session = await open_session(node)
     request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
     async with asyncio.timeout(PATIENCE_S):
-        assert told(await node.client.ask(FETCH_KEY, NEWEST, request)) == (0, 1, 0)
+        assert offsets_of(await node.client.ask(FETCH_KEY, NEWEST, request)) == (0, 1, 0)
     await waits(node, asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER))  # once is enough
 
 
@@ -74,12 +74,12 @@ async def test_delayed_fetch_completes_when_another_follower_commits(node: Node)
         await node.client.ask(FETCH_KEY, NEWEST, request)
     node.lead(1)
     request = asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER)
-    assert told(await node.client.ask(FETCH_KEY, NEWEST, request))[1] == 1
+    assert offsets_of(await node.client.ask(FETCH_KEY, NEWEST, request))[1] == 1
     await waits(node, asks(2, session=(session, 3), wait_ms=LONG_MS, follower=FOLLOWER))
     node.hear(OTHER, 2)
     async with asyncio.timeout(PATIENCE_S):
         _, answer = await node.client.receive(FETCH_KEY, NEWEST)
-    assert told(answer) == (0, 2, 0)
+    assert offsets_of(answer) == (0, 2, 0)
 
 
 async def test_fetch_without_a_session_waits_and_does_not_loop(node: Node) -> None:

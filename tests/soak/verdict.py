@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations, pairwise
 
-from apart import CLOSED, HUNG
 from growth import LIMIT_MIB_AN_HOUR, LONG_MINUTES, STEP_MIB, Trend, trend
 from samples import Sample
+from worker_process import CLOSED, HUNG
 
 WARM_UP = 1 / 3
 
@@ -46,8 +46,8 @@ LONG_MINUTES pools still fill: in its second minute that broker started 3.
 """
 
 HANGS_OF_CLOSES = 0.002
-"""Expected share of hanging clients: confluent-kafka's `Consumer.close()` (apart.py) hung in 3 of 2,034 calls
-against tierlog, and in 2 of 900 against Kafka.
+"""Expected share of hanging clients: confluent-kafka's `Consumer.close()` (worker_process.py) hung in 3 of
+2,034 calls against tierlog, and in 2 of 900 against Kafka.
 """
 
 MUST_GO_ON = ("produced", "read", "cleaned")
@@ -97,7 +97,7 @@ class Verdict:
         }
 
 
-def judge(
+def verdict_of(
     samples: Sequence[Sample],
     *,
     minutes_asked: float,

@@ -4,8 +4,8 @@ import statistics
 import textwrap
 from pathlib import Path
 
-from judge import LATENCY_FACTOR, LATENCY_SLACK_MS, WARM_UP, Slope, Verdict, level
 from samples import Sample
+from verdict import LATENCY_FACTOR, LATENCY_SLACK_MS, WARM_UP, Slope, Verdict, level
 
 
 def table(samples: list[Sample], rows: int = 20) -> str:

@@ -33,7 +33,7 @@ def lines(process: "subprocess.Popen[bytes]", silence_s: float) -> Iterator[byte
         yield from complete
 
 
-class Apart:
+class WorkerProcess:
     """A part of the load in a process of its own.
 
     confluent-kafka can hang forever in `Consumer.close()` when the group rebalances at that moment. It then
