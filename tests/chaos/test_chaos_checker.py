@@ -44,13 +44,13 @@ def test_a_good_history_passes() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BAD))
-def test_a_bad_history_is_flagged_for_what_it_is(name: str) -> None:
+def test_bad_history_is_flagged_with_its_anomaly(name: str) -> None:
     verdict = verdict_on(name)
     assert found(verdict) == BAD[name], verdict.anomalies
     assert not verdict.passed
 
 
-def test_there_is_a_bad_history_of_every_kind_and_none_is_forgotten() -> None:
+def test_every_kind_of_anomaly_has_a_bad_history() -> None:
     of_copies = {Kind.DIFFERENT, Kind.DAMAGED}  # test_history_audit.py
     assert {kind for kinds in BAD.values() for kind in kinds} == set(Kind) - of_copies
     assert {path.stem for path in HISTORIES.iterdir()} == {*BAD, "good"}
@@ -82,7 +82,7 @@ def test_a_whole_history_is_valid() -> None:
     assert check(healthy(1000)).passed
 
 
-def test_too_few_operations_are_invalid_and_not_passed() -> None:
+def test_history_with_too_few_operations_is_invalid() -> None:
     verdict = check(healthy(999))
     assert not verdict.anomalies and not verdict.passed
     assert verdict.invalid == ("999 records were acknowledged, fewer than 1000",)
@@ -92,12 +92,12 @@ def test_an_empty_history_is_invalid() -> None:
     assert not check([]).passed
 
 
-def test_consumers_that_saw_nothing_make_it_invalid() -> None:
+def test_history_without_reads_is_invalid() -> None:
     verdict = check(without(healthy(1000), Read, "assigned/0"))
     assert not verdict.passed and "consumers read 0 of 1000" in verdict.invalid[0]
 
 
-def test_without_the_whole_log_in_the_end_it_is_invalid() -> None:
+def test_history_without_a_complete_final_reading_is_invalid() -> None:
     unread = check(without(healthy(1000), Ended))
     assert unread.invalid == ("partition 0 was not read in the end",)
     history = [*without(healthy(1000), Ended), Ended(0.3, 0, 1001)]

@@ -16,13 +16,13 @@ def steady(begin: float, end: float, each_s: float = 0.1) -> list[float]:
     return [begin + number * each_s for number in range(int((end - begin) / each_s + 0.5))]
 
 
-def test_the_longest_wait_of_the_worst_partition_counts() -> None:
+def test_unavailability_is_the_longest_wait_of_any_partition() -> None:
     acks = {0: steady(0, 20), 1: [*steady(0, 6), *steady(9, 20)]}
     assert figures.unavailable_s(acks, 5, 20) == pytest.approx(3.1)
     assert figures.unavailable_s({0: acks[0]}, 5, 20) == pytest.approx(0.1)
 
 
-def test_a_wait_is_cut_at_the_edges_of_the_round() -> None:
+def test_waits_are_limited_to_the_round() -> None:
     assert figures.unavailable_s({0: steady(0, 6)}, 5, 20) == pytest.approx(14.1)
     assert figures.unavailable_s({0: []}, 5, 20) == 15
     assert figures.unavailable_s({}, 5, 20) == 15
@@ -41,17 +41,17 @@ def test_throughput_is_regained_when_each_partition_has_its_share() -> None:
     assert regained is not None and 4.5 <= regained <= 5.5
 
 
-def test_a_burst_of_one_partition_does_not_stand_for_the_others() -> None:
+def test_burst_of_one_partition_does_not_hide_others() -> None:
     acks = {0: steady(0, 30, 0.01), 1: steady(0, 6)}
     assert figures.regained_s(acks, 10, 30, 20) is None
 
 
-def test_a_little_less_than_before_is_not_regained() -> None:
+def test_throughput_below_the_share_is_not_regained() -> None:
     assert figures.regained_s({0: steady(0, 30, 0.1)}, 10, 30, 12) is None
     assert figures.regained_s({0: steady(0, 30, 0.1)}, 10, 30, 10) == figures.WINDOW_S
 
 
-def test_every_fault_comes_before_any_comes_again() -> None:
+def test_each_fault_runs_before_any_runs_again() -> None:
     drawn = chosen(list(FAULTS), 2 * len(FAULTS), random.Random(7))
     names = [fault.name for fault in drawn]
     assert set(names[: len(FAULTS)]) == set(names[len(FAULTS) :]) == set(FAULTS)
@@ -59,7 +59,7 @@ def test_every_fault_comes_before_any_comes_again() -> None:
     assert names == [fault.name for fault in chosen(list(FAULTS), 2 * len(FAULTS), random.Random(7))]
 
 
-def test_some_faults_are_only_for_the_shape_that_they_make_sense_in() -> None:
+def test_some_faults_need_a_shape() -> None:
     together, apart, tiered = (set(of_shape(shape)) for shape in ((), (APART,), (TIERED,)))
     assert apart | tiered == set(of_shape((APART, TIERED))) == set(FAULTS)
     assert apart & tiered == together
@@ -84,7 +84,7 @@ def test_the_documentation_lists_every_fault() -> None:
     assert listed == {name: fault.only for name, fault in FAULTS.items()}
 
 
-def test_all_rounds_are_one_of_each_fault() -> None:
+def test_rounds_all_runs_each_fault_once() -> None:
     assert number_of_rounds("all") is None and number_of_rounds("7") == 7
     for shape in ((), (APART,), (TIERED,)):
         names = of_shape(shape)

@@ -58,16 +58,16 @@ def test_equal_copies_pass() -> None:
         (Copy("node 2", (*WHOLE.batches[:-1], batch(N - 1, VALUES[-1], data=b"x"))), Kind.DIFFERENT),
     ],
 )
-def test_a_copy_that_differs_is_flagged(other: Copy, expected: Kind) -> None:
+def test_different_copy_is_flagged(other: Copy, expected: Kind) -> None:
     assert expected in kinds([WHOLE, other])
 
 
-def test_one_wrong_byte_below_an_equal_record_is_a_difference() -> None:
+def test_one_wrong_byte_in_a_batch_is_flagged() -> None:
     changed = Copy("node 2", (batch(0, VALUES[0], data=b"one byte else"), *WHOLE.batches[1:]))
     assert kinds([WHOLE, changed, WHOLE]) == [Kind.DIFFERENT, Kind.DIFFERENT]
 
 
-def test_copies_are_compared_where_both_have_the_log() -> None:
+def test_copies_are_compared_over_their_common_offsets() -> None:
     remote = Copy(REMOTE, WHOLE.batches[:4])
     local = Copy("node 1", WHOLE.batches[2:])
     assert kinds([remote, local]) == []
@@ -76,7 +76,7 @@ def test_copies_are_compared_where_both_have_the_log() -> None:
     assert kinds([wrong, local]) == [Kind.DIFFERENT]
 
 
-def test_a_gap_between_the_object_store_and_the_replica_is_not_a_whole_log() -> None:
+def test_gap_between_tiers_is_flagged() -> None:
     log = audit.joined(Copy(REMOTE, WHOLE.batches[:2]), Copy("node 1", WHOLE.batches[4:]))
     verdict = audit.against_history(history(), {0: log}, 1)
     assert verdict.counts()["lost"] == 2 and verdict.invalid
@@ -125,7 +125,7 @@ def compacted(events: list[AnyEvent], *copies: Copy) -> set[Kind]:
 LAST = KEYS + 1  # the same key as 1
 
 
-def test_what_compaction_removed_is_not_missed() -> None:
+def test_records_removed_by_compaction_are_not_lost() -> None:
     events = keyed_history(1, 2, LAST)
     assert compacted(events, keyed_copy("node 1", 1, 2, LAST), keyed_copy("node 2", 2, LAST)) == set()
 
@@ -135,7 +135,7 @@ def test_a_key_without_its_last_value_is_lost() -> None:
     assert compacted(events, keyed_copy("node 1", 1, 2)) == {Kind.LOST}
 
 
-def test_a_deleted_key_may_be_gone_but_must_not_come_back() -> None:
+def test_deleted_key_may_be_missing_but_must_not_return() -> None:
     gone = OTHER % KEYS
     assert key_of("k0", gone) == key_of("k0", OTHER) and is_tombstone(OTHER)
     before = OTHER + KEYS
@@ -147,7 +147,7 @@ def test_a_deleted_key_may_be_gone_but_must_not_come_back() -> None:
     assert compacted(events, keyed_copy("node 1", alive, before + 1)) == {Kind.LOST}
 
 
-def test_a_key_that_was_never_deleted_may_not_be_gone() -> None:
+def test_missing_key_without_tombstone_is_lost() -> None:
     assert compacted(keyed_history(1, 2), keyed_copy("node 1", 2)) == {Kind.LOST}
 
 
@@ -195,7 +195,7 @@ def encoded(offset: int, value: bytes) -> bytes:
     return bytes(data)
 
 
-def test_a_directory_is_read_batch_by_batch_and_damage_ends_it(tmp_path: Path) -> None:
+def test_copy_of_a_directory_ends_at_damage(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()
     batches = [encoded(n, VALUES[n].encode() + b" filler") for n in range(3)]
@@ -212,7 +212,7 @@ def test_a_directory_is_read_batch_by_batch_and_damage_ends_it(tmp_path: Path) -
     assert copy.end == 1 and "CRC" in copy.fault
 
 
-def test_remote_segments_must_be_as_the_manifest_says() -> None:
+def test_remote_segments_must_match_the_manifest() -> None:
     data = encoded(0, b"p0/0/0 ") + encoded(1, b"p0/0/1 ")
     assert read_segments([(data, remote_segment(0, 1, log_bytes=len(data)))]).fault == ""
     assert "in the manifest" in read_segments([(data[:-1], remote_segment(0, 1, log_bytes=len(data)))]).fault

@@ -23,13 +23,13 @@ def run(tmp_path: Path) -> Iterator[Run]:
     run._cluster.close()
 
 
-def test_what_clients_saw_counts_though_no_copy_can_be_read(run: Run) -> None:
+def test_reads_of_clients_count_without_readable_copies(run: Run) -> None:
     run._stands_still = True
     result = run._result({})
     assert (result["lost"], result["passed"]) == (1, False)
     assert any(problem.startswith("nothing was compared") for problem in result["problems"])
 
 
-def test_what_a_run_that_ended_early_did_not_read_is_not_lost(run: Run) -> None:
+def test_unread_records_of_a_run_that_ended_early_are_not_lost(run: Run) -> None:
     result = run._result({})
     assert (result["lost"], result["passed"]) == (0, False)

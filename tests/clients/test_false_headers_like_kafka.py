@@ -75,7 +75,7 @@ def observed(client: Client, *batches: bytes, **configs: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_false_maxima(both: tuple[Client, Client], codec: Codec) -> None:
+def test_wrong_maximum_timestamps(both: tuple[Client, Client], codec: Codec) -> None:
     for what, (said, times) in CLAIMS.items():
         by_kafka, by_tierlog = (list(observed(client, batch(said, *times, codec=codec))) for client in both)
         assert by_tierlog == by_kafka, what

@@ -40,7 +40,7 @@ def test_produce_and_consume_by_group(
     assert said.strip().endswith("ok 5000")
 
 
-def test_the_command_line_tools(java_classpath: str, tierlog_session_broker: TierlogBroker) -> None:
+def test_kafkas_command_line_tools(java_classpath: str, tierlog_session_broker: TierlogBroker) -> None:
     server = ("--bootstrap-server", tierlog_session_broker.bootstrap)
     topic = f"tools-{uuid.uuid4().hex[:6]}"
 
@@ -120,7 +120,7 @@ def test_kafka_configs_alters_and_describes_quotas(
     assert "byte_rate" not in configs(*defaults, "--describe")
 
 
-def test_the_tools_for_a_cluster(
+def test_kafkas_cluster_tools(
     java_classpath: str, tierlog_session_broker: TierlogBroker, tmp_path: Path
 ) -> None:
     server = ("--bootstrap-server", tierlog_session_broker.bootstrap)

@@ -19,7 +19,7 @@ def run(kcat: str, broker: TierlogBroker, *arguments: str, text: str | None = No
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_kcat_produces_it_consumes(kcat: str, tierlog_session_broker: TierlogBroker, codec: str) -> None:
+def test_kcat_consumes_its_own_records(kcat: str, tierlog_session_broker: TierlogBroker, codec: str) -> None:
     broker, topic = tierlog_session_broker, f"kcat-{codec}-{uuid.uuid4().hex[:6]}"
     lines = [f"key{n % 5}:value {n}" for n in range(2000)]
     run(kcat, broker, "-P", "-t", topic, "-K:", "-z", codec, "-H", "origin=kcat", text="\n".join(lines))
@@ -31,7 +31,7 @@ def test_what_kcat_produces_it_consumes(kcat: str, tierlog_session_broker: Tierl
     assert all(r["headers"] == ["origin", "kcat"] for r in records)
 
 
-def test_a_group_reads_on_where_it_left_off(kcat: str, tierlog_session_broker: TierlogBroker) -> None:
+def test_group_continues_from_its_committed_offsets(kcat: str, tierlog_session_broker: TierlogBroker) -> None:
     broker, topic = tierlog_session_broker, f"kcat-group-{uuid.uuid4().hex[:6]}"
     run(kcat, broker, "-P", "-t", topic, text="\n".join(f"first {n}" for n in range(10)))
     group = ("-G", f"group-{topic}", "-X", "auto.offset.reset=earliest", "-e", "-q", topic)

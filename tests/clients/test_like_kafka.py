@@ -418,13 +418,13 @@ def both(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> Iterator
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_answers_are_alike(both: tuple[Client, Client], case: str) -> None:
+def test_responses_equal_kafkas(both: tuple[Client, Client], case: str) -> None:
     by_kafka, by_tierlog = (list(conversation(client, case)) for client in both)
     assert by_tierlog == by_kafka
 
 
 @pytest.mark.parametrize("case", TOGETHER)
-def test_a_question_sent_together_with_a_change_shows_it(both: tuple[Client, Client], case: str) -> None:
+def test_pipelined_read_sees_the_change_before_it(both: tuple[Client, Client], case: str) -> None:
     """In Kafka metadata follow a little later than the answer to the change; here they never do."""
     of_kafka, of_tierlog = both
     topic = prepared(of_tierlog)
@@ -500,7 +500,7 @@ def plain(value: Any, topic: str, name: str = "") -> Any:
     return ErrorCode(value).name if name == "error_code" else value
 
 
-def test_throttled_answers_are_alike(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> None:
+def test_throttled_responses_equal_kafkas(kafka: KafkaProcess, tierlog_session_broker: TierlogBroker) -> None:
     """Each request over a connection of its own, as the one before is muted."""
     by_kafka, by_tierlog = (list(throttled(each.bootstrap)) for each in (kafka, tierlog_session_broker))
     assert by_tierlog == by_kafka

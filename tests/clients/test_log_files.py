@@ -73,7 +73,7 @@ def kafka_directory(java_classpath: str, tmp_path_factory: pytest.TempPathFactor
     return directory / "data"
 
 
-def test_kafkas_directory_is_sound(kafka_directory: Path) -> None:
+def test_kafkas_log_directory_is_intact(kafka_directory: Path) -> None:
     [found] = json_output("log", "verify", kafka_directory, "--records")
     assert found["problems"] == []
     assert found["records"] > len(CODECS) * TRANSACTIONS * RECORDS  # markers, offsets and metadata too
@@ -94,7 +94,7 @@ def test_kafkas_records_and_indexes_are_dumped(kafka_directory: Path) -> None:
     assert not [each for each in json_output("log", "dump", kafka_directory) if each["kind"] == "damage"]
 
 
-def test_the_indexes_that_are_rebuilt_are_kafkas_own(kafka_directory: Path, tmp_path: Path) -> None:
+def test_rebuilt_indexes_equal_kafkas(kafka_directory: Path, tmp_path: Path) -> None:
     assert json_output("log", "rebuild-index", kafka_directory)[0]["changed"] == []
     copied = shutil.copytree(kafka_directory, tmp_path / "data") / "orders-0"
     indexes = {path: path.read_bytes() for path in copied.iterdir() if "index" in path.suffix}

@@ -62,7 +62,7 @@ async def listed(store, prefix=""):
     return [info.key async for info in store.list(prefix)]
 
 
-async def test_what_was_put_comes_back(store):
+async def test_get_returns_the_put_bytes(store):
     info = await store.put("a/b.log", b"content", crc32c=crc32c.crc32c(b"content"))
     assert (info.key, info.size) == ("a/b.log", 7)
     assert await store.get("a/b.log") == b"content"
@@ -72,13 +72,13 @@ async def test_what_was_put_comes_back(store):
     assert head.crc32c in (None, crc32c.crc32c(b"content"))
 
 
-async def test_an_empty_object_is_an_object(store):
+async def test_empty_object_can_be_stored(store):
     await store.put("empty", b"")
     assert await store.get("empty") == b""
     assert (await store.head("empty")).size == 0
 
 
-async def test_a_file_is_put_whole(store, tmp_path):
+async def test_put_of_a_file(store, tmp_path):
     path = tmp_path / "segment.log"
     path.write_bytes(b"0123456789" * 1000)
     await store.put("f", path, crc32c=crc32c.crc32c(path.read_bytes()))
@@ -100,7 +100,7 @@ async def test_a_range_past_the_end_is_never_served_short(store):
 
 
 @pytest.mark.parametrize("source", ["bytes", "file"])
-async def test_a_large_body_goes_up_in_parts(store, tmp_path, source):
+async def test_large_body_is_uploaded_in_parts(store, tmp_path, source):
     content = bytes(range(251)) * (PARTS_BODY_BYTES // 251 + 1)
     content = content[:PARTS_BODY_BYTES]
     body: bytes | Path = content
@@ -118,14 +118,14 @@ async def test_a_large_body_goes_up_in_parts(store, tmp_path, source):
 
 @pytest.mark.parametrize("store", REAL_STORES, indirect=True)
 @pytest.mark.parametrize("size", [1000, PARTS_BODY_BYTES])
-async def test_a_body_that_is_not_what_the_caller_says_is_refused(store, size):
+async def test_body_with_a_wrong_checksum_is_refused(store, size):
     with pytest.raises(CorruptObject):
         await store.put("wrong", bytes(size), crc32c=1)
     with pytest.raises(ObjectNotFound):
         await store.head("wrong")
 
 
-async def test_what_is_not_there_is_not_found(store):
+async def test_missing_object_is_not_found(store):
     for call in (
         store.get("no/such"),
         store.get("no/such", 1, 2),
@@ -159,14 +159,14 @@ async def test_list_gives_every_key_of_a_prefix_in_order(store):
     assert [info.size async for info in store.list("b/")] == [5, 5]
 
 
-async def test_absent_puts_once(store):
+async def test_put_if_absent_succeeds_once(store):
     await store.put("once", b"first", condition=Absent())
     with pytest.raises(PreconditionFailed):
         await store.put("once", b"second", condition=Absent())
     assert await store.get("once") == b"first"
 
 
-async def test_a_conditional_put_replaces_what_the_caller_saw(store):
+async def test_conditional_put_replaces_the_expected_version(store):
     first = await store.put("root", b"1")
     second = await store.put("root", b"2", condition=first.etag)
     with pytest.raises(PreconditionFailed):
@@ -176,14 +176,14 @@ async def test_a_conditional_put_replaces_what_the_caller_saw(store):
     assert await store.get("root") == b"4"
 
 
-async def test_a_conditional_put_needs_something_there(store):
+async def test_conditional_put_of_a_missing_object_fails(store):
     with pytest.raises(PreconditionFailed):
         await store.put("missing", b"x", condition="0123456789abcdef0123456789abcdef")
     assert await listed(store) == []
 
 
 @pytest.mark.parametrize("store", REAL_STORES, indirect=True)
-async def test_of_many_conditional_puts_one_wins(store):
+async def test_one_of_many_concurrent_conditional_puts_succeeds(store):
     first = await store.put("root", b"start")
     bodies = [f"writer {number}".encode() for number in range(8)]
     results = await asyncio.gather(
@@ -198,7 +198,7 @@ async def test_of_many_conditional_puts_one_wins(store):
     assert await store.get("root") == won[0]
 
 
-async def test_an_overwrite_is_seen_whole(store):
+async def test_readers_never_see_a_partial_overwrite(store):
     bodies = [bytes([value]) * 50_000 for value in range(6)]
     await store.put("o", bodies[0])
 
@@ -214,7 +214,7 @@ async def test_an_overwrite_is_seen_whole(store):
 
 
 @pytest.mark.parametrize("name", s3_servers.available())
-async def test_the_bucket_seen_from_outside(servers, name):
+async def test_objects_are_visible_to_other_s3_clients(servers, name):
     server = servers(name)
     prefix = f"outside/{uuid.uuid4()}"
     store = store_from_url(
@@ -232,7 +232,7 @@ async def test_the_bucket_seen_from_outside(servers, name):
     await store.close()
 
 
-async def test_a_server_that_is_not_there_is_an_error_of_the_port():
+async def test_unreachable_server_raises_object_store_error():
     store = store_from_url(
         "s3://b/p?endpoint=http://127.0.0.1:9&region=us-east-1", access_key="a", secret_key="b"
     )
@@ -241,7 +241,7 @@ async def test_a_server_that_is_not_there_is_an_error_of_the_port():
     await store.close()
 
 
-async def test_a_directory_survives_reopening_and_takes_no_key_outside(tmp_path):
+async def test_directory_store_is_reopened_and_refuses_keys_outside(tmp_path):
     store = store_from_url(f"file://{tmp_path}/objects")
     await store.put("a/b", b"x")
     for key in ("../x", "/x", "a//b", "a/./b", ".tierlog/x"):
@@ -270,13 +270,13 @@ async def test_a_directory_survives_reopening_and_takes_no_key_outside(tmp_path)
         "s3://[b",
     ],
 )
-def test_a_url_that_names_no_store_is_refused(url):
+def test_invalid_store_url_is_refused(url):
     for use in (store_from_url, check_store_url):
         with pytest.raises(InvalidStoreUrl):
             use(url)
 
 
-async def test_a_client_that_cannot_be_opened_is_trouble_of_the_store(monkeypatch):
+async def test_failure_to_open_the_client_raises_object_store_error(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "there-is-no-such-profile")
     store = store_from_url("s3://bucket?endpoint=http://127.0.0.1:1")
     with pytest.raises(ObjectStoreError, match="there-is-no-such-profile"):

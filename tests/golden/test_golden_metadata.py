@@ -353,7 +353,7 @@ def contents() -> dict[str, bytes]:
     }
 
 
-def test_what_is_written_has_not_changed() -> None:
+def test_written_bytes_equal_the_golden_files() -> None:
     for name, content in contents().items():
         assert content == (GOLDEN / name).read_bytes(), name
 
@@ -363,7 +363,7 @@ def test_every_record_type_is_in_the_golden_file() -> None:
     assert {type(record).__struct_config__.tag for record in golden} == set(r.RecordType)
 
 
-def test_what_was_written_is_read() -> None:
+def test_golden_files_are_readable() -> None:
     for kind in ("v1", "with-defaults", "with-marks", "with-full", "with-epochs"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
     for kind in ("", "-with-marks", "-with-full", "-with-epochs"):

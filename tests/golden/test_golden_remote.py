@@ -77,7 +77,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_golden_bytes_mean_what_they_meant(name):
+def test_golden_bytes_decode_to_the_same_values(name):
     _, decode, value = FORMATS[name]
     assert decode((FOLDER / name).read_bytes()) == value
 

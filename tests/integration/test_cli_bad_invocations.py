@@ -317,7 +317,7 @@ def places(
 
 
 @pytest.mark.parametrize("line", INVOCATIONS)
-def test_bad_invocation_says_what_to_do_next(line: str, places: dict[str, str]) -> None:
+def test_bad_invocation_has_an_error_and_a_hint(line: str, places: dict[str, str]) -> None:
     ended = call(*shlex.split(line.format_map(places)))
     said = ended.stderr + ended.stdout * (not ended.stderr)
     assert ended.code not in (0, 130), said

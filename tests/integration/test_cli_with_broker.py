@@ -167,7 +167,7 @@ def test_cluster_info(cli: Cli, tierlog_session_broker: TierlogBroker) -> None:
         (("produce", "nowhere"), 4, "topic list"),
     ],
 )
-def test_errors_say_what_to_do(cli: Cli, words: tuple[str, ...], code: int, hint: str) -> None:
+def test_errors_have_hints(cli: Cli, words: tuple[str, ...], code: int, hint: str) -> None:
     ended = cli.run(*words)
     assert ended.returncode == code
     assert hint in ended.stderr.decode()

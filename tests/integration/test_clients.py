@@ -90,7 +90,7 @@ class TestConfluent:
         return consumer
 
     @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-    def test_what_goes_in_comes_out(
+    def test_consumed_records_equal_the_produced_ones(
         self, tierlog_session_broker: TierlogBroker, topic: str, codec: str
     ) -> None:
         self.produce(tierlog_session_broker, topic, **{"compression.type": codec, "enable.idempotence": True})
@@ -146,7 +146,7 @@ class TestConfluent:
 
 class TestAiokafka:
     @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-    async def test_what_goes_in_comes_out(
+    async def test_consumed_records_equal_the_produced_ones(
         self, tierlog_session_broker: TierlogBroker, codec: str | None
     ) -> None:
         topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
@@ -217,7 +217,9 @@ class TestAiokafka:
 
 class TestKafkaPython:
     @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
-    def test_what_goes_in_comes_out(self, tierlog_session_broker: TierlogBroker, codec: str | None) -> None:
+    def test_consumed_records_equal_the_produced_ones(
+        self, tierlog_session_broker: TierlogBroker, codec: str | None
+    ) -> None:
         topic, bootstrap = new_name(), tierlog_session_broker.bootstrap
         producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec)
         for number in range(COUNT):

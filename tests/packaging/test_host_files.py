@@ -64,7 +64,7 @@ def running(*command: str | Path, cwd: Path, env: dict[str, str]) -> Iterator["s
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """It wants the command to be there: the one of this environment stands for the installed one."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/tierlog/bin/tierlog", str(BIN / "tierlog"))
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
@@ -77,7 +77,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (verified.returncode, said) == (0, []), verified.stderr
 
 
-def test_the_unit_leaves_time_and_descriptors_enough() -> None:
+def test_unit_allows_enough_time_and_descriptors() -> None:
     service, defaults = unit()["Service"], NodeSettings()
     stop_ms = defaults.controlled_shutdown_timeout_ms + 2 * defaults.log_dirs_stop_timeout_ms
     assert int(service["TimeoutStopSec"]) * 1000 > stop_ms
@@ -87,7 +87,7 @@ def test_the_unit_leaves_time_and_descriptors_enough() -> None:
     assert (service["KillSignal"], service["Restart"]) == ("SIGTERM", "on-failure")
 
 
-def test_the_settings_of_the_example_make_sense() -> None:
+def test_example_settings_are_valid() -> None:
     texts = {**read_toml(HOST / "node.toml"), "controller.quorum.secret": "s"}
     settings = settings_from(texts)
     assert settings.node_id in settings.voters and len(settings.voters) == 3
@@ -95,7 +95,7 @@ def test_the_settings_of_the_example_make_sense() -> None:
     assert [Path(path).is_relative_to(Path("/var/lib") / state) for path in settings.log_dirs] == [True]
 
 
-def test_the_command_of_the_unit_says_that_it_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+def test_unit_command_notifies_readiness_and_ends_with_sigterm(tmp_path: Path) -> None:
     texts = read_toml(HOST / "node.toml")
     kafka, admin = free_ports(2)
     own = {
@@ -128,7 +128,7 @@ def test_the_command_of_the_unit_says_that_it_serves_and_ends_with_sigterm(tmp_p
             assert node.wait(60) == 0
 
 
-def test_a_node_that_waits_for_its_quorum_ends_with_sigterm(tmp_path: Path) -> None:
+def test_node_that_waits_for_its_quorum_ends_with_sigterm(tmp_path: Path) -> None:
     kafka, admin, other, another = free_ports(4)
     voters = f"1@127.0.0.1:{admin},2@127.0.0.1:{other},3@127.0.0.1:{another}"
     settings = {
@@ -156,7 +156,7 @@ def test_a_node_that_waits_for_its_quorum_ends_with_sigterm(tmp_path: Path) -> N
 # --- the container file
 
 
-def test_what_the_container_file_copies_is_there() -> None:
+def test_container_file_copies_existing_paths() -> None:
     copied = [
         words.split()[:-1] for name, words in instructions() if name == "COPY" and "--from" not in words
     ]
@@ -166,7 +166,7 @@ def test_what_the_container_file_copies_is_there() -> None:
     assert {*links, "src", "pyproject.toml", "README.md", "LICENSE", "requirements.lock"} == set(sources)
 
 
-def test_its_constraints_pin_whatever_tierlog_needs(tmp_path: Path) -> None:
+def test_constraints_pin_every_dependency(tmp_path: Path) -> None:
     shutil.copy(ROOT / "requirements.lock", tmp_path)
     [command] = [words for name, words in instructions() if name == "RUN" and words.startswith("sed")]
     subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True)
@@ -179,7 +179,7 @@ def test_its_constraints_pin_whatever_tierlog_needs(tmp_path: Path) -> None:
     assert [line for line in pinned.values() if "--hash" in line or line.endswith("\\")] == []
 
 
-def test_its_environment_entry_point_and_health_check_work(tmp_path: Path) -> None:
+def test_container_environment_entry_point_and_health_check_work(tmp_path: Path) -> None:
     found = instructions()
     given = dict(
         words.split("=", 1) for name, words in found if name == "ENV" and words.startswith("TIERLOG_")
@@ -211,7 +211,7 @@ def test_its_environment_entry_point_and_health_check_work(tmp_path: Path) -> No
 # --- the compose file
 
 
-def test_the_compose_file_has_a_broker_that_tiers_to_the_s3_server_beside_it(tmp_path: Path) -> None:
+def test_compose_file_runs_a_broker_that_tiers_to_its_s3_server(tmp_path: Path) -> None:
     """The command of its S3 server, and the settings of its broker, with free ports and other directories."""
     services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]
     kafka, admin, s3 = free_ports(3)

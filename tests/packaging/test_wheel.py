@@ -70,7 +70,7 @@ def broker(installed: Path, tmp_path: Path) -> Iterator[str]:
         process.terminate()
 
 
-def test_the_wheel_holds_every_module(wheel: Path) -> None:
+def test_wheel_contains_every_module(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {
         f"tierlog/{file.relative_to(ROOT)}"
@@ -83,11 +83,11 @@ def test_the_wheel_holds_every_module(wheel: Path) -> None:
     assert not {name for name in names if name.startswith("tests/")}
 
 
-def test_the_installed_command_says_its_version(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "tierlog", "--version", cwd=tmp_path).startswith("tierlog ")
 
 
-def test_records_go_round_with_the_installed_command(installed: Path, broker: str, tmp_path: Path) -> None:
+def test_installed_command_produces_and_consumes(installed: Path, broker: str, tmp_path: Path) -> None:
     tierlog = installed / "tierlog"
     run(tierlog, "topic", "create", "greetings", "-p", "3", "-b", broker, cwd=tmp_path)
     run(

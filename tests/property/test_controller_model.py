@@ -291,7 +291,7 @@ steps = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, max_size=60), st.integers(1, 3), st.booleans())
-def test_whatever_happens_committed_writes_are_led(drawn: list[tuple], least: int, unclean: bool) -> None:
+def test_elected_leaders_have_all_committed_writes(drawn: list[tuple], least: int, unclean: bool) -> None:
     run(drawn, least, unclean)
 
 

@@ -61,7 +61,7 @@ def with_right_crcs(log: bytearray) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_is_in_the_files(sound: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
+def test_log_tools_report_any_damage(sound: dict[str, bytes], tmp_path: Path, data: st.DataObject) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir(exist_ok=True)
     for path in directory.iterdir():

@@ -19,7 +19,7 @@ FETCH, PRODUCE = QuotaKey.CONSUMER_BYTE_RATE, QuotaKey.PRODUCER_BYTE_RATE
 
 
 @given(windows, pieces, bounds)
-def test_a_rate_is_bounded_by_what_was_recorded_lately(
+def test_rate_is_bounded_by_recent_values(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
     rate, now, recorded = WindowedRate(windows), 0, []
@@ -52,7 +52,7 @@ def test_client_that_waits_for_its_throttle_time_gets_at_most_twice_the_bound_an
 
 
 @given(windows, pieces, bounds)
-def test_what_is_allowed_in_advance_never_passes_the_bound(
+def test_charge_unless_over_never_exceeds_the_bound(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
     """A single value above the burst is the exception: an idle client gets it. A client that waits, and takes
@@ -74,7 +74,7 @@ def test_what_is_allowed_in_advance_never_passes_the_bound(
 
 
 @given(windows, pieces, bounds)
-def test_a_bucket_gives_no_more_than_a_burst_and_what_flowed_in(
+def test_bucket_gives_at_most_a_burst_and_its_refill(
     windows: Windows, pieces: list[tuple[float, int]], bound: float
 ) -> None:
     bucket, now, taken, last = TokenBucket(windows), 0, 0.0, 0.0
@@ -89,7 +89,7 @@ def test_a_bucket_gives_no_more_than_a_burst_and_what_flowed_in(
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, IDLE_MS)), max_size=100), st.integers(1, 10))
-def test_accounts_are_bounded_and_those_used_lately_are_kept(uses: list[tuple[int, int]], most: int) -> None:
+def test_accounts_are_bounded_and_recently_used_ones_stay(uses: list[tuple[int, int]], most: int) -> None:
     quotas = ClientQuotas(accounts_max=most)
     quotas.configure({(("client-id", None),): {PRODUCE: 1.0}})
     now, used = 0, {}

@@ -362,7 +362,7 @@ def test_safe_on_a_bad_network_and_live_after_it(seed: int, size: int) -> None:
     assert all(longest[: len(state)] == state for state in states)
 
 
-def test_the_network_test_reaches_what_it_is_for() -> None:
+def test_random_network_reaches_elections_snapshots_and_changes() -> None:
     """Elections, commits, snapshots from the leader, reads, changes of voters and observers do happen."""
     elections = commits = installs = reads = observed = late = 0
     sizes: set[int] = set()

@@ -67,7 +67,7 @@ def columnar(log: bytes, columns: Iterable[str] = COLUMNS, **options: Any) -> li
 @pytest.mark.slow  # the first example waits for the compiler
 @settings(max_examples=150, deadline=None)
 @given(made=batches, group_bytes=st.sampled_from([1, 300, 1 << 20]))
-def test_columns_are_what_the_records_say(made: list[Any], group_bytes: int) -> None:
+def test_columns_equal_the_decoded_records(made: list[Any], group_bytes: int) -> None:
     log = write(made)
     assert columnar(log, group_bytes=group_bytes) == rows(log)
 

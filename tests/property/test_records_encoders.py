@@ -53,7 +53,7 @@ def theirs(records: Iterable) -> list[Record]:  # type: ignore[type-arg]
 
 @settings(max_examples=150, deadline=None)
 @given(records=new_records, codec=st.sampled_from(list(Codec)), base=st.integers(0, 2**50))
-def test_what_we_write_we_read(records: list[NewRecord], codec: Codec, base: int) -> None:
+def test_tierlog_reads_its_own_batches(records: list[NewRecord], codec: Codec, base: int) -> None:
     batch = encode_batch(records, codec=codec, base_offset=base)
     assert check_batch(batch).max_timestamp == max(record.timestamp for record in records)
     assert list(iter_records(batch, max_bytes=LIMIT)) == expected(records, base)
@@ -62,7 +62,7 @@ def test_what_we_write_we_read(records: list[NewRecord], codec: Codec, base: int
 
 @settings(max_examples=60, deadline=None)
 @given(records=new_records, codec=st.sampled_from(KAFKA_PYTHON_CODECS), base=st.integers(0, 2**50))
-def test_kafka_python_reads_what_we_write(records: list[NewRecord], codec: Codec, base: int) -> None:
+def test_kafka_python_reads_batches_of_tierlog(records: list[NewRecord], codec: Codec, base: int) -> None:
     batch = kafka_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec, base_offset=base)))
     assert batch.validate_crc()
     assert theirs(batch) == expected(records, base)
@@ -70,7 +70,7 @@ def test_kafka_python_reads_what_we_write(records: list[NewRecord], codec: Codec
 
 @settings(max_examples=60, deadline=None)
 @given(records=new_records, codec=st.sampled_from(list(Codec)), base=st.integers(0, 2**50))
-def test_aiokafka_reads_what_we_write(records: list[NewRecord], codec: Codec, base: int) -> None:
+def test_aiokafka_reads_batches_of_tierlog(records: list[NewRecord], codec: Codec, base: int) -> None:
     batch = aiokafka_records.DefaultRecordBatch(bytes(encode_batch(records, codec=codec, base_offset=base)))
     assert batch.validate_crc()
     assert theirs(batch) == expected(records, base)
@@ -84,7 +84,7 @@ def test_aiokafka_reads_what_we_write(records: list[NewRecord], codec: Codec, ba
     ],
     ids=["kafka-python", "aiokafka"],
 )
-def test_we_read_what_they_write(builder: Callable[..., object], codecs: list[Codec]) -> None:
+def test_tierlog_reads_batches_of_other_encoders(builder: Callable[..., object], codecs: list[Codec]) -> None:
     @settings(max_examples=60, deadline=None)
     @given(records=new_records, codec=st.sampled_from(codecs))
     def check(records: list[NewRecord], codec: Codec) -> None:
@@ -105,7 +105,7 @@ def at_seconds(records: list[NewRecord]) -> list[NewRecord]:
 
 @settings(max_examples=60, deadline=None)
 @given(records=new_records.map(at_seconds), base=st.integers(0, 2**50))
-def test_kio_reads_what_we_write(records: list[NewRecord], base: int) -> None:
+def test_kio_reads_batches_of_tierlog(records: list[NewRecord], base: int) -> None:
     batch, size = kio.records.readers.read_batch(bytes(encode_batch(records, base_offset=base)), 0)
     assert size == batch.batch_length + 12
     assert [
@@ -122,7 +122,7 @@ def test_kio_reads_what_we_write(records: list[NewRecord], base: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(records=new_records.map(at_seconds))
-def test_we_read_what_kio_writes(records: list[NewRecord]) -> None:
+def test_tierlog_reads_batches_of_kio(records: list[NewRecord]) -> None:
     batch = kio.records.schema.NewRecordBatch(
         producer_id=-1,
         producer_epoch=-1,
@@ -193,7 +193,7 @@ def cut(data: bytes, size: int) -> list[bytes]:
     damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
     piece=st.integers(1, 400),
 )
-def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
+def test_fast_and_slow_paths_of_the_walk_agree(
     count: int, size: int, spread: int, damage: list[tuple[int, int]], piece: int
 ) -> None:
     batch = encode_batch([NewRecord(i * spread, None, bytes(size)) for i in range(count)])
@@ -222,7 +222,7 @@ def test_the_short_way_of_the_walk_agrees_with_the_careful_one(
     damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=2),
     piece=st.integers(1, 400),
 )
-def test_a_walk_over_the_fields_agrees_with_reading_them(
+def test_walk_over_fields_agrees_with_the_decoder(
     records: list[NewRecord], spread: int, damage: list[tuple[int, int]], piece: int
 ) -> None:
     batch = encode_batch([record._replace(timestamp=i * spread) for i, record in enumerate(records)])

@@ -97,7 +97,7 @@ async def test_repeated_task_can_be_cancelled() -> None:
     assert (len(group), reported) == (0, [])
 
 
-async def test_a_group_closes_at_the_very_moment_in_which_a_task_ends() -> None:
+async def test_group_closes_while_a_task_ends() -> None:
     """The done callback has not run yet: from Python 3.12 on, gather does not wait for it."""
     group = TaskGroup(lambda name, failure: None)
     ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -37,18 +37,18 @@ def row(page: str, start: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("cpu", "ratio", "met"), [(8.0, "2.50", "yes"), (16.0, "1.25", "**no**")])
-def test_a_ratio_is_held_against_its_goal(cpu: float, ratio: str, met: str) -> None:
+def test_ratio_is_compared_with_its_goal(cpu: float, ratio: str, met: str) -> None:
     cells = row(section(report(tierlog_cpu=cpu), kills=1), f"{PRODUCE}: CPU s per GB")
     assert cells[1:] == ["20", f"{cpu:g}", ratio, "2", met]
 
 
 @pytest.mark.parametrize(("gap_s", "met"), [(3.0, "yes"), (3.1, "**no**")])
-def test_a_bound_holds_whatever_kafka_does(gap_s: float, met: str) -> None:
+def test_bound_does_not_depend_on_kafka(gap_s: float, met: str) -> None:
     cells = row(section(report(gap_s=gap_s), kills=1), f"{KILL}: {GAP.title}")
     assert cells[4:] == ["≤ 3 s", met]
 
 
-def test_every_figure_has_a_row_and_one_that_failed_says_why() -> None:
+def test_every_figure_has_a_row_with_a_value_or_a_reason() -> None:
     made = report()
     made.at("librdkafka, 2,000 records/s", TIERLOG).failures.append("RuntimeError: 5 failed")
     made.at(KILL, TIERLOG).failures.append("TimeoutError: 12 of 2000 partitions are led after 60 s")
@@ -66,13 +66,13 @@ def test_every_figure_has_a_row_and_one_that_failed_says_why() -> None:
     assert f"- {KILL}, tierlog, once: TimeoutError: 12 of 2000" in page
 
 
-def test_both_writers_of_the_page_leave_each_others_part() -> None:
+def test_writers_of_the_page_keep_each_others_part() -> None:
     first, cluster = "# Benchmarks\n\ntext\n", section(report(), kills=1)
     assert split(first + cluster) == (first, cluster)
     assert split(first) == (first, "")
 
 
-def test_a_run_that_is_broken_off_leaves_its_part_of_the_page(tmp_path: Path) -> None:
+def test_interrupted_run_keeps_its_part_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
     page.write_text("# Benchmarks\n\ntext\n")
     for made in (Report(dict(MACHINE), rounds=1, seconds=3), report()):
@@ -88,7 +88,7 @@ def test_the_plot_shows_a_bound_as_the_ratio_it_takes(tmp_path: Path) -> None:
     assert (tmp_path / "img" / "cluster.png").stat().st_size > 0
 
 
-def test_what_was_acknowledged_has_to_be_in_the_log() -> None:
+def test_acknowledged_records_must_be_in_the_log() -> None:
     sent = Sent(count=5, times=[(0.0, 0.1), (0.2, 0.3), (2.0, 2.5)], failures=["timed out"])
     assert sent.longest_gap_s() == pytest.approx(2.2)
     assert sent.longest_wait_s() == pytest.approx(0.5)
@@ -99,7 +99,7 @@ def test_what_was_acknowledged_has_to_be_in_the_log() -> None:
         check(sent, log_end=6)
 
 
-def test_a_cluster_that_does_not_start_is_a_row_that_says_so() -> None:
+def test_cluster_that_does_not_start_is_reported_in_its_row() -> None:
     def start():
         raise TimeoutError("not all brokers came together")
 
@@ -109,7 +109,7 @@ def test_a_cluster_that_does_not_start_is_a_row_that_says_so() -> None:
     assert not made.has(KILL, FIGURES[KILL], [TIERLOG], rounds=2)
 
 
-def test_what_was_measured_by_hand_stays() -> None:
+def test_figures_measured_by_hand_are_kept() -> None:
     hand = f"\n{BY_HAND}\nfigures\n"
     assert split(f"single\n## Cluster\nof three\n{hand}") == ("single\n", "## Cluster\nof three\n")
     assert split(f"single\n{hand}") == ("single\n", "")

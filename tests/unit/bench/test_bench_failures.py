@@ -33,7 +33,7 @@ def test_a_case_that_hangs_is_ended() -> None:
         run_case(Broker("127.0.0.1:1", os.getpid()), "idle", "--seconds", "1000", limit_s=1)
 
 
-def test_a_broker_that_is_gone_is_started_again_and_its_failure_kept() -> None:
+def test_dead_broker_is_restarted_and_its_failure_reported() -> None:
     started = []
 
     @contextmanager

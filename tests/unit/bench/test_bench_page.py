@@ -38,13 +38,13 @@ def test_a_row_shows_the_ratio_and_whether_the_goal_is_met(tierlog: float, met: 
     assert cells[1:6] == ["250", f"{1000 / tierlog:.0f}", f"{4 / tierlog:.2f}", "1.5", met]
 
 
-def test_less_is_better_of_latencies() -> None:
+def test_lower_latency_is_better() -> None:
     figure = CASES["librdkafka end to end, 1,000/s"].figures[1]
     assert figure.ratio(ours=0.5, theirs=1.0) == 2.0
     assert figure.goal == pytest.approx(1 / 0.7)
 
 
-def test_a_failed_case_is_a_row_with_its_reason_and_the_rest_is_there() -> None:
+def test_failed_case_has_a_row_with_its_reason() -> None:
     made = report(kafka=4.0, tierlog=2.0)
     made.at("produce 64 KiB", TIERLOG).failures.append("RuntimeError: the log ends hold 3")
     page = markdown(made)
@@ -54,12 +54,12 @@ def test_a_failed_case_is_a_row_with_its_reason_and_the_rest_is_there() -> None:
     assert [title for title in titles if not row(page, f"{title} |")] == []
 
 
-def test_the_page_tells_how_late_the_loop_was() -> None:
+def test_page_has_the_loop_lag() -> None:
     page = markdown(report(kafka=4.0, tierlog=2.0))
     assert row(page, f"{CASE} |") == [CASE, "100", "2", "1", "0", "25 ms"]
 
 
-def test_a_saved_report_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_saved_report_is_continued(tmp_path: Path) -> None:
     file = tmp_path / "results" / "versus.json"
     report(kafka=4.0, tierlog=2.0).save(file)
     again = load(file)
@@ -73,12 +73,12 @@ def test_a_saved_report_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert set(again.found) == {CASE}
 
 
-def test_the_plot_is_drawn_of_what_there_is(tmp_path: Path) -> None:
+def test_plot_is_drawn_from_an_incomplete_report(tmp_path: Path) -> None:
     plot(bars_of(report(kafka=4.0, tierlog=2.0)), tmp_path / "img" / "benchmarks.png")
     assert (tmp_path / "img" / "benchmarks.png").stat().st_size > 0
 
 
-def test_a_goal_is_open_until_it_is_measured_and_missed_if_that_fails() -> None:
+def test_unmeasured_goal_is_open_and_failed_case_misses_it() -> None:
     made = report(kafka=4.0, tierlog=2.0)
     made.at("produce 1 MiB", TIERLOG).failures.append("gone")
     page = markdown(made)

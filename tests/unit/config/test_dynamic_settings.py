@@ -88,7 +88,7 @@ def test_quorum_settings_ignore_node_files_and_node_values() -> None:
     ("current", "fits", "too_few", "too_many"),
     [(8, (4, 16), 3, 17), (3, (1, 6), 0, 7), (1, (1, 2), None, 100_000)],
 )
-def test_a_number_of_threads_at_most_doubles_or_halves(
+def test_thread_count_at_most_doubles_or_halves(
     name: str, current: int, fits: tuple[int, int], too_few: int | None, too_many: int
 ) -> None:
     for count in (current, *fits):
@@ -99,7 +99,7 @@ def test_a_number_of_threads_at_most_doubles_or_halves(
                 check_thread_counts({name: current}, {name: count})
 
 
-def test_a_nodes_own_number_of_threads_counts() -> None:
+def test_nodes_own_thread_count_counts() -> None:
     of_cluster = {"num.network.threads": "4", "num.replica.fetchers": "2", "num.io.threads": "5"}
     of_node = {"num.network.threads": "6", "num.io.threads": "-5"}  # as an older version took it
     counts = thread_counts(effective_settings(AT_START, of_cluster, of_node), of_cluster, of_node)
@@ -109,7 +109,7 @@ def test_a_nodes_own_number_of_threads_counts() -> None:
     assert counts["background.threads"] == 10
 
 
-def test_local_retention_may_be_all_that_is_kept() -> None:
+def test_local_retention_may_equal_total_retention() -> None:
     texts = {"log.retention.ms": "10", "log.local.retention.ms": "10", "log.local.retention.bytes": "5"}
     check_together(effective_settings(NodeSettings(), texts, {}))
 

@@ -98,7 +98,7 @@ def test_default_maximum_of_future_timestamps_is_an_hour_as_in_kafka_4() -> None
     assert NodeSettings().topic_config({}).message_timestamp_after_max_ms == 3_600_000  # KIP-1030
 
 
-def test_a_list_names_each_item_once() -> None:
+def test_list_items_are_distinct() -> None:
     assert settings_from({"log.cleanup.policy": "compact, delete,compact"}).log_cleanup_policy == (
         "compact",
         "delete",

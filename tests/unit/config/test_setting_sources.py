@@ -27,7 +27,7 @@ def test_a_later_name_beats_an_earlier_alias() -> None:
     assert merged({"broker.id": "5"}, {"node.id": "4"}) == {"node.id": "4"}
 
 
-def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+def test_error_names_the_file_that_is_not_toml(tmp_path: Path) -> None:
     file = tmp_path / "broken.toml"
     file.write_text("= 1", encoding="utf-8")
     with pytest.raises(InvalidSetting, match=r"broken\.toml"):

@@ -30,7 +30,7 @@ async def test_labels_are_escaped_and_may_be_left_out() -> None:
     }
 
 
-async def test_a_histogram_is_in_the_unit_of_its_name() -> None:
+async def test_histogram_has_the_unit_of_its_name() -> None:
     seconds = Histogram((0.001, 0.5))
     for value in (0.0005, 0.25, 9.0):
         seconds.observe(value)

@@ -21,7 +21,7 @@ async def turn_after(clock: ManualClock, seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def test_pauses_are_counted_by_length_and_long_ones_logged_now_and_then() -> None:
+async def test_pauses_are_counted_by_length_and_long_ones_are_logged() -> None:
     clock = ManualClock()
     lag = LoopLag(clock, sample_every_s=0)
     with capture_logs() as lines:

@@ -65,7 +65,7 @@ async def test_a_partition_is_moved_and_the_move_cancelled(ask: Asker) -> None:
     await ask("POST", "/v1/partitions/move", {"moves": [{"topic": "orders"}]}, code=400)
 
 
-async def test_a_move_is_throttled_first_and_the_throttle_goes_with_the_last_move(ask: Asker) -> None:
+async def test_throttle_is_set_before_a_move_and_removed_after_the_last(ask: Asker) -> None:
     ask.controller.create("orders", (1, 2), (1, 2))
     image = lambda: ask.controller.image  # noqa: E731
     for number in (0, 1):
@@ -88,7 +88,7 @@ async def test_a_move_is_throttled_first_and_the_throttle_goes_with_the_last_mov
     await ask("POST", "/v1/partitions/move", {"moves": [], "throttle": 0}, code=400)
 
 
-async def test_a_move_that_is_refused_changes_no_rate(ask: Asker) -> None:
+async def test_refused_move_changes_no_throttle(ask: Asker) -> None:
     ask.controller.create("orders", (1, 2), (1, 2))
     under_way = {"topic": "orders", "partition": 0, "replicas": [1, 3]}
     await ask("POST", "/v1/partitions/move", {"moves": [under_way], "throttle": 1000})
@@ -142,7 +142,7 @@ async def test_replica_that_cannot_move_is_reported_as_stuck(ask: Asker) -> None
     assert (answer["moves"], answer["stuck"]) == ([], [{"topic": "orders", "partition": 0}])
 
 
-async def test_a_new_broker_is_given_its_share(ask: Asker) -> None:
+async def test_balance_moves_partitions_to_a_new_broker(ask: Asker) -> None:
     ask.controller.create("orders", *[(1, 2), (2, 3), (3, 1)] * 4)
     ask.controller.register(4)
     planned = await ask("POST", "/v1/partitions/balance", {"dry_run": True})

@@ -104,7 +104,7 @@ def test_every_route_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-async def test_a_route_refuses_what_a_page_can_send(
+async def test_route_refuses_requests_of_web_pages(
     session: aiohttp.ClientSession, route: tuple[str, str]
 ) -> None:
     guard = ROUTES[route]
@@ -136,7 +136,7 @@ async def test_unknown_host_names_are_refused(session: aiohttp.ClientSession, ho
         assert answer.status in (400, 421)
 
 
-async def test_a_body_is_bounded_in_length_and_time(
+async def test_request_body_is_limited_in_size_and_time(
     session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never_ending() -> AsyncIterator[bytes]:
@@ -193,7 +193,7 @@ def test_names_of_the_cluster_are_known() -> None:
         "http://255.255.255.255:1",
     ],
 )
-def test_a_voter_has_an_address_that_a_member_can_have(url: str) -> None:
+def test_invalid_voter_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidMemberUrl):
         check_url(url, ["http://10.0.0.1:9644"])
 

@@ -21,7 +21,7 @@ FORMAT = [{"feature": "tierlog.format", "max_version_level": 1}]
         ("UpdateFeatures", {"feature_updates": FORMAT}),
     ],
 )
-async def test_a_minority_decides_nothing(
+async def test_minority_returns_retriable_errors(
     cluster: AdminCluster, api: str, request_fields: dict[str, Any]
 ) -> None:
     await cluster.create("t", (1,))

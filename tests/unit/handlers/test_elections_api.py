@@ -79,7 +79,7 @@ async def test_unknown_election_type_is_refused(cluster: AdminCluster) -> None:
     assert answer.replica_election_results[0].partition_result[0].error_code == E.INVALID_REQUEST
 
 
-async def test_a_partition_asked_twice_is_answered_once_and_not_too_many(cluster: AdminCluster) -> None:
+async def test_repeated_partitions_are_answered_once_and_limited(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
     assert outcomes(await elect(cluster, {"t": [0] * 20_000})) == {"t-0": E.ELECTION_NOT_NEEDED}
     assert (await elect(cluster, {"t": list(range(10_001))})).error_code == E.POLICY_VIOLATION

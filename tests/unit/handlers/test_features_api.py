@@ -42,7 +42,7 @@ def test_finalized_format_is_that_of_the_image() -> None:
 
 
 @pytest.mark.parametrize("feature", KAFKA_FEATURES)
-async def test_a_feature_of_kafka_stays_at_its_level(cluster: AdminCluster, feature: str) -> None:
+async def test_kafka_feature_cannot_change_its_level(cluster: AdminCluster, feature: str) -> None:
     level = KAFKA_FEATURES[feature]
     assert (await update(cluster, 2, to(level, feature))).error_code == E.NONE
     for other in (level - 1, level + 1):
@@ -79,7 +79,7 @@ async def test_unsupported_version_refuses_the_whole_request(
 
 
 @pytest.mark.parametrize("kind", [0, 9, SAFE_DOWNGRADE])
-async def test_a_downgrade_does_not_go_up(cluster: AdminCluster, kind: int) -> None:
+async def test_downgrade_cannot_raise_a_version(cluster: AdminCluster, kind: int) -> None:
     answer = await update(cluster, 2, to(2, upgrade_type=kind))
     assert answer.error_code == E.INVALID_UPDATE_VERSION
     answer = await update(cluster, 0, to(2, allow_downgrade=True))

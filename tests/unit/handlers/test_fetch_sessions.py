@@ -45,7 +45,7 @@ def sessions() -> FetchSessions:
     return FetchSessions(2, random.Random(1))
 
 
-def test_epoch_zero_may_open_and_the_next_request_adds_changes_and_forgets(sessions: FetchSessions) -> None:
+def test_session_is_opened_by_epoch_zero_and_updated_by_the_next_request(sessions: FetchSessions) -> None:
     scope = step(sessions, NO_SESSION, 0, 0, 1)
     assert isinstance(scope, FetchScope)
     assert scope.may_open
@@ -72,7 +72,7 @@ def test_mismatched_request_gets_a_session_error(
     assert sessions.begin(wanted, epoch, [], [], uses_topic_ids=ids, now_ms=0) is fault
 
 
-def test_the_final_epoch_closes(sessions: FetchSessions) -> None:
+def test_final_epoch_closes_the_session(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
     scope = step(sessions, session_id, -1, 0)
     assert isinstance(scope, FetchScope)
@@ -80,7 +80,7 @@ def test_the_final_epoch_closes(sessions: FetchSessions) -> None:
     assert step(sessions, session_id, 1) is SessionFault.ID_NOT_FOUND
 
 
-def test_a_session_that_forgot_everything_ends(sessions: FetchSessions) -> None:
+def test_session_without_partitions_ends(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
     scope = step(sessions, session_id, 1, forget=(0,))
     assert isinstance(scope, FetchScope)
@@ -88,7 +88,7 @@ def test_a_session_that_forgot_everything_ends(sessions: FetchSessions) -> None:
     assert len(sessions) == 0
 
 
-def test_the_epoch_wraps_to_one(sessions: FetchSessions) -> None:
+def test_session_epoch_wraps_to_one(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
     scope = step(sessions, session_id, 1)
     assert isinstance(scope, FetchScope)
@@ -144,7 +144,7 @@ def test_partitions_with_records_move_to_the_end(sessions: FetchSessions) -> Non
     assert [item.partition for item in scope.partitions] == [1, 2, 0]
 
 
-def test_a_full_cache_refuses_a_newcomer_while_all_are_young(sessions: FetchSessions) -> None:
+def test_full_cache_of_young_sessions_refuses_a_new_one(sessions: FetchSessions) -> None:
     opened(sessions, 0)
     opened(sessions, 0)
     assert opened(sessions, 0, 1, 2) == NO_SESSION

@@ -154,7 +154,7 @@ async def test_fenced_brokers_are_described_on_request(cluster: AdminCluster, ve
         }
 
 
-async def test_a_broker_that_serves_or_is_not_known_is_not_unregistered(cluster: AdminCluster) -> None:
+async def test_live_or_unknown_broker_cannot_be_unregistered(cluster: AdminCluster) -> None:
     answer = await cluster.ask("UnregisterBroker", 0, broker_id=2)
     assert (answer.error_code, 2 in cluster.metadata.image.brokers) == (E.INVALID_REQUEST, True)
     answer = await cluster.ask("UnregisterBroker", 0, broker_id=9)
@@ -177,9 +177,7 @@ async def test_requested_topic_is_created_after_the_response(cluster: AdminClust
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "t"])
-async def test_internal_topics_and_those_not_to_be_created_stay_unknown(
-    cluster: AdminCluster, name: str
-) -> None:
+async def test_internal_topics_are_not_created_automatically(cluster: AdminCluster, name: str) -> None:
     for _ in range(2):
         allowed = name != "t"
         answer = await cluster.ask("Metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=allowed)
@@ -188,7 +186,7 @@ async def test_internal_topics_and_those_not_to_be_created_stay_unknown(
     assert name not in (await cluster.metadata.current()).topic_ids
 
 
-async def test_a_topic_that_cannot_be_created_is_unknown_and_tried_again(cluster: AdminCluster) -> None:
+async def test_failed_automatic_creation_is_retried(cluster: AdminCluster) -> None:
     for broker_id in range(1, 5):
         await cluster.fence(broker_id)
     for _ in range(2):

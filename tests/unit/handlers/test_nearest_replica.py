@@ -149,14 +149,14 @@ async def test_old_consumer_at_a_follower_gets_not_leader(node: Node) -> None:
     ("epoch", "error"),
     [(EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH), (EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-async def test_a_follower_of_another_epoch_than_the_consumers_serves_nothing(
+async def test_follower_with_another_epoch_than_the_consumer_returns_an_error(
     node: Node, epoch: int, error: ErrorCode
 ) -> None:
     node.follow(records=1, committed=1)
     assert (await node.read(FOLLOWED, 0, epoch=epoch)).error_code == error
 
 
-async def test_a_consumer_waits_at_a_follower_until_more_is_committed(node: Node) -> None:
+async def test_consumer_waits_at_a_follower_for_the_high_watermark(node: Node) -> None:
     node.follow(records=2, committed=1)
     asked = fetch.FetchPartition(partition=FOLLOWED, fetch_offset=1, partition_max_bytes=1_000_000)
     topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])

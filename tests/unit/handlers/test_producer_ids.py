@@ -22,7 +22,7 @@ class Controller:
         return self.error, first, 10
 
 
-async def test_ids_come_in_blocks_and_each_of_them_once() -> None:
+async def test_each_id_of_a_block_is_returned_once() -> None:
     controller = Controller()
     ids = ProducerIds(controller.allocate)
     taken = [await ids.take() for _ in range(25)]

@@ -212,7 +212,7 @@ async def test_failing_write_fails_only_its_own_produce() -> None:
     assert await behind == "up to 1"
 
 
-async def test_operation_expires_with_what_there_is() -> None:
+async def test_operation_expires_with_its_partial_result() -> None:
     purgatory, box = Purgatory(10), Box(100)
     later = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
     soon = purgatory.wait(["a"], 1, box.try_complete, box.expire)

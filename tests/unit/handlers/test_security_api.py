@@ -40,7 +40,7 @@ def test_every_version_has_kafkas_error(name: str) -> None:
         assert counted == {expected: 2 if name in REQUESTS else 1}
 
 
-def test_the_messages_are_kafkas() -> None:
+def test_messages_equal_kafkas() -> None:
     handlers = security_handlers()
 
     def answer(name: str) -> Any:

@@ -189,7 +189,7 @@ async def receive(client: Client) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("acks", [LEADER, ALL])
-async def test_batches_of_one_connection_are_appended_as_they_came(node: Node, acks: int) -> None:
+async def test_batches_of_one_connection_are_appended_in_order(node: Node, acks: int) -> None:
     client, other = await node.connect(), await node.connect()
     counts = [2 * MANY, 3, MANY, 1, 4 * MANY, 2]
     codecs = [Codec.ZSTD, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.SNAPPY, Codec.NONE]
@@ -209,7 +209,7 @@ async def test_batches_of_one_connection_are_appended_as_they_came(node: Node, a
     await until(lambda: node.is_idle)
 
 
-async def test_the_other_partitions_of_a_request_do_not_wait(node: Node) -> None:
+async def test_other_partitions_of_a_request_do_not_wait(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), batch(3)))
     await until(lambda: node.replica(1).log_end_offset == 3)
@@ -243,7 +243,7 @@ async def test_former_leader_does_not_append_after_validation(node: Node) -> Non
     assert node.replica().log_end_offset == 0
 
 
-async def test_a_new_leader_epoch_is_the_one_that_is_written(node: Node) -> None:
+async def test_batch_is_appended_with_the_new_leader_epoch(node: Node) -> None:
     client = await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.ZSTD)))
     await until(lambda: node.validator.batches == 1)
@@ -278,7 +278,7 @@ async def test_settings_changed_during_validation_apply(node: Node) -> None:
     assert node.replica().log_end_offset == 0
 
 
-async def test_acks_0_of_a_closed_client_is_appended(node: Node) -> None:
+async def test_produce_with_acks_0_of_a_closed_client_is_appended(node: Node) -> None:
     client, other = await node.connect(), await node.connect()
     client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), acks=NONE))
     client.send(PRODUCE_KEY, 9, request(batch(4), acks=NONE))
@@ -292,7 +292,7 @@ async def test_acks_0_of_a_closed_client_is_appended(node: Node) -> None:
     await until(lambda: node.is_idle)
 
 
-async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
+async def test_invalid_batch_with_acks_0_closes_the_connection(node: Node) -> None:
     client = await node.connect()
     node.threads.release()
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
@@ -301,7 +301,7 @@ async def test_acks_0_of_a_bad_batch_ends_the_connection(node: Node) -> None:
     assert node.replica().log_end_offset == 0
 
 
-async def test_no_later_request_is_handled_after_acks_0_of_a_bad_batch(node: Node) -> None:
+async def test_no_request_is_handled_after_an_invalid_batch_with_acks_0(node: Node) -> None:
     """The client notices only the closed connection, so its next request must not be executed."""
     client = await node.connect()
     damaged = batch(MANY, Codec.LZ4, offset_deltas=[0, 0, *range(2, MANY)])
@@ -314,7 +314,7 @@ async def test_no_later_request_is_handled_after_acks_0_of_a_bad_batch(node: Nod
     await until(lambda: node.is_idle)
 
 
-async def test_a_partition_that_is_named_twice_gets_its_batches_in_order(node: Node) -> None:
+async def test_batches_of_a_repeated_partition_are_appended_in_order(node: Node) -> None:
     client = await node.connect()
     both = request(batch(2), batch(MANY, Codec.LZ4), batch(3), batch(2 * MANY, Codec.ZSTD), batch(4))
     for data, partition in zip(both.topic_data[0].partition_data, (0, 0, 0, 0, 1), strict=True):
@@ -421,7 +421,7 @@ async def test_concurrent_validations_are_limited(node: Node) -> None:
     assert found == [(0, MANY * number) for number in range(8)]
 
 
-async def test_acks_all_that_was_committed_while_another_batch_was_validated(node: Node) -> None:
+async def test_acks_all_completes_if_committed_during_another_validation(node: Node) -> None:
     """The high watermark has already moved, and no later event checks the partition again."""
     replica = node.replica(1)
     replica.update_config(TopicConfig(flush_messages=1))
@@ -448,7 +448,7 @@ async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> 
     assert (node.threads.held, node.validator.batches) == ([], 0)
 
 
-async def test_threads_do_it_too(tmp_path: Path) -> None:
+async def test_validation_in_threads(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         node = Node(tmp_path, threads)
         await node.start()
@@ -506,7 +506,7 @@ def raw_snappy() -> bytes:
     return bytes(with_section(header, bytes(cramjam.snappy.compress_raw(plain[HEADER_SIZE:])), Codec.SNAPPY))
 
 
-async def test_batches_that_have_to_be_held_whole_are_validated_one_at_a_time(node: Node) -> None:
+async def test_batches_that_need_much_memory_are_validated_one_at_a_time(node: Node) -> None:
     node.replica().update_config(HUGE)
     clients = [await node.connect() for _ in range(3)]
     large = raw_snappy()

@@ -395,7 +395,7 @@ async def test_unreported_damage_is_known_after_the_move(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("to", ["a", "c"])
-async def test_next_move_removes_what_a_move_could_not_remove(tmp_path: Path, to: str) -> None:
+async def test_next_move_removes_leftover_files(tmp_path: Path, to: str) -> None:
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     node.disk.stuck = {tmp_path / "a" / "t-0"}

@@ -559,7 +559,7 @@ async def test_repair_ends_when_the_damaged_records_are_deleted(tmp_path: Path) 
     await node.stop()
 
 
-async def test_a_batch_is_put_back_in_which_the_log_start_lies(tmp_path: Path) -> None:
+async def test_batch_around_the_log_start_is_restored(tmp_path: Path) -> None:
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     batch = encode_batch([NewRecord(node.clock.now, b"k", b"v")] * 5)
     assert not node.replica.append(memoryview(batch), node.clock.now).error

@@ -121,7 +121,7 @@ async def test_other_exceptions_are_reported_and_answered(broker: Broker) -> Non
     assert isinstance(broker.reports[0], ZeroDivisionError)
 
 
-async def test_without_an_error_response_the_connection_closes(broker: Broker) -> None:
+async def test_connection_closes_without_an_error_response(broker: Broker) -> None:
     await broker.start()
     broker.on_produce = lambda *_: 1 // 0
     client = await broker.connect()
@@ -192,7 +192,7 @@ async def test_frames_of_all_sizes_arrive_whole(broker: Broker, sizes: list[int]
     assert broker.records == contents
 
 
-async def test_frames_byte_by_byte(broker: Broker) -> None:
+async def test_frames_may_arrive_byte_by_byte(broker: Broker) -> None:
     await broker.start()
     client = await broker.connect()
     client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -205,7 +205,7 @@ async def test_frames_byte_by_byte(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("size", [50, 600_000])
-async def test_a_kept_frame_survives_the_next(broker: Broker, size: int) -> None:
+async def test_kept_frame_is_not_overwritten(broker: Broker, size: int) -> None:
     await broker.start()
 
     def handle(context: RequestContext, request: ProduceRequest) -> Any:
@@ -341,7 +341,7 @@ async def test_responses_of_one_turn_leave_together(broker: Broker, order: tuple
         await until(lambda: not broker.listener._channels)
 
 
-async def test_time_in_which_the_broker_did_not_read_does_not_count_for_a_frame(broker: Broker) -> None:
+async def test_frame_timeout_excludes_time_without_reading(broker: Broker) -> None:
     await broker.start(in_flight=1, sweep_s=1000.0)
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_heartbeat = lambda *_: future
@@ -383,7 +383,7 @@ async def test_connections_are_limited(broker: Broker) -> None:
     await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
 
 
-async def test_a_connection_counts_once_for_the_rate(broker: Broker) -> None:
+async def test_connection_counts_once_for_the_rate(broker: Broker) -> None:
     await broker.start(connections_per_second=4)
     for _ in range(3):
         await (await broker.connect()).ask(METADATA, 9, MetadataRequest())

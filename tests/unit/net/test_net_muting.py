@@ -177,7 +177,7 @@ async def muted_with_a_begun_frame(broker: Broker) -> Client:
     return client
 
 
-async def test_partial_frame_is_received_while_muted_and_nothing_after_it(broker: Broker) -> None:
+async def test_only_the_partial_frame_is_received_while_muted(broker: Broker) -> None:
     await broker.start()
     client = await muted_with_a_begun_frame(broker)
     client.writer.write(LARGE[1000:] + LARGE)

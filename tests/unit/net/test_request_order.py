@@ -143,7 +143,7 @@ async def test_a_change_waits_for_the_appends_before_it(broker: Broker, traffic:
     assert await receive(client, PRODUCE, DELETE_TOPICS, PRODUCE, METADATA) == [1, 2, 3, 4]
 
 
-async def test_a_change_does_not_wait_for_a_request_that_waits_for_others(broker: Broker) -> None:
+async def test_change_does_not_wait_for_a_join_group(broker: Broker) -> None:
     """As LeaveGroup behind JoinGroup."""
     traffic = Traffic(broker, as_tasks=False)
     heartbeats = broker.hold_heartbeats()

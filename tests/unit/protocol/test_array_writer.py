@@ -36,7 +36,7 @@ def test_any_array_of_any_response_can_be_written_in_parts(count: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_an_array_inside_of_an_array(version: int) -> None:
+def test_nested_array_is_written_in_parts(version: int) -> None:
     entries = [DescribeConfigsResourceResult(name=f"n{n}", value=None) for n in range(3)]
     result = DescribeConfigsResult(resource_type=2, resource_name="täpic")
     outer = array_writer(DescribeConfigsResponse, version, "results")

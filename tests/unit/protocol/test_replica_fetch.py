@@ -71,7 +71,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
-def test_requests_are_those_of_the_codec(request_: FetchRequest) -> None:
+def test_requests_equal_the_codecs(request_: FetchRequest) -> None:
     expected = encode_request(FETCH, VERSION, 2**31 - 1, "replica-3", request_)
     assert encode_fetch_request(2**31 - 1, "replica-3", request_) == expected
 
@@ -123,7 +123,7 @@ def frame(message: FetchResponse) -> bytes:
 
 
 @pytest.mark.parametrize("message", RESPONSES.values(), ids=RESPONSES)
-def test_responses_are_those_of_the_codec(message: FetchResponse) -> None:
+def test_responses_equal_the_codecs(message: FetchResponse) -> None:
     buffer = frame(message)
     view = memoryview(bytearray(b"before" + buffer + b"behind, of the next frame" * 20))
     start, end = 6 + 4, 6 + len(buffer)
@@ -131,7 +131,7 @@ def test_responses_are_those_of_the_codec(message: FetchResponse) -> None:
 
 
 @pytest.mark.parametrize("what", ["records", "a diverging epoch", "nothing"])
-def test_truncated_response_is_malformed_whatever_follows(what: str) -> None:
+def test_truncated_response_is_malformed_with_any_bytes_after_it(what: str) -> None:
     buffer = frame(RESPONSES[what])
     view = memoryview(bytearray(buffer + buffer))
     for end in (*range(4, min(len(buffer), 400)), len(buffer) - 1):

@@ -60,7 +60,7 @@ def test_infinite_quota_exempts() -> None:
     assert limits.of_client(KEY, "bob", "app") is not None
 
 
-def test_addresses_have_their_own_or_the_default() -> None:
+def test_address_has_its_own_quota_or_the_default() -> None:
     key = QuotaKey.CONNECTION_CREATION_RATE
     limits = Limits({(("ip", "10.0.0.1"),): {key: 5.0}, (("ip", None),): {key: 9.0}})
     assert limits.of_ip(key, "10.0.0.1") == Limit(5.0, Account(ip="10.0.0.1"))

@@ -54,7 +54,7 @@ def test_one_window_has_no_burst() -> None:
     assert rate.throttle_ms(1, 0) == 999
 
 
-def test_a_bucket_is_full_at_first_and_may_be_overdrawn_once() -> None:
+def test_bucket_is_full_at_first_and_may_be_overdrawn_once() -> None:
     bucket = TokenBucket(DEFAULT)
     assert bucket.left(1.0, 123_456) == 11
     bucket.take(10.5, 1.0, 123_456)
@@ -75,7 +75,7 @@ def test_tiny_bound_waits_for_the_maximum_time() -> None:
     assert bucket.throttle_ms(least, 0) == NEVER_MS
 
 
-def test_a_bucket_whose_bound_changes_holds_no_more_than_the_new_burst() -> None:
+def test_changed_bound_limits_the_tokens_to_the_new_burst() -> None:
     bucket = TokenBucket(DEFAULT)
     assert bucket.left(10.0, 0) == 110
     assert bucket.left(2.0, 1) == 22

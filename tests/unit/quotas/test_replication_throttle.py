@@ -103,7 +103,7 @@ def test_throttle_needs_a_rate_and_listed_replicas() -> None:
     assert not named.leader.is_set and not rated.leader.is_set
 
 
-def test_rate_of_the_broker_overrides_the_clusters_and_that_the_files() -> None:
+def test_broker_rate_overrides_cluster_rate_and_file() -> None:
     names = (ConfigScope.TOPIC, "t", "follower.replication.throttled.replicas", "*")
     of_all = (ConfigScope.CLUSTER, "", FOLLOWER_RATE, "2000")
     own = (ConfigScope.BROKER, "2", FOLLOWER_RATE, "3000")

@@ -96,7 +96,7 @@ def test_a_bad_batch_is_refused_with_its_fault(batch: bytearray, fault: RecordsF
     assert refused.value.fault is fault
 
 
-def test_old_formats_are_named_even_when_shorter_than_a_new_header() -> None:
+def test_old_formats_are_unsupported_even_if_shorter_than_a_header() -> None:
     """A v1 message set of one empty message has 34 bytes; the answer is 43, not 2."""
     old = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 0, -1, -1)
     with pytest.raises(RecordsError) as refused:
@@ -104,7 +104,7 @@ def test_old_formats_are_named_even_when_shorter_than_a_new_header() -> None:
     assert refused.value.fault is RecordsFault.UNSUPPORTED_MAGIC
 
 
-def test_every_flipped_byte_after_the_crc_is_noticed() -> None:
+def test_every_flipped_byte_after_the_crc_is_detected() -> None:
     batch = encode_batch(RECORDS)
     for at in range(17, len(batch)):
         batch[at] ^= 0x40
@@ -159,7 +159,7 @@ def test_iteration_stops_at_a_truncated_batch() -> None:
     assert list(iter_batches(log[:30])) == []
 
 
-def test_iteration_never_runs_in_place_on_a_bad_length() -> None:
+def test_iteration_ends_at_an_invalid_length() -> None:
     with pytest.raises(RecordsError):
         list(iter_batches(poke(">i", 8, -12, sealed=False)))
 

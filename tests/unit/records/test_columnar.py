@@ -93,14 +93,14 @@ def test_unknown_columns_are_named() -> None:
         list(decode_columns(b"", ["topic"]))
 
 
-def test_offsets_that_go_back_are_refused() -> None:
+def test_decreasing_offsets_are_refused() -> None:
     log = encode_batch(records(3), base_offset=5) + encode_batch(records(3), base_offset=7)
     with pytest.raises(RecordsError) as refused:
         offsets(bytes(log))
     assert refused.value.fault is RecordsFault.CORRUPT
 
 
-def test_kernels_compile_where_nothing_can_be_cached() -> None:
+def test_kernels_compile_without_a_cache_directory() -> None:
     """As on an executor whose directories are all read-only: a function without a file has no place."""
     space: dict[str, Callable[[int], int]] = {}
     exec("def more(x):\n    return x + 1", space)

@@ -38,7 +38,7 @@ def batches(seed: int, count: int = 60) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_read_between_the_positions_found_misses_nothing(seed: int) -> None:
+def test_read_between_the_found_positions_has_all_records(seed: int) -> None:
     segment = batches(seed)
     index = encode_offset_index(BASE, [OffsetEntry(last, at) for _, last, at in segment[1::4]])
     for first, last, position in segment:
@@ -57,7 +57,7 @@ def test_lookup_is_exact() -> None:
     assert find_end_position(index, BASE, BASE + 505) == 52_000
 
 
-def test_time_look_up_starts_at_or_before_the_first_record_that_is_late_enough() -> None:
+def test_time_lookup_starts_at_or_before_the_first_match() -> None:
     stamps = [(100, BASE), (300, BASE + 7), (300, BASE + 7), (900, BASE + 30)]
     index = encode_time_index(BASE, [TimeEntry(*stamp) for stamp in stamps])
     assert [find_offset_for_time(index, BASE, ts) for ts in (0, 100, 101, 300, 301, 900, 901)] == [
@@ -78,7 +78,7 @@ def test_bytes_are_kafkas() -> None:
     assert entry.hex() == "0000" + "".join(f"{n:016x}" for n in (1, 2, 3, 4)) and len(entry) == 34
 
 
-def test_decoding_gives_back_what_was_encoded() -> None:
+def test_decoded_entries_equal_the_encoded_ones() -> None:
     offsets = [OffsetEntry(BASE + i, 100 * i) for i in range(1, 20)]
     times = [TimeEntry(i // 2, BASE + i // 2) for i in range(20)]
     txns = [AbortedTxn(i, 10 * i, 10 * i + 15, 10 * i) for i in range(20)]
@@ -96,12 +96,12 @@ def test_decoding_gives_back_what_was_encoded() -> None:
         encode_offset_index(BASE, [OffsetEntry(BASE + 5, 10), OffsetEntry(BASE + 6, 10)]),
     ],
 )
-def test_an_index_that_goes_back_is_corrupt(index: bytes) -> None:
+def test_index_with_decreasing_entries_is_corrupt(index: bytes) -> None:
     with pytest.raises(RecordsError):
         list(decode_offset_index(index, BASE))
 
 
-def test_cut_and_foreign_entries_are_corrupt() -> None:
+def test_truncated_and_foreign_entries_are_corrupt() -> None:
     with pytest.raises(RecordsError):
         list(decode_txn_index(b"\x00" * 35))
     with pytest.raises(RecordsError):

@@ -22,7 +22,7 @@ def batch_of(section: bytes, records: int = 1) -> bytearray:
     return batch
 
 
-def test_the_good_record_of_this_file_is_good() -> None:
+def test_reference_record_is_valid() -> None:
     assert list(iter_records(batch_of(GOOD), max_bytes=LIMIT)) == [Record(0, 0, b"k", b"v", ())]
     assert count_check(batch_of(GOOD), max_bytes=LIMIT) == 0
 
@@ -102,7 +102,7 @@ def test_count_check_limits_decompressed_size() -> None:
     assert refused.value.fault is RecordsFault.TOO_LARGE
 
 
-def test_nulls_and_empties_stay_apart() -> None:
+def test_null_and_empty_are_distinct() -> None:
     records = [NewRecord(-1, None, b"", [("", None), ("a", b"")]), NewRecord(5, b"", None)]
     assert list(iter_records(encode_batch(records), max_bytes=LIMIT)) == [
         Record(0, -1, None, b"", (("", None), ("a", b""))),

@@ -21,7 +21,7 @@ def some_record() -> NewRecord:
 
 
 @pytest.mark.parametrize("count", [1, 2, 70, 9000])  # offset deltas of one, two and three bytes
-def test_spans_are_what_the_decoder_sees(count: int) -> None:
+def test_spans_equal_the_decoded_records(count: int) -> None:
     batch = bytes(encode_batch([some_record() for _ in range(count)], base_offset=2**40))
     header = read_header(batch)
     records = list(iter_records(batch, max_bytes=1 << 30))

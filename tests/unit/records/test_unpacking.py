@@ -44,7 +44,7 @@ def test_streamed_decompression_needs_little_memory(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("size", [1000, 70_000, PIECE_BYTES])
-def test_pieces_are_packed_as_the_whole_is(codec: Codec, size: int) -> None:
+def test_packer_equals_compress(codec: Codec, size: int) -> None:
     packer = Packer(codec, NO_BOUND)
     for at in range(0, len(TEXT), size):
         packer.add(TEXT[at : at + size])
@@ -68,7 +68,7 @@ def zstd_with_window(log: int, data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def test_formats_held_whole_have_a_lower_limit_for_clients() -> None:
+def test_formats_without_streaming_have_a_lower_limit_for_clients() -> None:
     for pack, codec in (
         (lambda data: bytes(cramjam.snappy.compress_raw(data)), Codec.SNAPPY),
         (lambda data: bytes(cramjam.lz4.compress(data)), Codec.LZ4),
@@ -116,13 +116,13 @@ def lz4_blocks(count: int) -> bytes:
         (Codec.GZIP, compress(Codec.GZIP, b"x") * FRAMES_MAX),
     ],
 )
-def test_tiny_blocks_are_a_bounded_number_in_each_step(codec: Codec, packed: bytes) -> None:
+def test_tiny_blocks_per_step_are_bounded(codec: Codec, packed: bytes) -> None:
     pieces = list(unpack(codec, packed, NO_BOUND))
     assert max(map(len, pieces)) <= SMALL_PARTS
     assert set(b"".join(pieces)) == {ord("x")}
 
 
-def test_blocks_of_zstd_are_walked_a_bounded_number_in_each_step() -> None:
+def test_zstd_blocks_checked_per_step_are_bounded() -> None:
     pieces = list(unpack(Codec.ZSTD, zstd_blocks(5_000), NO_BOUND))
     assert pieces[0] == b"", "a turn before anything is decompressed"
     assert b"".join(pieces) == b"x" * 5_000

@@ -545,7 +545,7 @@ async def test_suffix_of_a_partly_remote_segment_must_be_intact(
     assert log.startswith(await pair.remote_bytes())
 
 
-async def test_next_leader_uploads_what_a_damaged_leader_could_not(pair: Pair) -> None:
+async def test_next_leader_uploads_segments_that_were_damaged_on_the_previous_one(pair: Pair) -> None:
     await pair.configure("remote.log.copy.disable", "true")
     pair.produce(60)
     catch_up(pair.follower, pair.leader)

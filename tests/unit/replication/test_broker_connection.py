@@ -115,7 +115,7 @@ async def test_requests_that_again_returns_have_the_same_timeout():
             await connection.call(FETCH_KEY, VERSION, FetchRequest(), 0.1, lambda _: FetchRequest())
 
 
-async def test_call_raises_what_again_raises():
+async def test_exception_of_again_is_raised_to_the_caller():
     def again(response: FetchResponse) -> None:
         raise ValueError("not that")
 
@@ -124,7 +124,7 @@ async def test_call_raises_what_again_raises():
             await connection.call(FETCH_KEY, VERSION, FetchRequest(), 10, again)
 
 
-async def test_nothing_is_sent_after_again_closes_the_connection():
+async def test_connection_closed_by_again_sends_no_request():
     async with connected(lambda one, writer: writer.write(response(one, b""))) as connection:
 
         def again(response: FetchResponse) -> FetchRequest:

@@ -279,7 +279,7 @@ async def test_fetching_waits_until_the_checkpoint_is_lowered_after_a_truncation
         request = await leader.request()
 
 
-async def test_what_goes_while_others_wait_for_their_disk_is_not_partitions_of(make: Make) -> None:
+async def test_partition_removed_during_a_disk_wait_is_not_fetched(make: Make) -> None:
     follower = make()
     going = follower.follow(0)
     follower.follow(2)

@@ -10,7 +10,7 @@ TIMES = 25
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_what_comes_and_goes_leaves_no_objects_behind(tmp_path: Path) -> None:
+def test_churn_leaves_no_objects(tmp_path: Path) -> None:
     kinds = [
         "members", "static_members", "group_members", "group_commits", "pending_members", "group_questions",
         "topics", "unknown_topics", "producers", "client_ids", "quotas", "connections", "dropped_connections",

@@ -14,7 +14,7 @@ from tierlog.cli.process import TierlogBroker
 REPORT = json.dumps({"counts": {"read": 3}, "faults": {"consume": "the first one"}})
 
 
-def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
+def test_silent_process_is_killed_and_counted() -> None:
     tally = Tally()
     worker = WorkerProcess(
         "members", ["sh", "-c", f"echo '{REPORT}'; echo '{REPORT}'; exec sleep 600"], tally, silence_s=3.0
@@ -26,7 +26,7 @@ def test_a_process_that_falls_silent_is_ended_and_counted() -> None:
     }
 
 
-def test_a_process_that_ends_by_itself_is_a_fault() -> None:
+def test_process_that_exits_is_a_fault() -> None:
     tally = Tally()
     WorkerProcess("members", ["sh", "-c", "exit 3"], tally).live()
     assert tally.take() == {
@@ -42,7 +42,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         yield started
 
 
-def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_path: Path) -> None:
+def test_hanging_load_keeps_its_measurements(broker: TierlogBroker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{REPORT}'; wait"]
     found = run(broker, 10, load, patience_s=3.0)
@@ -54,13 +54,13 @@ def test_a_load_that_hangs_leaves_what_was_measured(broker: TierlogBroker, tmp_p
             os.kill(int(note.read_text()), 0)
 
 
-def test_a_load_that_ends_leaves_what_was_measured(broker: TierlogBroker) -> None:
+def test_load_that_ends_early_keeps_its_measurements(broker: TierlogBroker) -> None:
     found = run(broker, 10, ["sh", "-c", f"echo '{REPORT}'; exit 4"])
     assert len(found.samples) == 1
     assert found.ended_early == "the load ended with exit code 4"
 
 
-def test_a_broker_that_dies_ends_the_run_with_its_reason(broker: TierlogBroker) -> None:
+def test_dead_broker_ends_the_run(broker: TierlogBroker) -> None:
     load = ["sh", "-c", f"echo '{REPORT}'; kill -9 {broker.pid}; echo '{REPORT}'; exec sleep 600"]
     found = run(broker, 10, load, patience_s=30)
     assert found.ended_early == "the broker ended"

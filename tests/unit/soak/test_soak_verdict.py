@@ -57,14 +57,14 @@ def test_a_good_run_passes() -> None:
     assert flagged(history()) == set()
 
 
-def test_a_neighbour_that_slows_a_few_intervals_is_no_fault_of_the_broker() -> None:
+def test_few_slow_intervals_pass() -> None:
     def slow(sample: Sample) -> Sample:
         return replace(sample, p99_ms=200.0, e2e_p99_ms=200.0) if 8.0 <= sample.minutes < 9.0 else sample
 
     assert flagged(history(slow)) == set()
 
 
-def test_what_fills_up_in_the_first_third_is_warm_up() -> None:
+def test_growth_in_the_first_third_is_warm_up() -> None:
     def fill(sample: Sample) -> Sample:
         warm = min(3 * sample.minutes / MINUTES, 1)
         return replace(sample, rss_mib=20 + 400 * warm, local_disk_mib=200 * warm, p99_ms=50 - 40 * warm)
@@ -81,7 +81,7 @@ def test_what_fills_up_in_the_first_third_is_warm_up() -> None:
         ("threads", 1, "threads, peak of the last third"),
     ],
 )
-def test_a_leak(name: str, a_minute: float, what: str) -> None:
+def test_leak_is_flagged(name: str, a_minute: float, what: str) -> None:
     def leak(sample: Sample) -> Sample:
         return replace(sample, **{name: getattr(sample, name) + a_minute * sample.minutes})  # type: ignore[arg-type]
 
@@ -102,26 +102,26 @@ def memory(minutes: float, mib: Callable[[float], float]) -> list[Sample]:
 
 
 class TestMemory:
-    def test_that_grew_by_a_third_of_a_mib_a_minute_for_18_minutes(self) -> None:
+    def test_steady_growth_in_a_short_run_is_flagged(self) -> None:
         samples = memory(18, lambda minute: 0.37 * minute)
         assert flagged(samples, minutes_asked=18.0) == {f"sure {ANON}"}
 
-    def test_that_grew_by_less_than_a_short_run_can_know(self) -> None:
+    def test_small_growth_in_a_short_run_passes(self) -> None:
         assert flagged(memory(10, lambda minute: 0.1 * minute)) == set()
 
-    def test_that_an_allocator_took_in_one_step(self) -> None:
+    def test_single_step_of_the_allocator_passes(self) -> None:
         assert flagged(memory(10, lambda minute: 1.5 * (minute > 7))) == set()
 
     @pytest.mark.parametrize(("an_hour", "bad"), [(0.0, False), (0.5, False), (1.5, True), (4.0, True)])
-    def test_of_two_hours_must_be_flat(self, an_hour: float, bad: bool) -> None:
+    def test_long_run_must_be_flat(self, an_hour: float, bad: bool) -> None:
         samples = memory(120, lambda minute: an_hour * minute / 60)
         assert flagged(samples, minutes_asked=120.0) == ({ANON} if bad else set())
 
-    def test_that_rises_and_falls_is_flat(self) -> None:
+    def test_fluctuation_is_flat(self) -> None:
         samples = memory(120, lambda minute: 0.3 * (minute % 5))
         assert flagged(samples, minutes_asked=120.0) == set()
 
-    def test_of_which_a_long_run_knows_too_little(self) -> None:
+    def test_long_run_with_wide_uncertainty_is_flagged(self) -> None:
         samples = memory(120, lambda minute: 6.0 * (int(minute) // 13 % 2))
         assert "uncertainty of that, anonymous memory, MiB an hour" in flagged(samples, minutes_asked=120.0)
 
@@ -146,40 +146,40 @@ class TestThreads:
     ("name", "what"), [("p99_ms", "produce"), ("e2e_p99_ms", "end to end")], ids=["produce", "end to end"]
 )
 class TestLatency:
-    def test_that_grows_with_what_has_been_written(self, name: str, what: str) -> None:
+    def test_growth_with_the_data_is_flagged(self, name: str, what: str) -> None:
         def rise(sample: Sample) -> Sample:
             return replace(sample, **{name: 12 * sample.minutes})  # type: ignore[arg-type]
 
         assert flagged(history(rise)) == {f"{what} p99, last third, ms"}
 
-    def test_that_jumps_at_the_end(self, name: str, what: str) -> None:
+    def test_jump_at_the_end_is_flagged(self, name: str, what: str) -> None:
         def jump(sample: Sample) -> Sample:
             return replace(sample, **{name: 40.0}) if sample.minutes > 7 else sample  # type: ignore[arg-type]
 
         assert flagged(history(jump)) == {f"{what} p99, last third, ms"}
 
-    def test_that_is_bad_from_the_start(self, name: str, what: str) -> None:
+    def test_high_level_from_the_start_is_flagged(self, name: str, what: str) -> None:
         def slow(sample: Sample) -> Sample:
             return replace(sample, **{name: 900.0})  # type: ignore[arg-type]
 
         assert flagged(history(slow)) == {f"{what} p99, level, ms"}
         assert flagged(history(slow), latency_level_ms=1000.0) == set()
 
-    def test_that_was_not_measured(self, name: str, what: str) -> None:
+    def test_missing_latency_is_flagged(self, name: str, what: str) -> None:
         def unmeasured(sample: Sample) -> Sample:
             return replace(sample, **{name: None}) if sample.minutes > 9 else sample  # type: ignore[arg-type]
 
         assert flagged(history(unmeasured)) == {f"{what} intervals without latency"}
 
 
-def test_a_disk_that_retention_does_not_keep_up_with() -> None:
+def test_growing_disk_usage_is_flagged() -> None:
     def fill(sample: Sample) -> Sample:
         return replace(sample, local_disk_mib=15 * sample.minutes)
 
     assert flagged(history(fill)) == {"local disk, peak of the last third, MiB"}
 
 
-def test_a_disk_that_was_full_of_it_from_the_start() -> None:
+def test_high_disk_usage_from_the_start_is_flagged() -> None:
     assert flagged(history(lambda sample: replace(sample, local_disk_mib=2000.0))) == {
         "local disk, peak, MiB"
     }
@@ -187,7 +187,7 @@ def test_a_disk_that_was_full_of_it_from_the_start() -> None:
 
 @pytest.mark.parametrize("what", ["produced", "read", "cleaned"])
 @pytest.mark.parametrize("idle_minute", [0, 4, 9])
-def test_a_load_that_stood_still_for_a_minute(what: str, idle_minute: int) -> None:
+def test_idle_minute_of_a_load_is_flagged(what: str, idle_minute: int) -> None:
     def pause(sample: Sample) -> Sample:
         inside = (
             idle_minute <= sample.minutes < idle_minute + 1 or sample.minutes == idle_minute + 1 == MINUTES
@@ -201,7 +201,7 @@ def test_a_load_that_stood_still_for_a_minute(what: str, idle_minute: int) -> No
     assert check.note == f"nothing in minute {idle_minute + 1}"
 
 
-def test_a_run_that_ended_early() -> None:
+def test_early_end_is_flagged() -> None:
     assert flagged(history(minutes=9.5)) == {"minutes passed"}
 
 
@@ -210,11 +210,11 @@ def test_missing_samples_are_flagged() -> None:
     assert flagged(samples) == {"minutes without a sample"}
 
 
-def test_no_samples_at_all() -> None:
+def test_run_without_samples_is_flagged() -> None:
     assert {"minutes passed", "produced, least of a minute"} <= flagged([])
 
 
-def test_a_single_fault_of_a_client() -> None:
+def test_client_fault_is_flagged() -> None:
     samples = history()
     samples[3] = with_counts(samples[3], **{"fault: produce": 1})
     assert flagged(samples) == {"faults that clients met"}
@@ -232,7 +232,7 @@ def test_a_single_fault_of_a_client() -> None:
         (10_000, 40, False),
     ],
 )
-def test_clients_that_hang_are_a_share_of_those_that_close(closed: int, hung: int, allowed: bool) -> None:
+def test_hanging_clients_are_limited_to_a_share(closed: int, hung: int, allowed: bool) -> None:
     samples = history()
     samples[3] = with_counts(samples[3], **{"groups left": closed})
     samples[9] = with_counts(samples[9], **{"hung: group members": hung})
@@ -247,7 +247,7 @@ def test_reason_of_an_early_end_is_reported() -> None:
     }
 
 
-def test_an_error_that_the_broker_logged() -> None:
+def test_logged_error_is_flagged() -> None:
     assert flagged(history(), broker_errors=1) == {"errors that the broker logged"}
 
 

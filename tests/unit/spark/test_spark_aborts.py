@@ -14,7 +14,7 @@ from tierlog.tiering.local_store import LocalStore
 
 
 @pytest.mark.parametrize("marker_tiered", [False, True])
-async def test_aborted_records_are_left_out_wherever_the_marker_lies(
+async def test_aborted_records_are_left_out_wherever_the_marker_is(
     tmp_path: Path, marker_tiered: bool
 ) -> None:
     async with TierNode(tmp_path, LocalStore(tmp_path / "bucket")) as node:

@@ -50,7 +50,7 @@ def test_offsets_by_partition_leave_the_others_at_the_default() -> None:
         ({**LEAST, "splitBytes": "8m"}, "splitBytes"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], named: str) -> None:
+def test_invalid_option_is_named(given: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidOption, match=named):
         parse_options(given)
 

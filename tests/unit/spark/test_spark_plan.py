@@ -126,7 +126,7 @@ def test_manifests_prune_by_offset_and_time() -> None:
     assert pages_in(root(0, pages=(page(0, 9), page(10, 19))), OffsetRange(10, 11)) == [page(10, 19)]
 
 
-def test_the_log_start_and_the_last_entry_bound_what_is_committed() -> None:
+def test_committed_range_is_from_the_log_start_to_the_last_entry() -> None:
     assert committed_range(root(7)) == OffsetRange(7, 7)
     assert committed_range(root(7, pages=(page(0, 9),), entries=(remote_segment(10, 19),))) == OffsetRange(
         7, 20

@@ -74,7 +74,7 @@ async def test_concurrent_readers_share_one_download(cache):
     assert source.started == 1
 
 
-async def test_a_waiter_that_leaves_does_not_end_the_download(cache):
+async def test_cancelled_reader_does_not_cancel_the_download(cache):
     source = Source()
     source.gate.clear()
     waiting = asyncio.ensure_future(cache.get(key(0), source.download))
@@ -86,7 +86,7 @@ async def test_a_waiter_that_leaves_does_not_end_the_download(cache):
     assert source.started == 1
 
 
-async def test_the_least_recently_used_goes_first_and_its_readers_keep_their_bytes(cache, tmp_path):
+async def test_least_recently_used_chunk_is_evicted_and_stays_readable(cache, tmp_path):
     source = Source()
     first = await cache.get(key(0), source.download)
     await cache.get(key(1), source.download)
@@ -123,7 +123,7 @@ async def test_failed_download_fails_all_its_readers_and_is_not_cached(cache, tm
     assert source.started == 2
 
 
-async def test_downloads_at_a_time_are_bounded(tmp_path, tasks):
+async def test_concurrent_downloads_are_limited(tmp_path, tasks):
     cache, source = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks, downloads_at_once=2), Source()
     source.gate.clear()
     waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(4)]
@@ -134,7 +134,7 @@ async def test_downloads_at_a_time_are_bounded(tmp_path, tasks):
     assert source.started == 4
 
 
-async def test_the_bound_of_downloads_changes_while_they_are_under_way(tmp_path, tasks):
+async def test_download_limit_changes_during_downloads(tmp_path, tasks):
     cache, source = ChunkCache(tmp_path / "cache", 1000, OsFiles(), tasks, downloads_at_once=1), Source()
     source.gate.clear()
     waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(2)]
@@ -149,7 +149,7 @@ async def test_the_bound_of_downloads_changes_while_they_are_under_way(tmp_path,
     assert source.started == 5
 
 
-async def test_read_ahead_is_bounded_and_shared_with_readers(cache):
+async def test_read_ahead_is_limited_and_shared_with_readers(cache):
     source = Source()
     source.gate.clear()
     for number in range(4):
@@ -167,7 +167,7 @@ async def test_read_ahead_is_bounded_and_shared_with_readers(cache):
     assert source.started == 2
 
 
-async def test_what_a_crash_left_is_removed_at_the_start(tmp_path, tasks):
+async def test_files_of_a_previous_process_are_removed_at_startup(tmp_path, tasks):
     directory = tmp_path / "cache"
     directory.mkdir()
     (directory / "0.chunk").write_bytes(b"from before")
@@ -178,7 +178,7 @@ async def test_what_a_crash_left_is_removed_at_the_start(tmp_path, tasks):
     assert source.started == 1
 
 
-async def test_on_a_full_disk_the_cache_makes_room_for_the_next_chunk(cache, tmp_path):
+async def test_full_disk_evicts_all_chunks(cache, tmp_path):
     source, refused = Source(), []
     await cache.get(key(0), source.download)
 

@@ -70,37 +70,37 @@ def view(high: int, *, stable: int | None = None, bucket: int | None = None, **m
     )
 
 
-def test_rolled_segments_are_copied_in_order_and_the_active_one_is_not():
+def test_rolled_segments_are_copied_in_order():
     segments = [local(0, 10), local(10, 20), active(20, 25)]
     assert plan(RemotePartition(), segments, KEEP, view(25), NOW) == [Copy(segments[0]), Copy(segments[1])]
 
 
 @pytest.mark.parametrize(("high", "stable"), [(15, 15), (25, 15), (15, 25)])
-def test_nothing_above_the_watermark_or_the_last_stable_offset_is_copied(high, stable):
+def test_copies_end_at_the_high_watermark_and_last_stable_offset(high, stable):
     segments = [local(0, 10), local(10, 20), active(20, 25)]
     assert plan(RemotePartition(), segments, KEEP, view(high, stable=stable), NOW) == [Copy(segments[0])]
 
 
-def test_what_is_finished_is_not_copied_again():
+def test_finished_copy_is_not_repeated():
     remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
     segments = [local(0, 10), local(10, 20), active(20, 25)]
     assert plan(remote, segments, KEEP, view(25, bucket=10), NOW) == [Copy(segments[1])]
 
 
-def test_copying_can_be_switched_off():
+def test_copying_can_be_disabled():
     assert (
         plan(RemotePartition(), [local(0, 10), active(10, 10)], TierPolicy(copy=False), view(10), NOW) == []
     )
 
 
-def test_a_gap_to_what_is_remote_blocks_and_says_so():
+def test_gap_after_the_remote_end_blocks_copies():
     remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
     (action,) = plan(remote, [local(15, 20), active(20, 20)], KEEP, view(20), NOW)
     assert isinstance(action, Blocked)
     assert "must start at 10" in action.reason
 
 
-def test_what_is_damaged_is_not_copied_nor_what_lies_behind_it():
+def test_damaged_segment_blocks_its_copy_and_later_ones():
     segments = [local(0, 10), local(10, 20, damaged_end=12), local(20, 30), active(30, 30)]
     copy, blocked = plan(RemotePartition(), segments, KEEP, view(30), NOW)
     assert copy == Copy(segments[0])
@@ -108,14 +108,14 @@ def test_what_is_damaged_is_not_copied_nor_what_lies_behind_it():
 
 
 @pytest.mark.parametrize(("damaged_end", "copied"), [(14, True), (15, True), (16, False)])
-def test_damage_in_what_is_remote_already_keeps_nothing_back(damaged_end, copied):
+def test_damage_below_the_remote_end_blocks_no_copy(damaged_end, copied):
     remote = RemotePartition(entries=(entry(0, 15),), copied_end_offset=15)
     segments = [local(10, 20, damaged_end=damaged_end), active(20, 20)]
     (action,) = plan(remote, segments, KEEP, view(20), NOW)
     assert action == Copy(segments[0], 15) if copied else isinstance(action, Blocked)
 
 
-def test_after_the_log_start_passed_everything_remote_copies_go_on_above():
+def test_copies_continue_after_the_log_start_passed_the_remote_end():
     remote = RemotePartition(log_start_offset=22, copied_end_offset=10)
     segments = [local(20, 30), active(30, 30)]
     assert plan(remote, segments, KEEP, view(30), NOW) == [Copy(segments[0])]
@@ -133,13 +133,13 @@ def test_copy_that_is_not_running_is_abandoned():
 
 
 @pytest.mark.parametrize("bucket", [None, 0, 9])
-def test_local_data_stays_until_the_manifest_in_the_bucket_has_it(bucket):
+def test_local_data_is_kept_until_the_manifest_names_its_copy(bucket):
     remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
     policy = TierPolicy(local_retention_ms=0)
     assert plan(remote, [local(0, 10), active(10, 12)], policy, view(12, bucket=bucket), NOW) == []
 
 
-def test_local_data_stays_until_the_leader_knows_that_it_is_committed():
+def test_local_data_above_the_high_watermark_is_kept():
     """A new leader's high watermark may be behind what another one uploaded."""
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
     segments = [local(0, 10), local(10, 20), active(20, 22)]
@@ -148,14 +148,14 @@ def test_local_data_stays_until_the_leader_knows_that_it_is_committed():
     assert plan(remote, segments, policy, view(15, bucket=20), NOW) == [DropLocal(10)]
 
 
-def test_local_data_goes_by_age_once_tiered():
+def test_tiered_local_data_is_deleted_by_age():
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
     segments = [local(0, 10, at=NOW - 101), local(10, 20, at=NOW - 99), active(20, 20)]
     policy = TierPolicy(local_retention_ms=100)
     assert plan(remote, segments, policy, view(20, bucket=20), NOW) == [DropLocal(10)]
 
 
-def test_local_data_goes_by_size_once_tiered():
+def test_tiered_local_data_is_deleted_by_size():
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
     segments = [local(0, 10), local(10, 20), local(20, 30, size=150), active(30, 30)]
     policy = TierPolicy(local_retention_bytes=251, copy=False)
@@ -169,7 +169,7 @@ def test_total_retention_counts_both_tiers_once():
     assert plan(remote, segments, policy, view(41, bucket=30), NOW) == [MoveLogStart(10)]
 
 
-def test_retention_by_size_does_not_guess_how_much_of_a_segment_lies_above_what_is_remote():
+def test_size_retention_does_not_estimate_a_partly_remote_segment():
     """Its first batch may be nearly all of it: with an estimate by offsets, retention deleted too much."""
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 25)), copied_end_offset=25)
     segments = [local(20, 30, size=200), local(30, 40), active(40, 41)]
@@ -184,7 +184,7 @@ def test_total_retention_works_without_uploads():
     assert plan(RemotePartition(), segments, policy, view(21), NOW) == [MoveLogStart(10), DropLocal(10)]
 
 
-def test_time_retention_stops_at_the_first_that_is_young():
+def test_time_retention_stops_at_the_first_young_segment():
     remote = RemotePartition(entries=(entry(0, 10, at=NOW), entry(10, 20, at=1)), copied_end_offset=20)
     assert plan(remote, [active(20, 20)], TierPolicy(retention_ms=100), view(20, bucket=20), NOW) == []
 
@@ -200,7 +200,7 @@ def test_retention_never_passes_the_high_watermark():
     assert plan(RemotePartition(), segments, policy, view(15), NOW) == [MoveLogStart(10), DropLocal(10)]
 
 
-def test_an_unread_page_goes_whole_and_a_read_one_by_its_entries():
+def test_unloaded_page_expires_as_one_range():
     ref = page(0, 20, size=200)
     remote = RemotePartition(pages=(ref,), entries=(entry(20, 30),), copied_end_offset=30)
     policy = TierPolicy(retention_bytes=200)
@@ -209,13 +209,13 @@ def test_an_unread_page_goes_whole_and_a_read_one_by_its_entries():
     assert plan(remote, [active(30, 30)], policy, read, NOW) == [MoveLogStart(10)]
 
 
-def test_without_the_policy_delete_nothing_expires():
+def test_without_the_delete_policy_records_do_not_expire():
     remote = RemotePartition(entries=(entry(0, 10, at=1),), copied_end_offset=10)
     policy = TierPolicy(retention_ms=1, retention_bytes=0, delete=False)
     assert plan(remote, [active(10, 10)], policy, view(10, bucket=10), NOW) == []
 
 
-def test_many_entries_are_spilled_the_oldest_first():
+def test_oldest_entries_are_spilled_to_a_page():
     entries = tuple(entry(n * 10, n * 10 + 10) for n in range(SPILL_ABOVE_ENTRIES + 1))
     remote = RemotePartition(entries=entries, copied_end_offset=entries[-1].end_offset)
     end = entries[-1].end_offset
@@ -224,6 +224,6 @@ def test_many_entries_are_spilled_the_oldest_first():
     ]
 
 
-def test_pending_bytes_are_those_of_rolled_segments_not_yet_remote():
+def test_pending_bytes_count_rolled_local_segments():
     remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
     assert pending_bytes(remote, [local(0, 10), local(10, 20, size=7), active(20, 25)]) == 7

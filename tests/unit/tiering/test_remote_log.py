@@ -49,7 +49,7 @@ async def read(node: TierNode, replica, offset: int, max_bytes: int = 700, **opt
     return content(await node.remote_log.read(*node.where(replica), remote, offset, max_bytes, **options))
 
 
-async def test_every_offset_gives_whole_batches_from_the_one_that_holds_it(node):
+async def test_read_from_any_offset_returns_complete_batches(node):
     replica, data = await tiered(node)
     bases = [header.base_offset for _, header in iter_batches(data)]
     positions = [at for at, _ in iter_batches(data)]
@@ -63,7 +63,7 @@ async def test_every_offset_gives_whole_batches_from_the_one_that_holds_it(node)
             assert len(got) <= limit or len(sizes) == 1
 
 
-async def test_the_slice_says_which_offsets_it_holds(node):
+async def test_slice_has_its_end_offset(node):
     replica, _ = await tiered(node)
     for offset in range(0, replica.log_end_offset, 7):
         found = await node.remote_log.read(
@@ -73,13 +73,13 @@ async def test_the_slice_says_which_offsets_it_holds(node):
         assert (found.base_offset, found.end_offset) == (headers[0].base_offset, headers[-1].next_offset)
 
 
-async def test_a_first_batch_that_is_too_large_comes_only_if_asked(node):
+async def test_oversized_first_batch_needs_min_one(node):
     replica, _ = await tiered(node)
     assert len(await read(node, replica, 5, 10)) > 10
     assert await read(node, replica, 5, 10, min_one=False) == b""
 
 
-async def test_a_sequential_reader_finds_the_next_chunk_and_segment_ready(node):
+async def test_next_chunk_and_segment_are_read_ahead(node):
     replica, _ = await tiered(node)
     offset = 0
     while offset < replica.log_end_offset:
@@ -108,7 +108,7 @@ async def spill(node: TierNode, replica, count: int) -> None:
     )
 
 
-async def test_entries_in_spilled_pages_are_read_too(node):
+async def test_entries_in_spilled_pages_are_readable(node):
     replica, data = await tiered(node)
     entries = node.remote(replica).entries
     where = node.where(replica)
@@ -121,7 +121,7 @@ async def test_entries_in_spilled_pages_are_read_too(node):
     assert found == (4, START_MS + 4, 0)
 
 
-async def test_a_missing_object_is_an_error_and_never_a_skip(node):
+async def test_missing_object_is_an_error_and_skips_no_offset(node):
     replica, _ = await tiered(node)
     lost = node.remote(replica).entries[1]
     for key in (node.keys.log(node.where(replica), lost), node.keys.index(node.where(replica), lost)):
@@ -135,7 +135,7 @@ async def test_a_missing_object_is_an_error_and_never_a_skip(node):
     assert next(iter_batches(await read(node, replica, lost.base_offset)))[1].base_offset == lost.base_offset
 
 
-async def test_an_old_view_of_the_manifest_is_looked_up_again(node):
+async def test_stale_manifest_is_refreshed(node):
     replica, data = await tiered(node)
     old = RemotePartition()
     assert data.startswith(await read(node, replica, 0, remote=old))
@@ -144,14 +144,14 @@ async def test_an_old_view_of_the_manifest_is_looked_up_again(node):
     assert data.startswith(await read(node, replica, 0, remote=replace(old, entries=(gone, *entries[1:]))))
 
 
-async def test_an_offset_above_what_is_remote_fails_retriably(node):
+async def test_offset_above_the_remote_end_is_a_retriable_error(node):
     replica, _ = await tiered(node)
     with pytest.raises(ObjectStoreError):
         await read(node, replica, replica.log_end_offset)
 
 
 @pytest.mark.parametrize("kind", ["log", "index"])
-async def test_bytes_that_are_not_what_the_manifest_says_are_never_served(node, kind):
+async def test_bytes_that_contradict_the_manifest_are_never_served(node, kind):
     replica, _ = await tiered(node, batches=8)
     where, entry = node.where(replica), node.remote(replica).entries[0]
     key = node.keys.log(where, entry) if kind == "log" else node.keys.index(where, entry)
@@ -187,7 +187,7 @@ async def test_a_segment_with_another_segments_bytes_is_refused(node):
         await read(node, replica, first.base_offset)
 
 
-async def test_damage_on_the_way_is_fetched_again(node):
+async def test_damaged_download_is_retried(node):
     replica, data = await tiered(node)
     await read(node, replica, 100)  # loads nothing of the first segment
     for fault in ("corrupt", "cut short"):
@@ -198,7 +198,7 @@ async def test_damage_on_the_way_is_fetched_again(node):
         assert data.startswith(content(found))
 
 
-async def test_the_bucket_alone_names_everything(node):
+async def test_bucket_alone_lists_all_data(node):
     replica, _ = await tiered(node)
     root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
     assert root.entries == node.remote(replica).entries
@@ -206,7 +206,7 @@ async def test_the_bucket_alone_names_everything(node):
 
 
 @pytest.mark.parametrize("spilled", [0, 3], ids=["named by the manifest", "named by a page"])
-async def test_what_leaves_the_manifest_is_cached_on_no_broker(node, spilled: int):
+async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, spilled: int):
     """Neither on the one that deletes the objects nor on others that read them."""
     replica, _ = await tiered(node)
     entries = node.remote(replica).entries

@@ -58,7 +58,7 @@ BUNDLE = IndexBundle(
 )
 
 
-def test_keys_of_a_segment_sort_by_offset_and_say_what_they_are():
+def test_segment_keys_sort_by_offset_and_can_be_parsed():
     keys = Keys("cluster-1")
     log, index = keys.attempt(PARTITION, 5, 1_000, 7, ATTEMPT)
     assert log == f"{keys.data(PARTITION)}00000000000000000005-00000000000000001000-7-{ATTEMPT}.log"
@@ -71,7 +71,7 @@ def test_keys_of_a_segment_sort_by_offset_and_say_what_they_are():
     )
 
 
-def test_the_two_digits_are_the_checksum_of_the_partition():
+def test_key_prefix_is_the_checksum_of_the_partition():
     spread = f"{crc32c.crc32c(f'{TOPIC}/3'.encode()):08x}"[:2]
     assert Keys("c").root(PARTITION) == f"c/manifests/{spread}/{TOPIC}/3/root"
 
@@ -115,7 +115,7 @@ def test_a_root_with_a_gap_is_refused():
         decode_root(encode_root(root(segment(0, 9), segment(11, 20))))
 
 
-def test_a_changed_body_is_noticed():
+def test_changed_body_is_detected():
     document = zstandard.ZstdDecompressor().decompress(encode_root(root(segment(0, 9))))
     changed = zstandard.ZstdCompressor().compress(
         document.replace(b'"log_start_offset":5', b'"log_start_offset":6')
@@ -138,20 +138,20 @@ def test_a_page_is_not_a_root():
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"nonsense", zstandard.ZstdCompressor().compress(b"[1]")])
-def test_what_is_no_document_is_refused(data):
+def test_invalid_document_is_refused(data):
     with pytest.raises(ManifestError):
         decode_root(data)
     with pytest.raises(ManifestError):
         decode_topic(data)
 
 
-def test_a_frame_that_claims_too_much_is_refused_before_it_is_unpacked():
+def test_oversized_document_is_refused_before_decompression():
     bomb = zstandard.ZstdCompressor().compress(bytes(65 << 20))
     with pytest.raises(ManifestError, match="exceeds the limit"):
         decode_root(bomb)
 
 
-def test_a_page_that_is_not_the_one_referred_to_is_refused():
+def test_page_that_differs_from_its_reference_is_refused():
     page = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 9),))
     other = ManifestPage(topic_id=TOPIC, partition=3, entries=(segment(0, 8),))
     ref = page_reference(ATTEMPT, page, encode_page(page))
@@ -168,7 +168,7 @@ def test_a_bundle_survives_the_round_trip():
     assert decode_bundle(encode_bundle(BUNDLE)) == BUNDLE
 
 
-def test_a_flipped_bit_anywhere_in_a_bundle_is_noticed_or_harmless():
+def test_flipped_bit_in_a_bundle_is_detected_or_harmless():
     good = encode_bundle(BUNDLE)
     for at in range(len(good)):
         damaged = bytearray(good)
@@ -177,7 +177,7 @@ def test_a_flipped_bit_anywhere_in_a_bundle_is_noticed_or_harmless():
             decode_bundle(bytes(damaged))
 
 
-def test_a_bundle_cut_anywhere_is_refused():
+def test_truncated_bundle_is_refused():
     good = encode_bundle(BUNDLE)
     for end in range(len(good)):
         with pytest.raises(BundleError):
