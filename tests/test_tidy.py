@@ -37,7 +37,7 @@ BAD_HABITS = re.compile(
     r"\b(?:[Ww]ho|[Ww]hom|[Ww]hoever|[Nn]obody|[Ss]omebody)\b"
     r"|(?:^|[.:;]\s+)Of (?=[a-z])"
     r"|\b(?:[Tt]old|[Aa]new|[Hh]ence|[Jj]udge[sd]?)\b"
-    r"|\berror (?:code )?\d|(?<!exit )\bcode \d"
+    r"|\berror (?:code )?\d|(?<![Ee]xit )\bcode \d"
 )
 """Words for people that are said of things; sentences that begin with "Of"; "told", "anew", "hence" and
 "judge", for which there are plain words; error codes as numbers.
@@ -75,6 +75,12 @@ PYTHON = [
     if file.suffix == ".py" and not relative(file).startswith(GENERATED) and "golden" not in file.parts
 ]
 PRODUCT = [file for file in PYTHON if relative(file).split("/")[0] in PACKAGES]
+PAGES = [
+    file
+    for file in FILES
+    if file.suffix == ".md" and not relative(file).startswith(("CHANGELOG", "docs/adr/", "tests/golden/"))
+]
+"""Pages for users, operators and developers; the changelog and decisions stay as they were written."""
 TESTS = [file for file in PYTHON if relative(file).startswith("tests/")]
 
 
@@ -170,18 +176,24 @@ def prose(text: str) -> Iterator[str]:
     yield from re.findall(r"(?:^|\s)#(.*)", text)
 
 
-def test_prose_is_plain_english() -> None:
+def bad_habits(passages: Iterable[str]) -> list[str]:
+    """Each bad habit with the words around it."""
     exceptions = re.compile("|".join(map(re.escape, PLAIN_EXCEPTIONS)))
+    plain = [exceptions.sub("", " ".join(passage.split())) for passage in passages]
+    return [
+        passage[max(0, found.start() - 40) : found.end() + 40]
+        for passage in plain
+        for found in BAD_HABITS.finditer(passage)
+    ]
 
-    def rule(text: str) -> list[str]:
-        passages = [exceptions.sub("", " ".join(passage.split())) for passage in prose(text)]
-        return [
-            passage[max(0, found.start() - 40) : found.end() + 40]
-            for passage in passages
-            for found in BAD_HABITS.finditer(passage)
-        ]
 
-    assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
+def test_prose_of_modules_is_plain_english() -> None:
+    files = [file for file in PYTHON if file != Path(__file__)]
+    assert offenders(files, lambda text: bad_habits(prose(text))) == []
+
+
+def test_prose_of_pages_is_plain_english() -> None:
+    assert offenders(PAGES, lambda text: bad_habits(re.split(r"\n\s*\n|\n\s*[-|] ", text))) == []
 
 
 def test_no_machine_paths_and_no_registry_addresses() -> None:

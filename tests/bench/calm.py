@@ -57,7 +57,7 @@ def burners(busy: float) -> Iterator[None]:
 
 
 def epochs(address: str, topic: str) -> tuple[int, int, int]:
-    """The term of the quorum, the sum of the leader epochs, and how many partitions are wholly in sync."""
+    """Term of the quorum, sum of the leader epochs, and number of partitions with all replicas in sync."""
     client = Client(address)
     try:
         partitions = (

@@ -1,4 +1,4 @@
-"""Clients that are not Python packages: kcat, the Java client and tools. Says plainly which of them ran."""
+"""Clients outside Python: kcat, the Java client and Kafka's tools. Prints which of them ran."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The commands for kcat and for Kafka's own tools on the pages of docs, as they stand there."""
+"""Runs the documented commands for kcat and Kafka's tools."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Batches whose header belies their records: Apache Kafka and tierlog answer, store and look up the same.
+"""Batches whose header contradicts their records: tierlog's results equal those of Apache Kafka.
 
 Texts of errors and the attribute of a delete horizon are left out: Kafka keeps the latter (ADR 0004).
 """

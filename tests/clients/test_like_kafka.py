@@ -1,4 +1,4 @@
-"""The same requests to Apache Kafka and to tierlog: the answers are the same, field by field.
+"""Sends the same requests to Apache Kafka and to tierlog and compares the responses field by field.
 
 Each case is one request against a topic of two partitions, with nine records in the first, and a group that
 committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the

@@ -1,4 +1,4 @@
-"""Files of logs across the two brokers: Kafka's dump tool reads ours, `tierlog log` reads Kafka's."""
+"""Log files of both brokers: Kafka's dump tool reads tierlog's, and `tierlog log` reads Kafka's."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def consume(bootstrap: str) -> None:
 
 @pytest.fixture(scope="module")
 def kafka_directory(java_classpath: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Kafka left after a clean stop."""
+    """A log directory of Kafka after a clean stop."""
     directory = tmp_path_factory.mktemp("kafka-files")
     process = KafkaProcess(java_classpath, directory)
     try:

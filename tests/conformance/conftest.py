@@ -1,4 +1,4 @@
-"""Says at the end of the test output which S3 servers the suite ran against (-q hides pytest's header)."""
+"""Prints at the end of the test output which object stores were tested (-q hides pytest's header)."""
 
 import pytest
 import s3_servers

@@ -1,4 +1,4 @@
-"""One suite over every object store: what the port promises, seen through it and, for S3, from outside."""
+"""Conformance suite of the object store port, run against every implementation."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""The systemd unit, the container file and the compose file, as far as they can be tried here."""
+"""The systemd unit, the container file and the compose file, checked without systemd or containers."""
 
 import http.client
 import json
@@ -65,7 +65,7 @@ def running(*command: str | Path, cwd: Path, env: dict[str, str]) -> Iterator["s
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """It wants the command to be there: the one of this environment stands for the installed one."""
+    """systemd requires that the command exists, so this environment's command is used."""
     text = UNIT.read_text(encoding="utf-8").replace("/opt/tierlog/bin/tierlog", str(BIN / "tierlog"))
     (tmp_path / UNIT.name).write_text(text, encoding="utf-8")
     instance = tmp_path / "tierlog@1.service"

@@ -1,4 +1,4 @@
-"""The wheel holds everything and works in an empty environment, far from the checkout."""
+"""The wheel is complete and works in an empty environment outside the checkout."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def run(*words: str | Path, cwd: Path, stdin: str = "") -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout and nothing stale gets in."""
+    """The wheel, built from a copy of the checkout without stale files."""
     directory = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "tests")
     shutil.copytree(ROOT, directory / "tierlog", symlinks=True, ignore=ignored)
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin directory of an environment with the wheel and what it asks for, in the locked versions."""
+    """The bin directory of an environment with the wheel and its dependencies in the locked versions."""
     directory = tmp_path_factory.mktemp("environment")
     locked = [line.rstrip(" \\\n") for line in (ROOT / "requirements.lock").open() if line[0].isalnum()]
     (directory / "constraints.txt").write_text("\n".join(locked))
@@ -62,7 +62,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broker(installed: Path, tmp_path: Path) -> Iterator[str]:
-    """Where a broker of the installed wheel serves."""
+    """Bootstrap address of a broker that runs the installed wheel."""
     command = [installed / "tierlog", "dev", "--port", "0", "--json", "--exit-with-parent"]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

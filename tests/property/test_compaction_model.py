@@ -110,7 +110,7 @@ class Compaction(RuleBasedStateMachine):
 
     @rule()
     def clean(self) -> None:
-        """As many passes as the small map needs; what was cleaned has its last values alone."""
+        """Clean in as many passes as the small offset map needs. The cleaned part has only last values."""
         stable = self.log.producers.first_unstable_offset()
         stable = self.log.log_end_offset if stable is None else stable
         before = -1

@@ -27,7 +27,8 @@ TOPIC, PARTITIONS = "t", 3
 
 
 class Disks:
-    """What each replica of one partition holds: numbers of writes, in the order of the leader that took them.
+    """Content of each replica of one partition: numbers of writes, in the order in which leaders appended
+    them.
 
     `committed` are those acknowledged to acks=all; the high watermark moves only while the in-sync set has
     min.insync.replicas (KIP-966).
@@ -39,7 +40,7 @@ class Disks:
         self.sure: list[int] = []
 
     def write(self, number: int, partition: PartitionImage, least: int) -> None:
-        """The leader takes it, all in sync copy its log; it counts as committed if they are enough."""
+        """Append to the leader and all in-sync replicas. Committed if these are at least `least`."""
         log = self.logs.setdefault(partition.leader, [])
         log.append(number)
         for follower in partition.in_sync:
@@ -48,7 +49,7 @@ class Disks:
             self.sure = list(log)
 
     def lose(self, broker_id: int, count: int) -> None:
-        """A power cut: the newest writes are gone from this disk."""
+        """Power loss: the newest writes are gone from this disk."""
         log = self.logs.setdefault(broker_id, [])
         del log[max(0, len(log) - count) :]
 
@@ -103,7 +104,8 @@ class Cluster:
         )
 
     def restart(self, broker_id: int, lost: int, fenced: bool) -> None:
-        """Loses `lost` writes of each log; it must say so if it may have."""
+        """Restart a broker that has lost `lost` writes of each log. It must register that it may have lost
+        some."""
         for number, disks in enumerate(self.disks):
             partition = self.partition(number)
             others = (set(partition.in_sync) | set(partition.eligible)) - {broker_id}
@@ -115,15 +117,15 @@ class Cluster:
         self.forgetful = set()
 
     def fail(self, broker_id: int, number: int) -> None:
-        """The disk below that replica fails; the broker goes on."""
+        """The replica's disk fails, and the broker continues."""
         self.report(broker_id, failed=number)
 
     def fill(self, broker_id: int, number: int, full: bool) -> None:
-        """The disk below that replica has no room, or has it again."""
+        """The replica's disk becomes full, or has free space again."""
         self.report(broker_id, **{"full" if full else "has_room": number})
 
     def wipe(self, broker_id: int, number: int) -> None:
-        """Its process starts on a new disk, and nothing of the partition is there."""
+        """The broker restarts with a new disk, without the partition."""
         partition, disks = self.partition(number), self.disks[number]
         others = (set(partition.in_sync) | set(partition.eligible)) - {broker_id}
         disks.lose(broker_id, 10_000)
@@ -245,7 +247,7 @@ class Cluster:
             assert disks.holds_all(now.leader), "a leader lacks what was committed"
 
     def heal(self) -> None:
-        """Everyone returns and catches up: every partition is led, every move ends."""
+        """All brokers return and catch up: every partition gets a leader, and every move completes."""
         failed = {one for number in range(PARTITIONS) for one in self.partition(number).offline}
         for broker_id in BROKERS:
             broker = self.image.brokers.get(broker_id)

@@ -38,7 +38,7 @@ def segment(number: int, base: int, last: int, epoch: int) -> RemoteSegment:
 
 
 class Driver:
-    """Turns drawn numbers into commands that are often, not always, right for the image as it is."""
+    """Turns random numbers into commands that are mostly valid for the current image."""
 
     def __init__(self) -> None:
         self.image = ClusterImage(cluster_id="c")

@@ -230,7 +230,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model)
     @rule()
     def producer_remembers(self) -> None:
-        """Its newest batch is known, and what else is known of it was really written."""
+        """The producer state has its newest batch, and no batch that was never written."""
         producer = self.log.producers.get(PRODUCER)
         assert producer is not None
         last = self.model[max(self.model)]

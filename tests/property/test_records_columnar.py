@@ -35,7 +35,7 @@ def write(made: list[tuple[list[NewRecord], Codec, int | None]]) -> bytes:
 
 
 def rows(log: bytes) -> list[dict[str, Any]]:
-    """The truth: what the plain decoder says, in the shape of the columns."""
+    """Expected rows, from the record decoder."""
     return [
         {
             "key": record.key,
@@ -91,7 +91,7 @@ def test_any_columns_of_any_range(made: list[Any], columns: set[str], data: st.D
 def test_damaged_records_are_refused_by_both_or_read_alike(
     records: list[NewRecord], damage: list[tuple[int, int]]
 ) -> None:
-    """The CRC is put right, so that only the checks of the fields stand between the bytes and the loops."""
+    """The CRC is recomputed, so that only the checks of the fields protect the compiled loops."""
     batch = encode_batch(records)
     for place, byte in damage:
         batch[57 + place % (len(batch) - 57)] = byte  # the record count and all records

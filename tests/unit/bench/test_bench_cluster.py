@@ -1,4 +1,4 @@
-"""`make bench-cluster`: its section of the page, and what it takes for a failure."""
+"""`make bench-cluster`: its section of the page, and how failures are reported."""
 
 import sys
 from pathlib import Path

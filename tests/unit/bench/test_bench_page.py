@@ -1,4 +1,4 @@
-"""The page of `make bench`: nothing that was to be measured may be missing from it."""
+"""The page of `make bench`: every figure has a row, measured or not."""
 
 import sys
 from pathlib import Path

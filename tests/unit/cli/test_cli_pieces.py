@@ -1,4 +1,4 @@
-"""Pure functions of the command line: hashing, times, lines, events, sizes."""
+"""Pure functions of the command line: partitioner, timestamps, lines, events and sizes."""
 
 import gc
 

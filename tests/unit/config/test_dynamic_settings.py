@@ -1,4 +1,4 @@
-"""Settings that change while nodes run: which source counts, what is refused, and what each can."""
+"""Dynamic settings: precedence of their sources, validation, and reasons why a setting is not dynamic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Settings of a node: aliases, topic defaults, and errors that help."""
+"""Node settings: aliases, topic defaults, and error messages."""
 
 import pytest
 

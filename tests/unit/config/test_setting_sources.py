@@ -1,4 +1,4 @@
-"""Where the settings of a node come from: TOML, environment, options, and which of them wins."""
+"""Sources of node settings: TOML, environment and options, and their precedence."""
 
 from pathlib import Path
 

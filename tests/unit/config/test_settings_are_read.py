@@ -1,4 +1,4 @@
-"""No setting is there for show: some code reads it, or its documentation says that it has no effect yet."""
+"""Every setting is read by some code, or documented as without effect."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Work on many partitions, for metrics, the cleaner or log maintenance, yields to the loop."""
+"""Work on many partitions (metrics, log cleaner, log maintenance) yields to the event loop."""
 
 import asyncio
 import random

@@ -102,14 +102,15 @@ def test_error_codes_are_found_at_any_depth() -> None:
     errors: Counter[int] = Counter()
     count = counter_of(metadata.MetadataResponse, errors)
     assert count is not None
-    partitions = [metadata.MetadataResponsePartition(error_code=code) for code in (0, 5, 5)]
+    codes = (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
+    partitions = [metadata.MetadataResponsePartition(error_code=code) for code in codes]
     topics = [
-        metadata.MetadataResponseTopic(error_code=3),
+        metadata.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         metadata.MetadataResponseTopic(partitions=partitions),
     ]
     count(metadata.MetadataResponse(topics=topics))
     count(None)
-    assert errors == {3: 1, 5: 2}
+    assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 1, ErrorCode.LEADER_NOT_AVAILABLE: 2}
 
 
 async def test_error_codes_of_sliced_responses_are_counted() -> None:

@@ -9,6 +9,7 @@ from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, pro
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -79,8 +80,8 @@ async def test_pending_response_leaves_while_muted(broker: Broker) -> None:
     client.send(HEARTBEAT, 4, BEAT)
     await until(lambda: bool(contexts))
     broker.listener.mute(contexts[0].connection, FOR_EVER_S)
-    waiting.set_result(HeartbeatResponse(error_code=1))
-    assert (await client.receive(HEARTBEAT, 4))[1].error_code == 1
+    waiting.set_result(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    assert (await client.receive(HEARTBEAT, 4))[1].error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 async def test_all_connections_can_be_unmuted_early(broker: Broker) -> None:

@@ -5,6 +5,7 @@ import uuid
 import pytest
 
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_response, encode_request, encode_response
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -96,13 +97,13 @@ def response(*partitions: PartitionData, **fields: object) -> FetchResponse:
 
 RESPONSES = {
     "nothing": FetchResponse(session_id=7),
-    "an error": FetchResponse(error_code=71),
+    "an error": FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     "records": response(
         partition_data(0, b"r" * 40_000),
         partition_data(1, b"", aborted_transactions=None),
         partition_data(2, b"r" * 126),
     ),
-    "an error of a partition": response(partition_data(0, error_code=6)),
+    "an error of a partition": response(partition_data(0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)),
     "null records": response(partition_data(0, None)),
     "an aborted transaction": response(
         partition_data(0, b"r", aborted_transactions=[AbortedTransaction(producer_id=1, first_offset=2)])
@@ -111,7 +112,11 @@ RESPONSES = {
         partition_data(0), partition_data(1, diverging_epoch=EpochEndOffset(epoch=3, end_offset=2**35))
     ),
     "another leader": response(
-        partition_data(0, error_code=6, current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9)),
+        partition_data(
+            0,
+            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            current_leader=LeaderIdAndEpoch(leader_id=2, leader_epoch=9),
+        ),
         node_endpoints=[NodeEndpoint(node_id=2, host="h", port=9092)],
     ),
     "more than one byte counts": response(*(partition_data(n, b"r" * n) for n in range(200))),

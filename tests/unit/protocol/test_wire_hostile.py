@@ -18,6 +18,7 @@ from tierlog.protocol.api import (
     encode_response,
 )
 from tierlog.protocol.codec import MalformedFrame, decode, encode
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -239,7 +240,9 @@ def test_a_compact_string_longer_than_a_classic_one_is_refused() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_error_message_is_truncated_to_the_longest_string(version: int) -> None:
-    result = CreatableTopicResult(name="t", error_code=17, error_message="ü" * 20_000)
+    result = CreatableTopicResult(
+        name="t", error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="ü" * 20_000
+    )
     response = CreateTopicsResponse(topics=[result])
     decoded = decode(CreateTopicsResponse, version, encode(response, version))
     assert decoded.topics[0].error_message == "ü" * 16_383

@@ -1,4 +1,4 @@
-"""The batch header: what is refused, and that the rewrites in place keep a batch readable."""
+"""Batch headers: validation, and changes in place that keep a batch readable."""
 
 import struct
 from collections.abc import Callable
@@ -24,7 +24,7 @@ RECORDS = [NewRecord(1_000 + i, b"key-%d" % i, b"value-%d" % i, [("h", b"x")]) f
 
 
 def poke(layout: str, at: int, value: int, *, sealed: bool = True) -> bytearray:
-    """A good batch with one field overwritten; sealed: with a CRC that is right all the same."""
+    """A valid batch with one field overwritten; `sealed`: with a matching CRC."""
     batch = encode_batch(RECORDS)
     struct.pack_into(layout, batch, at, value)
     if sealed:
@@ -97,7 +97,7 @@ def test_a_bad_batch_is_refused_with_its_fault(batch: bytearray, fault: RecordsF
 
 
 def test_old_formats_are_unsupported_even_if_shorter_than_a_header() -> None:
-    """A v1 message set of one empty message has 34 bytes; the answer is 43, not 2."""
+    """A v1 message set of one empty message has 34 bytes, which is too short for a header."""
     old = struct.pack(">qiIbbqii", 0, 22, 0, 1, 0, 0, -1, -1)
     with pytest.raises(RecordsError) as refused:
         check_batch(old)

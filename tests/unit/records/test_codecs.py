@@ -1,4 +1,4 @@
-"""Compression: bombs are bounded, broken streams are CORRUPT, the framings are those that clients read."""
+"""Compression codecs: limits on decompression bombs, CORRUPT streams, and framings that clients read."""
 
 import random
 import struct

@@ -1,4 +1,4 @@
-"""What the columnar decoder leaves out, and what it refuses."""
+"""Columnar decoder: records that it skips, and input that it rejects."""
 
 from collections.abc import Callable
 
@@ -101,7 +101,7 @@ def test_decreasing_offsets_are_refused() -> None:
 
 
 def test_kernels_compile_without_a_cache_directory() -> None:
-    """As on an executor whose directories are all read-only: a function without a file has no place."""
+    """As on an executor without a writable directory: a function without a source file cannot be cached."""
     space: dict[str, Callable[[int], int]] = {}
     exec("def more(x):\n    return x + 1", space)
     assert compiled(space["more"])(1) == 2

@@ -1,4 +1,4 @@
-"""Index look-ups against a plain scan, and the exact bytes of each entry."""
+"""Index lookups compared with a plain scan, and the exact bytes of each entry."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Hostile bytes inside a batch whose CRC is right: every length is checked before it is used."""
+"""Hostile bytes inside a batch with a valid CRC: every length is checked before it is used."""
 
 from functools import partial
 
@@ -118,7 +118,7 @@ def test_a_batch_without_records_is_not_written() -> None:
 @pytest.mark.parametrize("border", [1 << 6, 1 << 13, 1 << 20, 1 << 27])
 @pytest.mark.parametrize("wrong", [None, -1, 2])
 def test_offset_deltas_of_any_length_are_walked(border: int, wrong: int | None) -> None:
-    """Each byte more that a delta takes has a short way of its own; of more than four, the careful one."""
+    """Deltas of up to four bytes have fast paths; longer ones take the slow path."""
     data = bytearray()
     for number in range(border - 3, border + 3):
         body = bytearray(b"\0\0")

@@ -1,4 +1,4 @@
-"""Walking a batch to take records out: the records that the careful decoder sees, and no trust in lengths."""
+"""Rewritten batches: spans equal the decoded records, and no length is trusted."""
 
 import random
 

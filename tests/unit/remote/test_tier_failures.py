@@ -118,7 +118,7 @@ async def test_failure_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -
             for _ in range(3):
                 with suppress(ObjectStoreError):
                     await node.storage_cleaner.clean()
-            await house_kept(node)
+            await cleaned_up(node)
             assert store.fired.is_set()
             assert [key for key in await node.objects() if topic_id in key] == []
 
@@ -240,20 +240,20 @@ async def test_topic_deleted_during_its_upload_leaves_no_objects(tmp_path: Path)
         store.gate.set()
         await keeping
         await settled(node)
-        await house_kept(node)
+        await cleaned_up(node)
         assert [key for key in await node.objects() if topic_id in key] == []
 
 
 async def nothing_is_an_orphan(node: TierNode, replica) -> None:
     """Every object is named by the manifest, or was announced and is deleted by the queue."""
-    await house_kept(node)
+    await cleaned_up(node)
     where, remote = node.where(replica), node.remote(replica)
     named = {node.keys.log(where, entry) for entry in remote.entries}
     named |= {node.keys.index(where, entry) for entry in remote.entries}
     assert set(await node.objects(node.keys.data(where))) == named
 
 
-async def house_kept(node: TierNode) -> None:
+async def cleaned_up(node: TierNode) -> None:
     """Everything that may be deleted is deleted; retried as the cleaner does."""
     tried = False
     while not tried or node.metadata.image.delete_queue:

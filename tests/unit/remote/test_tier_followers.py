@@ -158,7 +158,7 @@ class Pair:
         await self.node.metadata.submit(c.FenceBroker(broker_id=broker_id, broker_epoch=epoch, fenced=fenced))
 
     async def elect(self, broker_id: int) -> None:
-        """It has caught up and joins the in-sync set; then the other one is fenced."""
+        """Let the broker catch up and rejoin the in-sync set, then fence the other one."""
         await self.fence(broker_id, False)
         brokers, partition = self.node.metadata.image.brokers, self.partition
         change = c.IsrChange(

@@ -41,7 +41,7 @@ class HeldThreads(Executor):
         return future
 
     def answer(self, failure: OSError | None = None) -> None:
-        """What has come so far; with a failure, that is the answer."""
+        """Complete all submitted operations, or fail them with `failure`."""
         self.came.clear()
         waiting, self.waiting = self.waiting, []
         for future, work in waiting:

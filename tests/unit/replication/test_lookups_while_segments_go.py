@@ -1,4 +1,4 @@
-"""Timestamp look-ups take several turns of the event loop, during which retention and elections may
+"""Lookups by timestamp take several turns of the event loop, during which retention and elections may
 happen."""
 
 import random

@@ -1,4 +1,4 @@
-"""Logs which are created later, as the disk was full: once, and not after their topic or disk has gone."""
+"""Logs that could not be created on a full disk are created later, unless the topic or the disk is gone."""
 
 import asyncio
 import random

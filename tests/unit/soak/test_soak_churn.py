@@ -1,4 +1,4 @@
-"""Churn against a real broker process: what clients make and leave behind is let go."""
+"""Churn against a real broker process: objects of finished operations are released."""
 
 from pathlib import Path
 

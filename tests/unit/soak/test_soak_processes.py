@@ -1,4 +1,4 @@
-"""The processes of a soak: one that hangs is ended and counted, and what was measured until then is kept."""
+"""Processes of a soak run: a hanging one is killed and counted, and measurements are kept."""
 
 import json
 import os

@@ -15,7 +15,7 @@ Change = Callable[[Sample], Sample]
 
 
 def history(change: Change = lambda sample: sample, minutes: float = MINUTES) -> list[Sample]:
-    """A broker as it should be: it fills up in the first third, and jitters from then on."""
+    """A healthy broker: values grow in the first third and fluctuate after that."""
     rng = random.Random(1)
     samples = []
     for number in range(1, round(minutes / INTERVAL) + 1):

@@ -1,4 +1,4 @@
-"""What the broker tiers of an aborted transaction, Spark does not show (promise 20)."""
+"""Spark leaves out tiered records of aborted transactions (promise 20)."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which Java is found, and that the launcher drops one option and nothing else."""
+"""Lookup of a Java installation, and the option that the launcher removes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Options: what is accepted, and that what is wrong is named."""
+"""Options of the Spark source: accepted values, and errors that name the wrong option."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The plan: every batch of the wanted range lies in exactly one split, and what is not wanted in none."""
+"""Plans: every batch of the requested range is in exactly one split, and no other batch is."""
 
 import random
 import uuid

@@ -1,4 +1,4 @@
-"""The chunk cache: one download per chunk, a budget that holds, waiters that leave, readers that stay."""
+"""Chunk cache: shared downloads, byte budget, cancelled readers, and readers of evicted chunks."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""The planner's rules, one by one; tests/property/test_planner_model.py runs them all against each other."""
+"""Tiering planner, rule by rule; tests/property/test_planner_model.py combines them."""
 
 import uuid
 
@@ -140,7 +140,7 @@ def test_local_data_is_kept_until_the_manifest_names_its_copy(bucket):
 
 
 def test_local_data_above_the_high_watermark_is_kept():
-    """A new leader's high watermark may be behind what another one uploaded."""
+    """A new leader's high watermark may be behind the segments that another leader uploaded."""
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
     segments = [local(0, 10), local(10, 20), active(20, 22)]
     policy = TierPolicy(local_retention_ms=0)
@@ -170,7 +170,7 @@ def test_total_retention_counts_both_tiers_once():
 
 
 def test_size_retention_does_not_estimate_a_partly_remote_segment():
-    """Its first batch may be nearly all of it: with an estimate by offsets, retention deleted too much."""
+    """Its first batch may have nearly all of its bytes, so an estimate by offsets could delete too much."""
     remote = RemotePartition(entries=(entry(0, 10), entry(10, 25)), copied_end_offset=25)
     segments = [local(20, 30, size=200), local(30, 40), active(40, 41)]
     most_that_is_sure = 200  # 30 to 41; what 25 to 30 adds is not known

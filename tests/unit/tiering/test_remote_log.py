@@ -1,4 +1,4 @@
-"""Reads of the remote tier over real segments: whole, verified batches from any offset, chunk and page."""
+"""Remote log over real segments: complete, verified batches from any offset, chunk and page."""
 
 import random
 import uuid
@@ -30,7 +30,7 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 async def tiered(node: TierNode, batches: int = 60):
-    """A topic that is wholly remote; its replica and all its batches."""
+    """A topic whose rolled segments are all remote: its replica and all its batches."""
     replica = await node.create("t")
     produce(replica, batches, records=3)
     await node.log_manager.flush("t")
@@ -207,7 +207,7 @@ async def test_bucket_alone_lists_all_data(node):
 
 @pytest.mark.parametrize("spilled", [0, 3], ids=["named by the manifest", "named by a page"])
 async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, spilled: int):
-    """Neither on the one that deletes the objects nor on others that read them."""
+    """On the broker that deletes the objects, and on others that read them."""
     replica, _ = await tiered(node)
     entries = node.remote(replica).entries
     other = node.fresh_remote_log()

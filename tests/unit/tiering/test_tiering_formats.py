@@ -1,4 +1,4 @@
-"""Keys, manifests and index bundles: what they accept, and what they refuse."""
+"""Keys, manifests and index bundles: round trips and validation."""
 
 import json
 import struct
