@@ -35,12 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 CRASHED = pytest.StashKey[list[str]]()
-"""Workers."""
+"""Crashed workers of pytest-xdist."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Of pytest-xdist: a worker has ended. Where it is told to be quiet it does not say what that means."""
+    """Record the crash of a worker, which pytest-xdist does not report with -q."""
     if error:
         node.config.stash.setdefault(CRASHED, []).append(f"{node.gateway.id}: {error}")
 

@@ -188,8 +188,13 @@ def bad_habits(passages: Iterable[str]) -> list[str]:
 
 
 def test_prose_of_modules_is_plain_english() -> None:
-    files = [file for file in PYTHON if file != Path(__file__)]
-    assert offenders(files, lambda text: bad_habits(prose(text))) == []
+    # most files have none of the words anywhere, and need not be parsed
+    suspicious = re.compile(BAD_HABITS.pattern.replace(r"(?:^|[.:;]\s+)Of", "Of"))
+
+    def rule(text: str) -> list[str]:
+        return bad_habits(prose(text)) if suspicious.search(text.replace("_", " ")) else []
+
+    assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
 
 
 def test_prose_of_pages_is_plain_english() -> None:

@@ -27,7 +27,7 @@ from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.config.node import NodeSettings
 
 MIN_BATCH_BYTES = 16 << 10
-"""Minimum size that a batch counts for: small batches take as long to check, and time is what is limited."""
+"""Minimum size that a batch counts for: checking a small batch takes as long, and the limit bounds time."""
 
 MAX_SUSPECTS = 1_000
 """Suspected segments that may wait; on a failing disk there are more, and the next pass finds those."""
@@ -59,10 +59,9 @@ class Scrubber:
         self._trusted: dict[Segment, float] = {}  # until when
         self._suspicion = asyncio.Event()
         self._changed = asyncio.Event()
-        self._asked = False
-        self._part = (
-            rng.random()
-        )  # part of the interval before the first pass, so that brokers do not scrub at the same time
+        self._requested = False
+        # of the interval before the next pass; random at first, so that brokers scrub at different times
+        self._part = rng.random()
         self._running: list[asyncio.Task[None]] = []
         self.bytes_read = self.batches_read = self.passes = 0
         self.progress = 1.0
@@ -90,7 +89,7 @@ class Scrubber:
     def begin(self) -> None:
         """Start a pass, unless one is running."""
         if self.progress == 1.0:
-            self._asked = True
+            self._requested = True
             self._changed.set()
 
     def suspect(self, replica: Replica, offset: int, why: str) -> None:
@@ -141,9 +140,9 @@ class Scrubber:
             async with asyncio.timeout(interval_s * self._part if interval_s else None):
                 await self._changed.wait()
         except TimeoutError:
-            self._asked = True
-        if self._asked:
-            self._part, self._asked = 1.0, False
+            self._requested = True
+        if self._requested:
+            self._part, self._requested = 1.0, False
             await self.scrub_all()
 
     async def _check_suspects(self) -> None:
@@ -161,7 +160,7 @@ class Scrubber:
     async def _read(self, replica: Replica, segment: Segment, why: str, *, unthrottled: bool = False) -> None:
         """Check one segment. A failure must not prevent the check of others."""
         try:
-            scrub = await self._through(replica, segment, unthrottled=unthrottled)
+            scrub = await self._scrub_segment(replica, segment, unthrottled=unthrottled)
         except FileNotFoundError:
             return  # it was deleted or compacted
         except OSError as failure:  # the directory handles it
@@ -175,7 +174,9 @@ class Scrubber:
         elif scrub.found:
             self._found_damage(replica, segment, scrub.found, why)
 
-    async def _through(self, replica: Replica, segment: Segment, *, unthrottled: bool) -> SegmentScrub | None:
+    async def _scrub_segment(
+        self, replica: Replica, segment: Segment, *, unthrottled: bool
+    ) -> SegmentScrub | None:
         """Read a segment; None if there is nothing to read, or it has changed."""
         loop, log = asyncio.get_running_loop(), replica.log
         if not (self._is_here(replica) and log.has(segment) and segment.size):

@@ -254,7 +254,7 @@ class LogDirectory:
         if self.is_full:
             self.is_full = False
             self.refusal = None if self.failure is None else self.refusal
-            _log.info("a log directory has room again", directory=str(self.path))
+            _log.info("a log directory has free space again", directory=str(self.path))
             self.on_full_changed(self)
 
     # -- partitions --
@@ -325,10 +325,10 @@ class LogDirectory:
         """
         if not self.holds(partition):
             return None
-        of = read_partition_metadata(self.files, self.directory(partition))
-        if of is not None and of != topic_id:
-            require_no_flip(of, topic_id)
-        return None if of == topic_id else self.rename_deleted(partition)
+        found = read_partition_metadata(self.files, self.directory(partition))
+        if found is not None and found != topic_id:
+            require_no_flip(found, topic_id)
+        return None if found == topic_id else self.rename_deleted(partition)
 
     # -- moves between directories --
 

@@ -179,8 +179,8 @@ def test_a_damaged_batch_raises_records_errors_only(
         pass
 
 
-def cut(data: bytes, size: int) -> list[bytes]:
-    """Pieces of a size, but not too many, and one that is empty."""
+def pieces_of(data: bytes, size: int) -> list[bytes]:
+    """The data in at most 300 pieces of about this size, after an empty piece."""
     size = max(size, len(data) // 300)
     return [b"", *(data[at : at + size] for at in range(0, len(data), size))]
 
@@ -206,7 +206,7 @@ def test_fast_and_slow_paths_of_the_walk_agree(
             largest = max(largest, delta)
     except RecordsError:
         failed = True
-    for pieces in ([bytes(batch[61:])], cut(bytes(batch[61:]), piece)):
+    for pieces in ([bytes(batch[61:])], pieces_of(bytes(batch[61:]), piece)):
         walk = walk_structure(Window(iter(pieces)), count)
         if failed or position != len(batch):
             with pytest.raises(RecordsError):
@@ -229,7 +229,7 @@ def test_walk_over_fields_agrees_with_the_decoder(
     for place, byte in damage:
         batch[61 + place % (len(batch) - 61)] = byte
     oldest, newest, bad = 2 * spread, 4 * spread, list[BadField]()
-    window = Window(iter(cut(bytes(batch[61:]), piece)))
+    window = Window(iter(pieces_of(bytes(batch[61:]), piece)))
     walk = walk_fields(window, len(records), 0, needs_key=True, oldest=oldest, newest=newest, bad=bad)
     try:
         read = list(iter_records(batch, max_bytes=LIMIT))

@@ -16,7 +16,7 @@ from simulator.safeguards import SAFEGUARDS
 from simulator.switches import Safeguard
 
 BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of safeguards -->"
-LONGEST = 90
+BRIEF_MAX = 90
 
 
 class Caught(NamedTuple):
@@ -29,14 +29,14 @@ def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
 
     Only seeds of the safeguard's kind (cluster or quorum) are run.
     """
-    fitting = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
+    candidates = [seed for seed in range(seeds) if is_of_quorum(seed) == safeguard.of_quorum]
     caught: dict[int, str] = {}
     ended = set()
-    for played in play_all(fitting, processes, safeguard.name):
+    for played in play_all(candidates, processes, safeguard.name):
         ended.add(played.seed)
         if played.failure is not None and play(played.seed).failure is None:
             caught[played.seed] = played.failure
-        if caught and ended.issuperset(seed for seed in fitting if seed < min(caught)):
+        if caught and ended.issuperset(seed for seed in candidates if seed < min(caught)):
             return Caught(min(caught), caught[min(caught)])
     return Caught(None, "")
 
@@ -68,7 +68,7 @@ def main() -> int:
 
 def _brief(failure: str) -> str:
     text = " ".join(failure.split()).replace("|", "/")
-    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
+    return text if len(text) <= BRIEF_MAX else text[:BRIEF_MAX] + "…"
 
 
 def _write(page: Path, rows: list[str]) -> None:

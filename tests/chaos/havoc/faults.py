@@ -26,7 +26,7 @@ CHUNK = 1 << 20
 FILL_EVERY_S = 0.1
 LEFT_ON_DISK = 64 << 10
 """Free space for a second or two of records. Then the disk is full."""
-TAKE_IN_S = 60.0
+VOTER_CHANGE_WITHIN_S = 60.0
 REFUSED = b"waiting for the session of another process to end"
 """Log message of a second process of a broker."""
 
@@ -214,19 +214,23 @@ def _change_voters(stage: Stage) -> Iterator[str]:
     """Remove the quorum's leader from the voters while it runs. It continues as an observer until it is
     added again."""
     node = stage.controller()
-    _let_go(stage, node)
+    _remove_voter(stage, node)
     yield f"{node}, which led the quorum, votes no more"
-    _take_in(stage, node)
+    _add_voter(stage, node)
 
 
-def _let_go(stage: Stage, node: Node) -> None:
+def _remove_voter(stage: Stage, node: Node) -> None:
     path = f"/v1/quorum/voters/{node.id}"
-    until(lambda: stage.controller().admin.delete(path), "it votes no more", TAKE_IN_S)
+    until(lambda: stage.controller().admin.delete(path), "it votes no more", VOTER_CHANGE_WITHIN_S)
 
 
-def _take_in(stage: Stage, node: Node) -> None:
+def _add_voter(stage: Stage, node: Node) -> None:
     address = {"id": node.id, "url": f"http://{node.place.admin}"}
-    until(lambda: stage.controller().admin.post("/v1/quorum/voters", address), "it votes again", TAKE_IN_S)
+    until(
+        lambda: stage.controller().admin.post("/v1/quorum/voters", address),
+        "it votes again",
+        VOTER_CHANGE_WITHIN_S,
+    )
 
 
 # --- a network that fails
@@ -455,10 +459,10 @@ def _wiped(stage: Stage, node: Node) -> Iterator[str]:
     node.wipe()
     yield f"{node} killed, its disk replaced"
     if node.votes:
-        _let_go(stage, node)
+        _remove_voter(stage, node)
     node.begin()
     if node.votes:
-        _take_in(stage, node)
+        _add_voter(stage, node)
     node.wait_until_it_serves()
 
 
@@ -471,7 +475,11 @@ def _twin(stage: Stage) -> Iterator[str]:
     never serves. The quorum ignores one with a voter's id, since its directory id is unknown."""
     node = stage.leader()
     with node.twin(node.data.parent / "twin") as other:
-        until(lambda: REFUSED in other.log_path.read_bytes(), "the second process is refused", TAKE_IN_S)
+        until(
+            lambda: REFUSED in other.log_path.read_bytes(),
+            "the second process is refused",
+            VOTER_CHANGE_WITHIN_S,
+        )
         yield f"a second process of {node}"
         if not other.running or not node.running:
             raise ChaosFailed(f"of two processes of {node}, one has ended")
@@ -485,7 +493,11 @@ def _restored_directory(stage: Stage) -> Iterator[str]:
     node.stop()
     node.copy_directories(copy)
     node.start()
-    until(lambda: all(node.id in row["in_sync"] for row in _of(stage, node)), "it is in sync", TAKE_IN_S)
+    until(
+        lambda: all(node.id in row["in_sync"] for row in _of(stage, node)),
+        "it is in sync",
+        VOTER_CHANGE_WITHIN_S,
+    )
     node.kill()
     node.put_back(copy)
     node.begin()

@@ -74,6 +74,7 @@ async def change_voters(
 
 
 def _leading(members: Mapping[int, HasMetadata], hasty: bool) -> list[int]:
-    """Nodes that believe to be the leader. In haste, also those that have committed nothing in their term."""
+    """Nodes that consider themselves leader. If `hasty`, also those that have committed nothing in their
+    term."""
     nodes = {number: node.metadata for number, node in members.items() if node.metadata is not None}
     return [n for n, node in nodes.items() if node.is_leader or (hasty and node.core.is_leader)]

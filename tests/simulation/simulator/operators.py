@@ -54,7 +54,7 @@ REASSIGN, ELECT, UNREGISTER, CREATE, DELETE = (
     )
 )
 ACTIONS_A_SECOND = 3.0
-ACTIONS = ("move", "move", "call off", "elect")
+ACTIONS = ("move", "move", "cancel", "elect")
 CANCELLED_WITHIN_S = 0.1
 """A move may be cancelled within this time."""
 
@@ -84,7 +84,7 @@ async def move_partitions(client: Client, partitions: int) -> None:
             continue
         if await _reassign(client, partition, rng.sample(client.nodes, rng.choice(FACTORS))):
             client.history.done["moves"] += 1
-        if act == "call off":
+        if act == "cancel":
             await asyncio.sleep(rng.uniform(0, CANCELLED_WITHIN_S))
             if await _reassign(client, partition, None):
                 client.history.done["moves cancelled"] += 1

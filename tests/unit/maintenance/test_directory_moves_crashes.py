@@ -21,7 +21,7 @@ class Unsynced(OsFiles):
         return
 
 
-async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
+async def move_until_failure(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
     """Move a partition while records are appended, until it has moved or the disk is gone. Returns how many
     records were appended, and how many were acknowledged as durable.
     """
@@ -53,7 +53,7 @@ async def live(path: Path, disk: PowerLossTree, limit: int) -> tuple[int, int]:
 
 
 class KilledAtTheSwitch(PowerLossTree):
-    """Fails all operations after a copy has got its name."""
+    """Fails all operations after the future log has been renamed."""
 
     def rename(self, source: Path, target: Path) -> None:  # type: ignore[override]
         super().rename(source, target)
@@ -61,12 +61,12 @@ class KilledAtTheSwitch(PowerLossTree):
             self.left = 0
 
 
-async def test_power_failure_after_a_completed_move_was_found_loses_nothing(tmp_path: Path) -> None:
+async def test_power_failure_after_recovery_of_a_completed_move_loses_nothing(tmp_path: Path) -> None:
     roots = [tmp_path / name for name in "abc"]
     for root in roots:
         root.mkdir()
     disk = KilledAtTheSwitch(roots)
-    count, durable = await live(tmp_path, disk, 1_000_000)
+    count, durable = await move_until_failure(tmp_path, disk, 1_000_000)
     disk.left = None
     node = await Node(tmp_path, disk).start(image_of())
     end = node.replica.log_end_offset
@@ -94,8 +94,8 @@ async def test_one_log_with_all_acknowledged_records_remains_after_any_crash(
         for root in roots:
             root.mkdir(parents=True)
         disk = PowerLossTree(roots)
-        count, durable = await live(path, disk, limit)
-        whole = disk.spent < limit
+        count, durable = await move_until_failure(path, disk, limit)
+        completed = disk.spent < limit
         if power:
             disk.lose_power()
         disk.close_held()
@@ -109,7 +109,7 @@ async def test_one_log_with_all_acknowledged_records_remains_after_any_crash(
         node.append(end)
         await node.stop()
         assert len([place for place in node.places() if place.endswith("t-0")]) == 1
-        if whole:
+        if completed:
             break
         limit += 1 if power else 3
     assert outcomes == {"a", "b"}

@@ -45,7 +45,7 @@ def elect(world: World, kind: ElectionKind = ElectionKind.PREFERRED) -> E:
     return world.do(c.ElectLeaders(partitions=(("t", 0),), kind=kind)).partitions[0].error
 
 
-# --- what a leader may ask for
+# --- AlterPartition requests of leaders
 
 
 def test_leader_shrinks_and_expands_its_in_sync_set(three: World) -> None:
@@ -200,7 +200,7 @@ def test_replica_on_unknown_directories_is_not_eligible(
 
 
 @pytest.fixture
-def keeping(world: World) -> World:
+def recording(world: World) -> World:
     """Like `three`, with brokers that record their epochs. Only 1 is in sync; 2 and 3 are eligible."""
     for broker_id in (1, 2, 3):
         world.register(broker_id, previous_epoch=-1)
@@ -210,9 +210,9 @@ def keeping(world: World) -> World:
     return world
 
 
-def test_replica_on_a_copy_of_an_older_broker_epoch_is_not_eligible(keeping: World) -> None:
+def test_replica_on_a_copy_of_an_older_broker_epoch_is_not_eligible(recording: World) -> None:
     """Its directory was restored from a copy that is older than the last epoch of the broker (KIP-966)."""
-    three = keeping
+    three = recording
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served)
     assert state(three) == (1, (1,), (2, 3))
@@ -221,14 +221,14 @@ def test_replica_on_a_copy_of_an_older_broker_epoch_is_not_eligible(keeping: Wor
     assert "an older copy was restored" in reply.message
 
 
-def test_replica_without_a_recorded_epoch_is_not_eligible(keeping: World) -> None:
-    reply = keeping.register(2, incarnation=22, previous_epoch=-1)
-    assert state(keeping) == (1, (1,), (3,))
+def test_replica_without_a_recorded_epoch_is_not_eligible(recording: World) -> None:
+    reply = recording.register(2, incarnation=22, previous_epoch=-1)
+    assert state(recording) == (1, (1,), (3,))
     assert "does not record its last epoch" in reply.message
     assert "older copy" not in reply.message
 
 
-def restart_keeping(world: World, broker_id: int, previous_epoch: int = -1) -> c.BrokerRegistered:
+def restart_with_epoch(world: World, broker_id: int, previous_epoch: int = -1) -> c.BrokerRegistered:
     return world.register(
         broker_id, incarnation=uuid.uuid4().int, previous_epoch=previous_epoch, start_fenced=True
     )
@@ -247,10 +247,10 @@ def test_first_start_after_an_upgrade_keeps_replicas_eligible(three: World) -> N
     for index, payload in enumerate(payloads, 1):
         three.image = apply_entry(three.image, index, decode_records(payload))
     three.in_sync(1)
-    assert restart_keeping(three, 2).message is None
+    assert restart_with_epoch(three, 2).message is None
     assert state(three) == (1, (1,), (2, 3))
     three.fence(2, fenced=False)
-    assert restart_keeping(three, 2).message is not None, "from then on it counts"
+    assert restart_with_epoch(three, 2).message is not None, "a missing epoch counts from now on"
 
 
 def test_replayed_log_and_old_snapshot_give_the_same_image(three: World) -> None:
@@ -273,21 +273,21 @@ def test_broker_that_gets_a_secret_stays_eligible(world: World) -> None:
     """Before, it was the only broker of a quorum of one, and recorded no epochs."""
     world.register(1, incarnation=11)
     world.create("t")
-    assert restart_keeping(world, 1).message is None
+    assert restart_with_epoch(world, 1).message is None
     world.fence(1, fenced=False)
     served = world.image.brokers[1].broker_epoch
-    assert restart_keeping(world, 1, served).message is None
+    assert restart_with_epoch(world, 1, served).message is None
 
 
-def test_broker_that_recorded_no_epoch_for_a_while_stays_eligible(keeping: World) -> None:
+def test_broker_that_recorded_no_epoch_for_a_while_stays_eligible(recording: World) -> None:
     """It was downgraded to an older version for a while."""
-    keeping.register(2, incarnation=22)
-    assert restart_keeping(keeping, 2).message is None
+    recording.register(2, incarnation=22)
+    assert restart_with_epoch(recording, 2).message is None
 
 
-def test_epoch_in_which_a_broker_was_never_unfenced_is_ignored(keeping: World) -> None:
+def test_epoch_in_which_a_broker_was_never_unfenced_is_ignored(recording: World) -> None:
     """A process that dies while it is fenced has recorded no epoch and acknowledged nothing."""
-    three = keeping
+    three = recording
     served = three.image.brokers[2].broker_epoch
     three.register(2, incarnation=22, previous_epoch=served, start_fenced=True)
     three.register(2, incarnation=23, previous_epoch=served, start_fenced=True)
@@ -314,7 +314,7 @@ def test_killed_process_without_power_loss_stays_eligible(three: World) -> None:
 def test_lower_min_insync_replicas_ends_eligibility_at_once(three: World) -> None:
     three.in_sync(1)
     assert configure(three, "min.insync.replicas", "1") == E.NONE
-    assert state(three) == (1, (1,), ())  # now 1 commits alone
+    assert state(three) == (1, (1,), ())  # the leader alone is enough now
 
 
 def test_min_insync_replicas_is_the_topics_or_else_the_clusters(world: World) -> None:

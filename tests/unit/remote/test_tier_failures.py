@@ -18,9 +18,9 @@ from tierlog.tiering.manager import TierLimits
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
 
-SOON_GIVEN_UP = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
-BATCHES, RECORDS = 20, 5  # two rolled segments and a tail
-COPY_CALLS = 16  # puts, gets and heads of a flush of this size, with some to spare
+SHORT_TIMEOUTS = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
+BATCHES, RECORDS = 20, 5  # two rolled segments and an active one
+COPY_CALLS = 16  # more than the puts, gets and heads of a flush of this size
 
 
 async def read_back(node: TierNode, replica) -> None:
@@ -42,7 +42,7 @@ async def read_back(node: TierNode, replica) -> None:
 
 def limits(fault: str) -> TierLimits:
     """A call that stalls times out soon; on a busy machine, other calls may too."""
-    return SOON_GIVEN_UP if fault == "stall" else TierLimits()
+    return SHORT_TIMEOUTS if fault == "stall" else TierLimits()
 
 
 def make_store(kind: str, directory: Path) -> FaultyStore:
@@ -70,7 +70,7 @@ async def test_failure_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
             root = decode_root(await store.get(node.keys.root(node.where(replica))))
             assert root.entries == node.remote(replica).entries
             await nothing_is_an_orphan(node, replica)
-    assert fired >= 8  # the faults did hit the flow
+    assert fired >= 8  # at least this many calls failed
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -84,9 +84,7 @@ async def test_failure_at_every_call_of_a_read(tmp_path: Path, fault: str) -> No
         for at in range(6):
             node.remote_log = node.fresh_remote_log()
             store.arm(fault, at, "get")
-            if (
-                fault == "stall"
-            ):  # the store's own timeout ends a stalled call; here the reader times out first
+            if fault == "stall":  # the reader times out before the store does
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(read_once(node, replica), 0.05)
                 node.remote_log = node.fresh_remote_log()

@@ -57,10 +57,10 @@ async def test_local_directory_is_not_a_store_for_a_cluster(tmp_path: Path) -> N
 async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_path: Path) -> None:
     async with TierNode(tmp_path, NoStore(NO_STORE_URL)) as node:
         replica = await node.create("t")
-        troubled = asyncio.Event()
-        node.log_manager.listeners.append(lambda where: troubled.set())
+        failed = asyncio.Event()
+        node.log_manager.listeners.append(lambda where: failed.set())
         produce(replica, 40)
-        await troubled.wait()
+        await failed.wait()
         (status,) = node.log_manager.status()
         assert status.last_error == NO_STORE_URL
         assert (status.local_start, status.remote_end) == (0, -1)
@@ -70,16 +70,16 @@ async def test_without_a_store_segments_stay_local_and_the_status_says_why(tmp_p
 async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Path) -> None:
     objects = tmp_path / OBJECTS_DIRECTORY
     async with TierNode(tmp_path / "node", LocalStore(objects)) as node:
-        assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork())) == []
+        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork())) == []
         replica = await node.create("t")
         produce(replica, 40)
         await until(lambda: node.remote(replica).entries != ())
-        [reported] = await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork()))
+        [reported] = await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork()))
         assert reported["partitions"] == 1
         assert f"object.store.url to the store that has it: {objects.as_uri()} " in reported["next"]
         url = {"object.store.url": objects.as_uri()}
-        assert await complaints(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
-        assert await complaints(tiering_of(tmp_path, node.metadata, None)) == []
+        assert await startup_errors(tiering_of(tmp_path, node.metadata, TcpNetwork(), **url)) == []
+        assert await startup_errors(tiering_of(tmp_path, node.metadata, None)) == []
 
 
 async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
         await tiering.close()
 
 
-async def complaints(tiering: Tiering) -> list[Any]:
-    """At its start."""
+async def startup_errors(tiering: Tiering) -> list[Any]:
+    """Errors that are logged at startup."""
     with capture_logs() as reported:
         await tiering.start()
     await tiering.close()

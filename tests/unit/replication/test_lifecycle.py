@@ -43,34 +43,34 @@ class Controller:
     def __init__(self, clock: SimClock) -> None:
         self.clock = clock
         self.heard: list[tuple[int, c.Heartbeat]] = []
-        self.is_leader = 0  # partitions that it leads; one less with each heartbeat of a broker that stops
-        self.takes_s = 0.0  # to answer
-        self.taken_until_ms = 0  # another process of the broker has a session
+        self.leaderships = 0  # of the broker; one less with each heartbeat during controlled shutdown
+        self.response_time_s = 0.0
+        self.session_until_ms = 0  # of another process of the broker
 
     def subscribe(self, subscriber: object) -> None:
         raise NotImplementedError
 
     async def submit(self, command: object, timeout_s: float = 30.0) -> c.BrokerRegistered:
-        if self.clock.monotonic_ms() < self.taken_until_ms:
+        if self.clock.monotonic_ms() < self.session_until_ms:
             return c.BrokerRegistered(error=ErrorCode.DUPLICATE_BROKER_REGISTRATION, message="taken")
         return c.BrokerRegistered(broker_epoch=7)
 
     async def heartbeat(self, beat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
         self.heard.append((self.clock.monotonic_ms(), beat))
-        await reach(self.heard[-1][0] + int(min(self.takes_s, timeout_s) * 1000))
-        if self.takes_s > timeout_s / 2:  # half of it for each try
+        await reach(self.heard[-1][0] + int(min(self.response_time_s, timeout_s) * 1000))
+        if self.response_time_s > timeout_s / 2:  # two tries
             raise MetadataUnavailable("no answer in time", applied_unknown=False)
         if beat.want_stop:
-            self.is_leader -= 1
+            self.leaderships -= 1
         return c.HeartbeatReply(
-            fenced=beat.want_fence, may_stop=beat.want_stop and self.is_leader <= 0, lease_ms=LEASE_MS
+            fenced=beat.want_fence, may_stop=beat.want_stop and self.leaderships <= 0, lease_ms=LEASE_MS
         )
 
     async def quorum(self, timeout_s: float = 30.0) -> None:
         raise NotImplementedError
 
 
-class Bench:
+class Harness:
     def __init__(self, interval_ms: int, session_ms: int = 3000) -> None:
         self.loop = SimLoop(random.Random(1))
         self.clock = SimClock(self.loop)
@@ -101,19 +101,19 @@ def test_registration_waits_for_the_session_of_the_previous_process(
     session_ms: int, taken_ms: int, gives_up: bool
 ) -> None:
     """Even longer than a session: after all nodes were killed, a new controller gives each a full session."""
-    bench = Bench(500, session_ms)
-    bench.controller.taken_until_ms = taken_ms
+    harness = Harness(500, session_ms)
+    harness.controller.session_until_ms = taken_ms
 
     async def main() -> None:
         if gives_up:
             with pytest.raises(RegistrationRefused, match="taken"):
-                await bench.enter()
+                await harness.enter()
         else:
-            await bench.enter()
-            assert bench.lifecycle.holds_lease()
-        await bench.tasks.close()
+            await harness.enter()
+            assert harness.lifecycle.holds_lease()
+        await harness.tasks.close()
 
-    bench.loop.run_for(main())
+    harness.loop.run_for(main())
 
 
 async def reach(at_ms: int) -> None:
@@ -125,93 +125,93 @@ async def reach(at_ms: int) -> None:
 
 @pytest.mark.parametrize("interval_ms", [50, 500, 2000])
 def test_heartbeat_is_sent_each_interval(interval_ms: int) -> None:
-    bench = Bench(interval_ms)
+    harness = Harness(interval_ms)
 
     async def main() -> None:
-        await bench.enter()
+        await harness.enter()
         await reach(20_000)
-        assert bench.lifecycle.holds_lease()
-        await bench.lifecycle.stop()
-        assert not bench.lifecycle.holds_lease()
+        assert harness.lifecycle.holds_lease()
+        await harness.lifecycle.stop()
+        assert not harness.lifecycle.holds_lease()
 
-    bench.loop.run_for(main())
-    times = [at for at, beat in bench.controller.heard if not beat.want_fence]
+    harness.loop.run_for(main())
+    times = [at for at, beat in harness.controller.heard if not beat.want_fence]
     gaps = {after - before for before, after in itertools.pairwise(times)}
     assert gaps and max(gaps) - interval_ms <= 1 and min(gaps) >= interval_ms - 1
-    assert bench.failures == []
+    assert harness.failures == []
 
 
 def test_lease_is_kept_when_heartbeat_responses_are_late() -> None:
-    bench = Bench(500)
+    harness = Harness(500)
 
     async def main() -> list[bool]:
-        await bench.enter()
-        bench.controller.takes_s = 1.3  # longer than it waits for at first
+        await harness.enter()
+        harness.controller.response_time_s = 1.3  # longer than it waits for at first
         await reach(10_000)
         held = []
         for at_ms in range(10_000, 20_000, 50):
             await reach(at_ms)
-            held.append(bench.lifecycle.holds_lease())
-        await bench.lifecycle.stop()
+            held.append(harness.lifecycle.holds_lease())
+        await harness.lifecycle.stop()
         return held
 
-    assert all(bench.loop.run_for(main()))
+    assert all(harness.loop.run_for(main()))
 
 
 def test_controlled_shutdown_continues_until_the_broker_leads_no_partition() -> None:
-    bench = Bench(500)
-    bench.controller.is_leader = 3
+    harness = Harness(500)
+    harness.controller.leaderships = 3
 
     async def main() -> bool:
-        await bench.enter()
-        left = await bench.lifecycle.controlled_shutdown(10)
-        await bench.lifecycle.stop()
+        await harness.enter()
+        left = await harness.lifecycle.controlled_shutdown(10)
+        await harness.lifecycle.stop()
         return left
 
-    assert bench.loop.run_for(main())
-    assert sum(beat.want_stop for _, beat in bench.controller.heard) == 3
+    assert harness.loop.run_for(main())
+    assert sum(beat.want_stop for _, beat in harness.controller.heard) == 3
 
 
 def test_controlled_shutdown_ends_if_no_controller_responds() -> None:
     """The last node of a cluster to stop: no other broker can lead."""
-    bench = Bench(500, session_ms=3000)
+    harness = Harness(500, session_ms=3000)
 
     async def main() -> bool:
-        await bench.enter()
-        bench.controller.takes_s = math.inf
-        began_ms = bench.clock.monotonic_ms()
-        left = await bench.lifecycle.controlled_shutdown(3600)
-        await bench.lifecycle.stop()
-        assert bench.clock.monotonic_ms() - began_ms <= 2 * SHUTDOWN_SESSIONS * 3000, "of virtual time"
+        await harness.enter()
+        harness.controller.response_time_s = math.inf
+        began_ms = harness.clock.monotonic_ms()
+        left = await harness.lifecycle.controlled_shutdown(3600)
+        await harness.lifecycle.stop()
+        assert harness.clock.monotonic_ms() - began_ms <= 2 * SHUTDOWN_SESSIONS * 3000, "of virtual time"
         return left
 
-    assert not bench.loop.run_for(main())
+    assert not harness.loop.run_for(main())
 
 
 def test_controlled_shutdown_waits_for_a_new_controller() -> None:
     """The new controller gives each broker a full session."""
-    bench = Bench(500, session_ms=3000)
-    bench.controller.is_leader = 12
+    harness = Harness(500, session_ms=3000)
+    harness.controller.leaderships = 12
 
     async def main() -> bool:
-        await bench.enter()
-        bench.controller.takes_s = math.inf
-        asyncio.get_running_loop().call_later(4, setattr, bench.controller, "takes_s", 0.0)
-        left = await bench.lifecycle.controlled_shutdown(3600)
-        await bench.lifecycle.stop()
+        await harness.enter()
+        harness.controller.response_time_s = math.inf
+        asyncio.get_running_loop().call_later(4, setattr, harness.controller, "response_time_s", 0.0)
+        left = await harness.lifecycle.controlled_shutdown(3600)
+        await harness.lifecycle.stop()
         return left
 
-    assert bench.loop.run_for(main())
+    assert harness.loop.run_for(main())
 
 
 def test_controlled_shutdown_ends_in_time_if_no_other_leader_is_elected() -> None:
-    bench = Bench(500)
-    bench.controller.is_leader = 1_000_000
+    harness = Harness(500)
+    harness.controller.leaderships = 1_000_000
 
     async def main() -> bool:
-        await bench.enter()
-        left = await bench.lifecycle.controlled_shutdown(10)
-        await bench.lifecycle.stop()
+        await harness.enter()
+        left = await harness.lifecycle.controlled_shutdown(10)
+        await harness.lifecycle.stop()
         return left
 
-    assert not bench.loop.run_for(main())
+    assert not harness.loop.run_for(main())

@@ -39,9 +39,9 @@ def test_batches_end_before_a_wrong_offset(wrong: int) -> None:
 @pytest.mark.parametrize(
     ("batches", "count"),
     [
-        (((0, 3), ((1 << 20) + 10, 3), (20, 3), (30, 3)), 1),  # it jumps, and what follows does not
+        (((0, 3), ((1 << 20) + 10, 3), (20, 3), (30, 3)), 1),  # the second contradicts the batches after it
         (((0, 3), (40, 3), (35, 3), (50, 3)), 1),
-        (((0, 3), (40, 3), (2, 3), (60, 3)), 2),  # what follows fits nowhere: it is the wrong one itself
+        (((0, 3), (40, 3), (2, 3), (60, 3)), 2),  # the third contradicts all others
         (((0, 3), (10, 3), (60, 3)), 2),  # beyond the end
     ],
 )
@@ -61,9 +61,9 @@ def test_leader_epoch_must_match_the_epoch_cache(wrong: int) -> None:
     [
         ((3, 1 << 25, 3, 3), 1),
         ((3, 4, 3, 5), 1),
-        ((3, 3, 5, 4), 2),  # one of both: neither is taken
+        ((3, 3, 5, 4), 2),  # one of the last two is wrong: neither is accepted
         ((3, 5, 5, 3), 3),  # two agree, so the last one is wrong
-        ((3, 3, 3, 1 << 25), 4),  # nothing can tell
+        ((3, 3, 3, 1 << 25), 4),  # no later batch contradicts it
     ],
 )
 def test_unknown_leader_epoch_is_accepted_unless_the_next_batch_contradicts(
