@@ -130,9 +130,10 @@ def test_product_has_no_assert_and_no_todo() -> None:
     """`python -O` strips assert statements; unfinished work belongs in an issue."""
 
     def rule(text: str) -> list[str]:
-        asserts = [
-            f"{node.lineno} assert" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)
-        ]
+        asserts = []
+        if re.search(r"^\s*assert\b", text, re.M):  # in few files, and there mostly in text
+            tree = ast.parse(text)
+            asserts = [f"{node.lineno} assert" for node in ast.walk(tree) if isinstance(node, ast.Assert)]
         return asserts + [f"{word}" for word in re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", text)]
 
     assert offenders(PRODUCT, rule) == []

@@ -1,4 +1,4 @@
-"""A test that crashes its process fails and is named. The run ends: it waits for no test that nobody runs."""
+"""A test that crashes its process fails and is named. The run ends and does not wait for tests that no worker runs."""
 
 import os
 import re
