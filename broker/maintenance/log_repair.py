@@ -8,13 +8,13 @@ operator decides. Reads of the range fail with CORRUPT_MESSAGE; everything else 
 
 The last resort is to truncate the log at the damage and fetch again from there. It is for ranges that cannot
 be replaced in place, because compaction left other batches on the other replicas, or because the range is not
-committed and will not be. Before it, another in-sync replica must be seen to serve everything committed that
-will be truncated, and the controller must have removed this replica from the ISR and the eligible leader
-replicas. A follower is reported as having lost its log, and so is a leader, after which the controller elects
-another one. From before the report until the truncation a follower does not fetch: its fetch offset would
-tell the leader that it has what it is about to remove, and the leader would add it to the ISR again. The
-leader forgets earlier fetch offsets with the image that marks the replica; until then, the controller takes
-no ISR proposal of that leader.
+committed and will not be. Before it, this broker checks that another in-sync replica serves all committed
+records that will be truncated, and the controller must have removed this replica from the ISR and the
+eligible leader replicas. A follower is reported as having lost its log, and so is a leader, after which the
+controller elects another one. From before the report until the truncation a follower does not fetch: its
+fetch offset would tell the leader that it has what it is about to remove, and the leader would add it to the
+ISR again. The leader forgets earlier fetch offsets with the image that marks the replica; until then, the
+controller takes no ISR proposal of that leader.
 
 Damage below the log start is left alone: no replica serves that range, and retention deletes it.
 
@@ -159,7 +159,7 @@ class LogRepair:
                     await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, repair.sync)
             except RangeUnavailable as why:
                 _log.info(
-                    "a replica does not have what is damaged here",
+                    "a replica cannot serve the damaged range",
                     partition=str(replica.name),
                     first_offset=where.start_offset,
                     end_offset=where.end_offset,
@@ -224,7 +224,7 @@ class LogRepair:
         if partition is None or self._report_lost is None:
             return False
         was_paused = replica.is_fetching_paused
-        if not await self._is_elsewhere(replica, partition):
+        if not await self._is_served_elsewhere(replica, partition):
             self._resume_fetching(replica)  # this may be the only copy
             return False
         partition = self._image().partition(replica.topic_id, replica.name.partition)  # it may have changed
@@ -239,13 +239,13 @@ class LogRepair:
             return False
         return was_paused and replica.is_follower and self._truncate(replica)
 
-    async def _is_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
+    async def _is_served_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether an in-sync replica serves everything committed that a truncation removes."""
         damage, brokers = damage_in_reach(replica.log), self._image().brokers
         if self._reader is None or not damage:
             return False
         start, end = damage[0].start_offset, replica.high_watermark
-        others = self._others(partition)
+        others = self._complete_replicas(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
                 await self._reader.has(brokers[one], replica, start, end, rules_of(replica.log))
@@ -254,7 +254,7 @@ class LogRepair:
             return self._is_here(replica) and damage_in_reach(replica.log)[:1] == damage[:1]
         return False
 
-    def _others(self, partition: PartitionImage) -> list[int]:
+    def _complete_replicas(self, partition: PartitionImage) -> list[int]:
         """The replicas that have everything committed and can serve it."""
         brokers = self._image().brokers
         marked = {self._broker_id, *partition.offline, *partition.emptied}

@@ -84,10 +84,10 @@ def test_broker_with_a_full_disk_hands_over_leadership_and_rejoins(cluster: Loca
     produce()
     assert FULL in {leader for leader, _ in partitions()}
     ballast = fill(disk)
-    until(lambda: produce() or is_full(cluster.nodes[FULL]), "it found no room")
+    until(lambda: produce() or is_full(cluster.nodes[FULL]), "its disk is full")
     until(
         lambda: all(leader != FULL and members == {2, 3} for leader, members in partitions()),
-        "others lead, and do not wait for it",
+        "the other brokers are the leaders and the in-sync replicas",
     )
     produce()
     ballast.unlink()

@@ -1,4 +1,4 @@
-"""A test that crashes its process fails and is named. The run ends and does not wait for tests that no worker runs."""
+"""A test that crashes its worker fails by name, and the run ends without waiting for the remaining tests."""
 
 import os
 import re

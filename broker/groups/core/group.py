@@ -168,7 +168,7 @@ class Group:
         else:
             self.protocol_name = None
             self.subscribed = frozenset()
-            self.move(Cause.NOBODY_JOINED, now_ms)
+            self.move(Cause.NO_MEMBER_JOINED, now_ms)
 
     def elect_joined_leader(self) -> bool:
         """Keep the leader if it has joined, otherwise take the first member that has. False if no member

@@ -24,7 +24,7 @@ class Cause(StrEnum):
 
     MEMBERSHIP_CHANGED = "a member joins, leaves, expires or changes its protocols"
     JOIN_COMPLETED = "all members joined, or the join phase timed out"
-    NOBODY_JOINED = "the join phase ended without members"
+    NO_MEMBER_JOINED = "the join phase ended without members"
     ASSIGNMENT_STORED = "the leader's assignment is stored"
     GROUP_DELETED = "deleted by an admin, or its last offset expired"
 
@@ -34,7 +34,7 @@ TRANSITIONS: dict[tuple[GroupState, Cause], GroupState] = {
     (_STATES.EMPTY, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,
     (_STATES.EMPTY, Cause.GROUP_DELETED): _STATES.DEAD,
     (_STATES.PREPARING_REBALANCE, Cause.JOIN_COMPLETED): _STATES.COMPLETING_REBALANCE,
-    (_STATES.PREPARING_REBALANCE, Cause.NOBODY_JOINED): _STATES.EMPTY,
+    (_STATES.PREPARING_REBALANCE, Cause.NO_MEMBER_JOINED): _STATES.EMPTY,
     (_STATES.COMPLETING_REBALANCE, Cause.ASSIGNMENT_STORED): _STATES.STABLE,
     (_STATES.COMPLETING_REBALANCE, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,
     (_STATES.STABLE, Cause.MEMBERSHIP_CHANGED): _STATES.PREPARING_REBALANCE,

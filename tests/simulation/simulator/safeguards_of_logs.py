@@ -50,10 +50,10 @@ def _() -> Patches:
     """Repair truncates at the damage as soon as another replica is in sync."""
 
     async def is_elsewhere(repair: LogRepair, replica: Replica, partition: PartitionImage) -> bool:
-        return bool(repair._others(partition))
+        return bool(repair._complete_replicas(partition))
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:
         return await repair._prepare_truncation(replica)
 
-    yield LogRepair, "_is_elsewhere", is_elsewhere
+    yield LogRepair, "_is_served_elsewhere", is_elsewhere
     yield LogRepair, "_continue", without

@@ -115,7 +115,7 @@ def test_power_failure_at_every_file_operation(tmp_path: Path, before: Path, wha
         again.close(clean=False)
         shutil.rmtree(directory)
         if finished:
-            assert left > 60  # that many operations the cleaning has, and each was the last one once
+            assert left > 60  # the number of operations, each of which failed once
             return
     pytest.fail("the cleaning never ended")
 
@@ -156,7 +156,7 @@ def test_deletion_completes_a_pending_swap(tmp_path: Path, before: Path) -> None
     log.delete_local_before(swap.cleaned.end_offset, NOW)
     assert swap.stage is SwapStage.FINISHED
     assert log.log_start_offset == swap.cleaned.end_offset
-    log.swaps.install(log, swap, NOW)  # the cleaner goes on as if nothing had been
+    log.swaps.install(log, swap, NOW)  # the cleaner continues
     log.swaps.finish(swap)
     log.check()
     assert not log.has(swap.cleaned)

@@ -68,7 +68,7 @@ def restore_a_copy(directory: Path) -> None:
     shutil.copytree(directory.with_name("copy"), directory)
 
 
-def cut_the_last_segment_within_a_batch(directory: Path) -> None:
+def truncate_the_last_segment_within_a_batch(directory: Path) -> None:
     content = logs_in(directory)[-1].read_bytes()
     logs_in(directory)[-1].write_bytes(content[: len(content) // 2 + 10])
 
@@ -84,7 +84,12 @@ def remove_all_segments(directory: Path) -> None:
         log.unlink()
 
 
-WAYS = [restore_a_copy, cut_the_last_segment_within_a_batch, remove_the_last_segments, remove_all_segments]
+WAYS = [
+    restore_a_copy,
+    truncate_the_last_segment_within_a_batch,
+    remove_the_last_segments,
+    remove_all_segments,
+]
 
 
 @pytest.mark.parametrize("shorten", WAYS)
@@ -127,7 +132,7 @@ def test_torn_batch_below_the_recovery_point_is_damage_after_a_kill(
     log_directory: Path,
 ) -> None:
     """A kill does not tear synced data."""
-    cut_the_last_segment_within_a_batch(log_directory)
+    truncate_the_last_segment_within_a_batch(log_directory)
     log = open_log(log_directory, clean=False, recovery_point=RECORDS)
     assert log.recovered_truncated_bytes > 0
     assert (log.was_damaged, log.missing_end) == (True, RECORDS)
