@@ -256,6 +256,7 @@ class ClusterRun:
         await asyncio.sleep(LATE_S)
         await self._end_tiering()
         checking.cancel()
+        self.bit_rot.undo_pending()
         self._check_end()
 
     async def _end_tiering(self) -> None:
@@ -415,12 +416,13 @@ class ClusterRun:
                 await self._allow_unclean_election(topics, before, deadline)
 
     def _is_recovered(self, before: list[int]) -> bool:
+        is_damaged = self.bit_rot.start_scrubs()  # always: a consumer may wait for a damaged batch
         return (
-            self.partitions.all_serve()
+            not is_damaged
+            and self.partitions.all_serve()
             and self.partitions.all_in_sync()
             and all(task.done() for task in self._recreating)
             and all(map(lt, before, self._counts()))
-            and not self.bit_rot.start_scrubs()
             and not any(
                 one.metadata.dead_brokers for one in self.brokers.values() if one.metadata is not None
             )
