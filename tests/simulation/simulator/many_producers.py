@@ -62,10 +62,7 @@ class Sender:
             if sent.offset >= client.history.start_offset(partition):
                 raise
             return
-        if offset == sent.offset:
-            return
-        client.history.written_twice.add((partition, offset))
-        if sent.offset >= client.history.start_offset(partition):
+        if offset != sent.offset and sent.offset >= client.history.start_offset(partition):
             raise Violation(f"partition {partition}: a retry of {sent.offset} was written again at {offset}")
 
 

@@ -63,8 +63,6 @@ class History:
     """Whether batches that a consumer gets may be damaged."""
     log_start: Callable[[int], int] | None = None
     """The committed log start offset of a partition, if retention deletes within the run."""
-    written_twice: set[tuple[int, int]] = field(default_factory=set)
-    """(partition, offset) of retries that were appended again after the log start had passed the original."""
     check_durable: Callable[[int, int, str], None] = lambda partition, offset, kind: None
     """Called with the last of some acknowledged or consumed records: partition, offset, kind."""
 
