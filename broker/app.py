@@ -10,8 +10,7 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -27,12 +26,13 @@ from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
-from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.dependencies import Dependencies, Lease
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.stats import measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
@@ -48,17 +48,18 @@ from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.node_base import NodeBase, NodeFailed, quorum_tls
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.remote.tiering import Tiering
+from tierlog.broker.remote.tiering import RemoteTier, Tiering
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
-from tierlog.broker.replication.core.follower import StartFromTier
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent
 from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
-from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.replication.tcp_network import TcpNetwork
+from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.unclean_restart import (
     boot_id,
     clear_boot_id,
@@ -67,6 +68,7 @@ from tierlog.broker.storage.unclean_restart import (
     record_boot_id,
 )
 from tierlog.config.node import BROKER, NodeSettings
+from tierlog.metadata.client import Publisher
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import END_PATH
@@ -100,14 +102,13 @@ class Broker(NodeBase):
         network: Network | None = None,
     ) -> None:
         super().__init__(settings, files=files, clock=clock, rng=rng)
-        self.running = DynamicSettings(settings)
         self.network: Network = network or TcpNetwork()
         self.objects = objects
 
     async def _start_parts(self) -> None:
         try:
             await self._start_metadata()
-            await self._start_log()
+            await self._build_parts()
             await self._join()
             await self._start_replicas()
             self.has_logs = True
@@ -118,7 +119,9 @@ class Broker(NodeBase):
     async def _leave(self) -> None:
         await self.lifecycle.controlled_shutdown(self.settings.controlled_shutdown_timeout_ms / 1000)
 
-    async def _start_log(self) -> None:
+    # --- build: each part comes after those that it uses; none runs before `_start_replicas`
+
+    async def _build_parts(self) -> None:
         settings = self.settings
         self.tasks = TaskGroup(self._report)
         vital = TaskGroup(self._fatal)  # the broker cannot serve without them
@@ -134,50 +137,60 @@ class Broker(NodeBase):
             on_replaced=lambda why: self._fatal("registration", NodeFailed(why)),
             on_registered=self._registered,
         )
+        self.running = DynamicSettings(settings)
         self.purgatory = Purgatory(settings.purgatory_max_operations)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, self.rng)
         self.commits = GroupCommit()
+        self.quotas = ClientQuotas(*windows_of(settings))
         self.throttles = ReplicationThrottles(settings)
+        self.recently_fenced = RecentlyFencedBrokers(self.clock)
         self.validator = BatchValidator()
         self._parts.callback(self.validator.close)
+        self._build_tier()
         self._build_replicas(vital)
+        self._build_maintenance()
         self._parts.push_async_callback(self._close_replicas)
         self._parts.push_async_callback(self.tasks.close)
         self._parts.push_async_callback(self.repair.stop)  # after all parts that report damage
+        self._parts.push_async_callback(self.tier.close)
         self.groups = GroupService(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.clock,
-            self.rng,
-            self.tasks,
-            None if self._is_standalone else self.lifecycle,
+            settings, self.metadata, self.replicas, self.clock, self.rng, self.tasks, self._lease()
         )
-        self.tiering = Tiering(
-            settings,
-            self.metadata,
-            self.replicas,
-            self.files,
-            self.clock,
-            self.rng,
-            self._report,
-            found_damage=self.repair.found,
-            cluster_id=self.identity.cluster_id,
-            data_directory=settings.data_directory,
-            cache_directory=self.directories.online[0].path,
-            objects=self.objects,
-            network=None if self._is_standalone else self.network,
-        )
-        self._parts.push_async_callback(self.tiering.close)
-        self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
-        self.quotas = ClientQuotas(*windows_of(settings))
-        self.listener = self._build_listener()
+        self._build_listener()
         self.bootstrap = _address(*await self.listener.bind())
         self._parts.push_async_callback(self.listener.close)
+        self._connect()
+
+    def _build_tier(self) -> None:
+        self.tier = RemoteTier(
+            self.settings,
+            self.metadata,
+            self.files,
+            self.clock,
+            self._report,
+            cluster_id=self.identity.cluster_id,
+            data_directory=self.settings.data_directory,
+            cache_directory=self.directories.online[0].path,
+            objects=self.objects,
+            network=self._others,
+        )
 
     def _build_replicas(self, vital: TaskGroup) -> None:
-        settings = self.settings
-        fetchers = None if self._is_standalone else self._build_fetchers()
+        settings, node_id = self.settings, self.settings.node_id
+        self.fetchers = ReplicaFetchers(
+            FetcherDependencies(
+                settings=settings,
+                network=self.network,
+                clock=self.clock,
+                tasks=self.tasks,
+                rng=self.rng,
+                broker_epoch=self._broker_epoch,
+                image=self._image,
+                throttle=self.throttles.follower,
+                start_from_tier=self.tier.state_machine.start,
+            )
+        )
+        self._parts.callback(self.fetchers.close)
         self.replicas = ReplicaManager(
             settings,
             self.directories,
@@ -187,61 +200,133 @@ class Broker(NodeBase):
             on_change=self.purgatory.check_and_complete,
             fatal=self._fatal,
             flusher=self.commits.request,
-            roles=PartitionRoles(settings.node_id, self.clock, fetchers),
-        )
-        self.moves = DirectoryMoves(
-            settings, self.replicas, lambda: self.metadata.image, self.clock, self.tasks
+            roles=PartitionRoles(node_id, self.clock, None if self._is_standalone else self.fetchers),
         )
         self.alter_partition_manager = AlterPartitionManager(
             settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
         self.reports = ReplicaReporter(
-            settings.node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
+            node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
+
+    def _build_maintenance(self) -> None:
+        settings, replicas, clock, tasks = self.settings, self.replicas, self.clock, self.tasks
+        self.moves = DirectoryMoves(settings, replicas, self._image, clock, tasks)
         self.repair = LogRepair(
-            settings.node_id,
-            lambda: self.metadata.image,
-            self.replicas,
-            self.clock,
-            self.tasks,
-            None if self._is_standalone else self.reports.report_empty,
-            None if self._is_standalone else self.network,
+            settings.node_id, self._image, replicas, clock, tasks, self._report_empty, self._others
         )
-
-    async def _start_replicas(self) -> None:
-        opened = self.metadata.image
-        await self.replicas.open_all(opened, None if self._is_standalone else self.reports.report_empty)
-        if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
-            record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
-        self._parts.callback(self.metadata.subscribe(self._follow))
-        self.replicas.follow(opened, self.metadata.image)  # what changed while logs were opened
-        for follow in (self.running.follow, self.throttling.follow, self.throttles.follow):
-            self._parts.callback(self.metadata.subscribe(follow))
-            follow(ClusterImage(cluster_id=opened.cluster_id), self.metadata.image)
-
-        self._parts.push_async_callback(self.groups.close)
-        self.groups.start()
-        self.replicas.offline_listeners += [self.groups.replicas_changed, self.tiering.log_manager.wake_all]
-        self.replicas.creation_listeners += [self.groups.replicas_changed, self.tiering.log_manager.wake_all]
-        settings = self.running.now
         self.log_maintenance = LogMaintenance(
-            settings, self.replicas, self.files, self.clock, self.tasks, self.commits, self.metadata_node
+            settings,
+            replicas,
+            self.files,
+            clock,
+            tasks,
+            self.commits,
+            self.metadata_node,
+            None if self._is_standalone else self.reports.report_late,
         )
-        self._parts.push_async_callback(self.log_maintenance.stop)
-        self.log_maintenance.start()
-        self.cleaner = LogCleaner(settings, self.replicas, self.clock, self.tasks, self.commits)
-        self._parts.push_async_callback(self.cleaner.stop)
-        self.cleaner.start()
-        self.scrubber = Scrubber(settings, self.replicas, self.tasks, self.rng, self.repair.found)
-        self._parts.push_async_callback(self.scrubber.stop)
-        self.scrubber.start()
-        self.tiering.configure(settings)
-        self.running.listeners += [
+        self.cleaner = LogCleaner(settings, replicas, clock, tasks, self.commits)
+        self.scrubber = Scrubber(settings, replicas, tasks, self.rng, self._found_damage)
+        self.tiering = Tiering(
+            settings,
+            self.metadata,
+            self.tier,
+            replicas,
+            self.files,
+            clock,
+            self.rng,
+            found_damage=self._found_damage,
+        )
+        self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
+
+    def _build_listener(self) -> None:
+        dependencies = Dependencies(
+            settings=self.settings,
+            running=self.running,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            moves=self.moves,
+            purgatory=self.purgatory,
+            sessions=self.sessions,
+            producer_ids=ProducerIds(self._allocate_producer_ids),
+            clock=self.clock,
+            tasks=self.tasks,
+            recently_fenced=self.recently_fenced,
+            remote=self.tier.log,
+            quotas=self.quotas,
+            stats=self.stats,
+            lease=self._lease(),
+            throttles=self.throttles,
+            isr_due=self.alter_partition_manager.submit,
+            validator=self.validator,
+        )
+        handlers = measured(build_handlers(dependencies, group_handlers(self.groups)), self.stats)
+        host, port = self.settings.listener
+        self.listener = Listener(
+            handlers,
+            self.tasks,
+            error_reply,
+            self._report,
+            host=host,
+            port=port,
+            bounds=bounds_of(self.settings),
+            on_close=log_close,
+            on_refusal=RefusalLog(),
+        )
+        self.throttling = Throttling(self.listener, handlers, self.quotas, self.clock)
+
+    def _connect(self) -> None:
+        """Connect the parts that react to events of replicas, and to changed settings."""
+        self.replicas.listeners = (
+            self._on_replica_event,
+            self.moves.on_replica_event,
+            self.reports.on_replica_event,
+            self.scrubber.on_replica_event,
+            self.groups.on_replica_event,
+            self.tiering.log_manager.on_replica_event,
+        )
+        self.running.listeners += (
+            self.fetchers.configure,
             self.log_maintenance.configure,
             self.cleaner.configure,
             self.scrubber.configure,
-            self.tiering.configure,
-        ]
+            self.tier.configure,
+            lambda settings: self.listener.configure(bounds_of(settings)),
+        )
+
+    def _publishers(self, opened: ClusterImage) -> tuple[Publisher, ...]:
+        """The parts that follow the image, in the order in which they see each one: settings before the parts
+        that read them, replicas before the parts that use their roles. `opened`: the image by which the logs
+        were opened."""
+        report = self._report
+        return (
+            Publisher("settings", self.running.follow, report),
+            Publisher("client quotas", self.throttling.follow, report),
+            Publisher("replication throttles", self.throttles.follow, report),
+            Publisher("replicas", self.replicas.follow, self._fatal, opened),
+            Publisher("replica reports", self.reports.follow, report),
+            Publisher("groups", self.groups.follow, report),
+            Publisher("remote log", self.tier.log.follow, report),
+            Publisher("tiering", self.tiering.log_manager.follow, report),
+            Publisher("storage cleaner", self.tiering.storage_cleaner.follow, report),
+            Publisher("recently fenced brokers", self.recently_fenced.follow, report),
+            Publisher("event streams", self.admin_node.image_changed, report),
+        )
+
+    # --- start and stop
+
+    async def _start_replicas(self) -> None:
+        opened = self.metadata.image
+        await self._open_logs(opened)
+        self._parts.push_async_callback(self.groups.close)
+        self._parts.callback(self.metadata.publish_to(self._publishers(opened)))
+        self.groups.start()
+        self._parts.push_async_callback(self.log_maintenance.stop)
+        self.log_maintenance.start()
+        self._parts.push_async_callback(self.cleaner.stop)
+        self.cleaner.start()
+        self._parts.push_async_callback(self.scrubber.stop)
+        self.scrubber.start()
         self._parts.push_async_callback(self.moves.stop)
         self.moves.resume()
         if not self._is_standalone:
@@ -249,7 +334,12 @@ class Broker(NodeBase):
             self.alter_partition_manager.start()
             self._parts.push_async_callback(self.reports.stop)
             self.reports.start()
-        await self.tiering.start()
+        self.tiering.start()
+
+    async def _open_logs(self, image: ClusterImage) -> None:
+        await self.replicas.open_all(image, self._report_empty)
+        if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
+            record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
@@ -277,44 +367,6 @@ class Broker(NodeBase):
                 clock=self.clock,
             )
         )
-
-    def _build_listener(self) -> Listener:
-        dependencies = Dependencies(
-            settings=self.settings,
-            running=self.running,
-            metadata=self.metadata,
-            replicas=self.replicas,
-            moves=self.moves,
-            purgatory=self.purgatory,
-            sessions=self.sessions,
-            producer_ids=ProducerIds(self._allocate_producer_ids),
-            clock=self.clock,
-            tasks=self.tasks,
-            remote=self.tiering.remote,
-            quotas=self.quotas,
-            stats=self.stats,
-            lease=None if self._is_standalone else self.lifecycle,
-            throttles=self.throttles,
-            isr_due=self.alter_partition_manager.submit,
-            validator=self.validator,
-        )
-        groups = group_handlers(self.groups)
-        handlers = measured(build_handlers(dependencies, groups), self.stats)
-        host, port = self.settings.listener
-        listener = Listener(
-            handlers,
-            self.tasks,
-            error_reply,
-            self._report,
-            host=host,
-            port=port,
-            bounds=bounds_of(self.settings),
-            on_close=log_close,
-            on_refusal=RefusalLog(),
-        )
-        self.running.listeners.append(lambda now: listener.configure(bounds_of(now)))
-        self.throttling = Throttling(listener, handlers, self.quotas, self.clock)
-        return listener
 
     async def _stop_serving(self) -> None:
         self.admin_node.stop_serving()
@@ -355,31 +407,30 @@ class Broker(NodeBase):
     def _broker_epoch(self) -> int:
         return self.lifecycle.broker_epoch
 
-    def _build_fetchers(self) -> ReplicaFetchers:
-        dependencies = FetcherDependencies(
-            settings=self.settings,
-            network=self.network,
-            clock=self.clock,
-            tasks=self.tasks,
-            rng=self.rng,
-            broker_epoch=self._broker_epoch,
-            image=lambda: self.metadata.image,
-            lower_checkpoint=self._lower_checkpoint,
-            throttle=self.throttles.follower,
-            start_from_tier=self._start_from_tier,
-        )
-        fetchers = ReplicaFetchers(dependencies)
-        self._parts.callback(fetchers.close)
-        self.running.listeners.append(fetchers.configure)
-        return fetchers
+    def _image(self) -> ClusterImage:
+        return self.metadata.image
 
-    def _lower_checkpoint(self, replica: Replica) -> None:
-        """Replicas are built after the fetchers."""
-        self.replicas.checkpoints.lower(replica)
+    def _lease(self) -> Lease | None:
+        """None: no other broker could lead."""
+        return None if self._is_standalone else self.lifecycle
 
-    async def _start_from_tier(self, replica: Replica, step: StartFromTier) -> bool:
-        """Tiering is built after the fetchers."""
-        return await self.tiering.tier_state_machine.start(replica, step)
+    @property
+    def _others(self) -> Network | None:
+        """The network to other brokers, if there can be any."""
+        return None if self._is_standalone else self.network
+
+    @property
+    def _report_empty(self) -> ReportEmpty | None:
+        return None if self._is_standalone else self.reports.report_empty
+
+    def _found_damage(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
+        self.repair.found(replica, segment, damage, cause)
+
+    def _on_replica_event(self, event: ReplicaEvent) -> None:
+        """A failed directory may have lost writes: no later start may take the boot id as proof that it has
+        not."""
+        if isinstance(event, DirectoryFailed) and not self._is_standalone:
+            clear_boot_id(self.files, [directory.path for directory in self.directories.all])
 
     async def _join(self) -> None:
         """Register with the controller. The broker stays fenced until it serves."""
@@ -414,8 +465,6 @@ class Broker(NodeBase):
             await self.lifecycle.register()
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
-        if not self._is_standalone:
-            self.replicas.offline_listeners.append(partial(clear_boot_id, self.files, directories))
         self.lifecycle.start()
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
@@ -425,13 +474,6 @@ class Broker(NodeBase):
         except MetadataUnavailable:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
         return reply.error, reply.first_id, reply.count
-
-    def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """A failure stops the broker: a role that it missed here would stay missing."""
-        try:
-            self.replicas.follow(old, new)
-        except Exception as failure:
-            self._fatal("following the metadata", failure)
 
 
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.node_base import NodeBase
+from tierlog.metadata.client import Publisher
 from tierlog.metadata.quorum.node import MetadataUnavailable
 
 RESERVE_CHECK_S = 1.0
@@ -24,6 +25,8 @@ class ControllerNode(NodeBase):
         self._parts.push_async_callback(tasks.close)
         tasks.repeat("metadata reserve", self._keep_reserve)
         await self._await_quorum()
+        events = Publisher("event streams", self.admin_node.image_changed, self._report)
+        self._parts.callback(self.metadata.publish_to([events]))
         self._parts.callback(self.admin_node.stop_serving)
         self.admin_node.serve()
 

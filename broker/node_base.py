@@ -117,8 +117,9 @@ class NodeBase(ABC):
         self._parts.push_async_callback(metadata_tasks.close)
         self.metadata_node, raft = self._build_metadata(metadata_tasks)
         self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
-        self.admin_node.quorum = self.metadata_node
+        self.admin_node = Node(
+            settings, self.metadata, self.metadata_node, self.stats, self.loop_lag, self.failures
+        )
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
         self.admin = AdminServer(routes, quorum_tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)

@@ -2,9 +2,10 @@
 commands."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, overload
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, overload
 
+from tierlog.base.tasks import Report
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -24,6 +25,18 @@ AcknowledgedCommand = (
     | c.SpillEntries
     | c.StartRemoteDeletes
 )
+
+
+class Publisher(NamedTuple):
+    """A part of the node that follows the image, as Kafka's MetadataPublisher."""
+
+    name: str
+    follow: Subscriber
+    """Called with (old, new) after each change, on the event loop."""
+    report: Report
+    """Called with an exception of `follow`."""
+    since: ClusterImage | None = None
+    """The image that the part already has; None: none."""
 
 
 class MetadataSource(Protocol):
@@ -54,10 +67,18 @@ class MetadataClient:
         with their session."""
         return self._node.dead_brokers
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call subscriber(old, new) on the event loop after each change. Returns a function that
-        unsubscribes."""
-        return self._node.subscribe(subscriber)
+    def publish_to(self, publishers: Sequence[Publisher]) -> Callable[[], None]:
+        """Pass the present image, and each later one, to all publishers in their order. Returns a function
+        that ends it."""
+        empty, now = ClusterImage(cluster_id=self.image.cluster_id), self.image
+        for publisher in publishers:
+            _publish(publisher, empty if publisher.since is None else publisher.since, now)
+
+        def publish(old: ClusterImage, new: ClusterImage) -> None:
+            for publisher in publishers:
+                _publish(publisher, old, new)
+
+        return self._node.subscribe(publish)
 
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout_s: float = 30.0
@@ -140,3 +161,11 @@ class MetadataClient:
         Raises MetadataUnavailable if no quorum responds. Errors of the command itself are in the reply.
         """
         return await self._node.submit(command, timeout_s)
+
+
+def _publish(publisher: Publisher, old: ClusterImage, new: ClusterImage) -> None:
+    """The image is committed: a publisher that fails must not keep it from the others."""
+    try:
+        publisher.follow(old, new)
+    except Exception as failure:
+        publisher.report(f"{publisher.name} cannot follow the metadata", failure)

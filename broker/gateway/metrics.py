@@ -312,7 +312,7 @@ def _remote(node: Node) -> Iterator[Family]:
 
 def _quorum(node: Node) -> Iterator[Family]:
     """Every voter reports the controller's metrics, leader or not, as in KRaft."""
-    if node.quorum is None or not node.quorum.started:
+    if not node.quorum.started:
         return
     status = node.quorum.status()
     is_voter = isinstance(status, NodeStatus)

@@ -106,6 +106,7 @@ class Node:
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
+        quorum: Quorum,
         stats: RequestStats,
         loop_lag: LoopLag,
         failures: FailureLog,
@@ -117,9 +118,8 @@ class Node:
         self.failures = failures
         self.serving: Serving | None = None
         self.serves = False
-        self.quorum: Quorum | None = None
+        self.quorum = quorum
         self._readers: set[Events] = set()
-        metadata.subscribe(self._image_changed)
 
     @property
     def is_broker(self) -> bool:
@@ -158,7 +158,7 @@ class Node:
                 }
             )
 
-    def _image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
+    def image_changed(self, old: ClusterImage, new: ClusterImage) -> None:
         if not self._readers:
             return
         parts = ("brokers", "topics", "configs", "quotas", "remote", "delete_queue")

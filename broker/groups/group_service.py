@@ -32,6 +32,7 @@ from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.broker.groups.group_shard import GroupShard, LoadFailed, ShardReplica
 from tierlog.broker.groups.timers import Timers
+from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
@@ -96,22 +97,16 @@ class GroupService:
         self._creating = asyncio.Lock()
         self._logged_reason: str | None = None
         """The last logged reason why the topic could not be created."""
-        self._unsubscribe: Callable[[], None] | None = None
 
     # ---- start and stop ----
 
     def start(self) -> None:
-        """Load the shards of this broker, and follow the image. Call this when the image has caught up."""
-        self._unsubscribe = self._metadata.subscribe(self._on_image)
-        self._follow(self._metadata.image)
+        """Start the timers. `follow` has loaded the shards of this broker."""
         self._expire_later()
         if self._lease is not None:
             self._watch_lease(self._lease)
 
     async def close(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
@@ -296,7 +291,7 @@ class GroupService:
             return  # another broker is the leader, or the topic was deleted
         self._timers.set((OFFSETS_TOPIC, shard.partition), RELOAD_DELAY_MS, lambda: self._load(shard))
 
-    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.topic_ids is new.topic_ids and old.topics is new.topics:
             return
         if old.topic_ids is not new.topic_ids:
@@ -318,9 +313,10 @@ class GroupService:
         for partition in sorted(led - self._shards.keys()):
             self._open(partition, partitions[partition])
 
-    def replicas_changed(self) -> None:
-        """Replicas went offline or were created: close or open their shards."""
-        self._follow(self.image)
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        """Close the shards of replicas that went offline, and open those of replicas that were created."""
+        if isinstance(event, DirectoryFailed | ReplicasCreated):
+            self._follow(self.image)
 
     @property
     def _lacks_lease(self) -> bool:

@@ -9,7 +9,6 @@ from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
-from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -55,7 +54,7 @@ CLUSTER_OPERATIONS = _bits(
 
 
 def metadata_handler(deps: Dependencies) -> Handler:
-    brokers, creation = RecentlyFencedBrokers(deps.metadata, deps.clock), AutoTopicCreation(deps)
+    creation = AutoTopicCreation(deps)
 
     def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
         if context.version < ASK_BY_ID_FROM and any(
@@ -64,7 +63,7 @@ def metadata_handler(deps: Dependencies) -> Handler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
         views = PartitionViews(deps)
         asked = _asked(views.image, context.version, request)
-        response = _without_topics(deps, brokers, request, views.image)
+        response = _without_topics(deps, request, views.image)
         missing = _to_create(deps, request)
         if (first := next(missing, None)) is not None:
             response.throttle_time_ms = creation.start(context, chain((first,), missing))
@@ -100,11 +99,9 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
             yield name
 
 
-def _without_topics(
-    deps: Dependencies, brokers: RecentlyFencedBrokers, request: MetadataRequest, image: ClusterImage
-) -> MetadataResponse:
+def _without_topics(deps: Dependencies, request: MetadataRequest, image: ClusterImage) -> MetadataResponse:
     wants_cluster = request.include_cluster_authorized_operations
-    named = _or_itself(deps, image, brokers.listed_brokers(image))
+    named = _or_itself(deps, image, deps.recently_fenced.listed_brokers(image))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(

@@ -12,6 +12,7 @@ from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
@@ -45,6 +46,7 @@ class Dependencies:
     producer_ids: ProducerIds
     clock: Clock
     tasks: TaskGroup
+    recently_fenced: RecentlyFencedBrokers
     running: DynamicSettings | None = None  # None: settings stay as they were at the start
     remote: RemoteReader | None = None
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories

@@ -6,7 +6,6 @@ leader again up to a second later. If the response still contains the broker, it
 """
 
 from tierlog.base.clock import Clock
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import BrokerImage, ClusterImage
 
 LISTED_FOR_MS = 10_000
@@ -14,10 +13,9 @@ LISTED_FOR_MS = 10_000
 
 
 class RecentlyFencedBrokers:
-    def __init__(self, metadata: MetadataClient, clock: Clock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until_ms: dict[int, int] = {}
-        metadata.subscribe(self._changed)
 
     def listed_brokers(self, image: ClusterImage) -> list[BrokerImage]:
         """Brokers for a Metadata response, by id."""
@@ -28,7 +26,7 @@ class RecentlyFencedBrokers:
         brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
         return [broker for broker in brokers if not broker.fenced or broker.broker_id in self._until_ms]
 
-    def _changed(self, old: ClusterImage, new: ClusterImage) -> None:
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.brokers is new.brokers:
             return
         for before in old.live_brokers():

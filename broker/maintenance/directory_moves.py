@@ -28,6 +28,7 @@ from tierlog.broker.maintenance.directory_move import (
 )
 from tierlog.broker.maintenance.orphan_directories import OrphanDirectories
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import ReplicaEvent, ReplicaRemoved
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import MalformedCheckpoint, read_partition_metadata
 from tierlog.broker.storage.log_dir import LogDirectory
@@ -90,7 +91,6 @@ class DirectoryMoves:
             granted_to_others=self._granted_to_others,
         )
         self._stopping = False
-        replicas.removal_listeners.append(self._dropped)
 
     @property
     def under_way(self) -> list[DirectoryMove]:
@@ -210,6 +210,10 @@ class DirectoryMoves:
                     move.drop_copy()
             if self._moves.get(move.name) is move:
                 del self._moves[move.name]
+
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        if isinstance(event, ReplicaRemoved):
+            self._dropped(event.replica)
 
     def _dropped(self, replica: Replica) -> None:
         """The replica's topic was deleted, it moved to another broker, or its directory failed. Called on the

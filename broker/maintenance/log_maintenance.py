@@ -20,7 +20,7 @@ from tierlog.base.files import Files
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_manager import ReplicaManager
+from tierlog.broker.replication.replica_manager import ReplicaManager, ReportDamaged
 from tierlog.broker.replication.replica_roles import LogDirState
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_flusher import SyncFailed
@@ -59,7 +59,9 @@ class LogMaintenance:
         tasks: TaskGroup,
         commits: GroupCommit,
         reserve: Reserve,
+        report_damaged: ReportDamaged | None = None,
     ) -> None:
+        """`report_damaged`: as in ReplicaManager.retry_missing."""
         self._settings = settings
         self._replicas = replicas
         self._files = files
@@ -67,6 +69,7 @@ class LogMaintenance:
         self._tasks = tasks
         self._commits = commits
         self._reserve = reserve
+        self._report_damaged = report_damaged
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -78,7 +81,7 @@ class LogMaintenance:
         self._repeat("room", ROOM_CHECK_MS, self.recheck_full)
         self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
-        self._repeat("missing", checkpoint_ms, self._replicas.retry_missing)
+        self._repeat("missing", checkpoint_ms, self._retry_missing)
         for directory in self._replicas.directories.all:
             flush_due, checkpoint = partial(self.flush_due, directory), partial(self.checkpoint, directory)
             self._repeat(f"flush {directory.path}", settings.log_flush_scheduler_interval_ms, flush_due)
@@ -163,7 +166,7 @@ class LogMaintenance:
         await self._release_reserved()
         metadata = None if has_reserve else self._settings.metadata_directory
         if await asyncio.to_thread(directories.recheck_full, metadata):
-            await self._replicas.retry_missing()
+            await self._retry_missing()
 
     async def _release_reserved(self) -> None:
         """Free the space reserved ahead of appends on full disks."""
@@ -187,6 +190,9 @@ class LogMaintenance:
             work(now_ms)
         except OSError as failure:
             _log.error("retention failed", partition=str(replica.name), error=str(failure))
+
+    async def _retry_missing(self) -> None:
+        await self._replicas.retry_missing(self._report_damaged)
 
     def _repeat(self, name: str, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         async def turn() -> None:

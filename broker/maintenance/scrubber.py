@@ -20,6 +20,7 @@ import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DamageSuspected, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.damage import is_known, segments_of
 from tierlog.broker.storage.segment import Damage, Segment
@@ -68,7 +69,6 @@ class Scrubber:
         """Part of the logs that the current pass has checked; 1 between two passes."""
 
     def start(self) -> None:
-        self._replicas.on_suspected_damage = self.suspect
         self._running = [
             self._tasks.repeat("scrub logs", self._turn),
             self._tasks.repeat("look for damage", self._check_suspects),
@@ -91,6 +91,10 @@ class Scrubber:
         if self.progress == 1.0:
             self._requested = True
             self._changed.set()
+
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        if isinstance(event, DamageSuspected):
+            self.suspect(event.replica, event.offset, event.why)
 
     def suspect(self, replica: Replica, offset: int, why: str) -> None:
         """Check the segment that holds an offset soon, and the next one, which a read from there may have

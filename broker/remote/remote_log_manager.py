@@ -35,6 +35,7 @@ from tierlog.broker.remote.tier_views import (
 )
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.storage.damage import lies_in
 from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.lookups import SegmentExport
@@ -134,9 +135,8 @@ class RemoteLogManager:
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
 
-    async def start(self) -> None:
-        """Start the background tasks; returns at once."""
-        self._metadata.subscribe(self._on_image)
+    def start(self) -> None:
+        """Start the background tasks."""
         self._tasks.spawn("tiering timer", self._tick())
 
     # -- what wakes a partition --
@@ -177,12 +177,16 @@ class RemoteLogManager:
                 _log.error("local retention failed", partition=str(replica.name), error=str(failure))
             await asyncio.sleep(0)  # let requests run between two partitions
 
-    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        if isinstance(event, DirectoryFailed | ReplicasCreated):
+            self.wake_all()
+
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
+        """The replica manager has applied the image."""
         for where in [where for where in self._states if where.topic_id not in new.topics]:
             self._remove(where)
         if old.topics is not new.topics or old.configs is not new.configs:
-            # After this call: the replica manager may apply the image after this.
-            asyncio.get_running_loop().call_soon(self.wake_all)
+            self.wake_all()
         if old.remote is not new.remote:
             for where, state in self._states.items():
                 if old.remote.get(where) is not new.remote.get(where):

@@ -70,16 +70,11 @@ class RemoteStorageCleaner:
         ] = {}  # topics which may have been deleted before they had a document
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
-    async def start(self) -> None:
-        """Start the task; returns at once."""
-        self.follow()
+    def start(self) -> None:
+        """Start the task."""
         self._tasks.spawn("remote storage cleaner", self._run())
 
-    def follow(self) -> None:
-        """Subscribe to images. Part of `start`; tests call it on its own, and then `clean`."""
-        self._metadata.subscribe(self._on_image)
-
-    def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
         if old.brokers is not new.brokers and not self._is_cleaner(new):

@@ -1,7 +1,7 @@
 """Tiering: builds store, cache, remote log, remote log manager and storage cleaner of one broker.
 
-Called by app.py: `start` after the replicas are open, `remote` for the handlers, `log_manager` for the admin
-API, `close` before the replicas close.
+Called by app.py. `RemoteTier` reads the store, for handlers and fetchers; `Tiering` writes to it for the
+replicas. `close` comes before the replicas close.
 """
 
 import random
@@ -35,106 +35,119 @@ CACHE_DIRECTORY = "remote-cache"
 NO_STORE_URL = "object.store.url is not set: topics of a cluster need a store that all brokers reach"
 
 
-class Tiering:
-    """The remote tier of one broker.
+class RemoteTier:
+    """The remote tier as read by one broker.
 
-    `objects`: a store to use instead of object.store.url. `found_damage`: called with damage found in a
-    segment before its upload. `network`: to the other brokers; None for a standalone broker, which may use a
-    local directory as its store.
+    `objects`: a store to use instead of object.store.url. `network`: to the other brokers; None for a
+    standalone broker, which may use a local directory as its store.
     """
 
     def __init__(
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
-        replicas: Replicas,
         files: Files,
         clock: Clock,
-        rng: random.Random,
         report: Report,
         *,
-        found_damage: FoundDamage,
         cluster_id: str,
         data_directory: Path,
         cache_directory: Path | None = None,
         objects: ObjectStore | None = None,
         network: Network | None = None,
     ) -> None:
-        self._tasks = TaskGroup(report)
+        self.tasks = TaskGroup(report)
         self._metadata = metadata
-        keys = Keys(cluster_id)
-        self._directory = data_directory.absolute() / OBJECTS_DIRECTORY
-        url = settings.object_store_url or self._directory.as_uri()
-        self._has_store = objects is not None or network is None or bool(settings.object_store_url)
-        self.store = objects or (store_from_url(url) if self._has_store else NoStore(NO_STORE_URL))
+        self.directory = data_directory.absolute() / OBJECTS_DIRECTORY
+        self.has_store = objects is not None or network is None or bool(settings.object_store_url)
+        url = settings.object_store_url or self.directory.as_uri()
+        self.store = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
             files,
-            self._tasks,
+            self.tasks,
             downloads_at_once=settings.remote_log_reader_threads,
         )
+        keys = Keys(cluster_id)
         self.manager = TierManager(self.store, keys)
-        self.remote = RemoteLog(
+        self.log = RemoteLog(
             self.store,
             keys,
             self.cache,
             files,
-            self._tasks,
+            self.tasks,
             lambda where: metadata.image.remote_partition(*where),
         )
-        self.tier_state_machine = TierStateMachine(
-            settings.node_id, network, lambda: metadata.image, self.remote, clock
+        self.state_machine = TierStateMachine(
+            settings.node_id, network, lambda: metadata.image, self.log, clock
         )
+
+    def log_unreachable_data(self) -> None:
+        """A standalone node has its own directory as the store, which is not used once it may have peers."""
+        remote = self._metadata.image.remote.values()
+        lost = sum(partition.first_offset is not None for partition in remote)
+        if lost and not self.has_store:
+            _log.error(
+                "remote data cannot be read: object.store.url is not set",
+                partitions=lost,
+                next=f"set object.store.url to the store that has it: {self.directory.as_uri()} if this "
+                "node was standalone until now; all brokers must reach it",
+            )
+
+    def configure(self, settings: NodeSettings) -> None:
+        """Apply remote.log.reader.threads."""
+        self.cache.limit_downloads(settings.remote_log_reader_threads)
+
+    async def close(self) -> None:
+        """Stop all tasks; the next start finds unfinished copies and deletions, and repeats them."""
+        await self.tasks.close()
+        await self.store.close()
+
+
+class Tiering:
+    """Uploads, retention and cleanup of one broker. `found_damage`: called with damage found in a segment
+    before its upload."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        metadata: MetadataClient,
+        tier: RemoteTier,
+        replicas: Replicas,
+        files: Files,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        found_damage: FoundDamage,
+    ) -> None:
+        self._tier = tier
         self.log_manager = RemoteLogManager(
             broker_id=settings.node_id,
             metadata=metadata,
             replicas=replicas,
-            manager=self.manager,
-            remote_log=self.remote,
+            manager=tier.manager,
+            remote_log=tier.log,
             files=files,
             clock=clock,
             rng=rng,
-            tasks=self._tasks,
+            tasks=tier.tasks,
             found_damage=found_damage,
             interval_ms=settings.remote_log_manager_task_interval_ms,
         )
         self.storage_cleaner = RemoteStorageCleaner(
             broker_id=settings.node_id,
             metadata=metadata,
-            manager=self.manager,
+            manager=tier.manager,
             clock=clock,
-            tasks=self._tasks,
+            tasks=tier.tasks,
             delete_grace_ms=settings.remote_log_delete_grace_ms,
             await_jobs=self.log_manager.wait_for_removed,
         )
 
-    def configure(self, settings: NodeSettings) -> None:
-        """Apply remote.log.reader.threads."""
-        self.cache.limit_downloads(settings.remote_log_reader_threads)
-
-    async def start(self) -> None:
-        """Start the background tasks; returns at once, even while the store is unavailable."""
-        self._metadata.subscribe(self.remote.follow)
-        await self.log_manager.start()
-        if self._has_store:
-            await self.storage_cleaner.start()
-        else:
-            self._log_unreachable_data()
-
-    def _log_unreachable_data(self) -> None:
-        """A standalone node has its own directory as the store, which is not used once it may have peers."""
-        remote = self._metadata.image.remote.values()
-        lost = sum(partition.first_offset is not None for partition in remote)
-        if lost:
-            _log.error(
-                "remote data cannot be read: object.store.url is not set",
-                partitions=lost,
-                next=f"set object.store.url to the store that has it: {self._directory.as_uri()} if this "
-                "node was standalone until now; all brokers must reach it",
-            )
-
-    async def close(self) -> None:
-        """Stop all tasks; the next start finds unfinished copies and deletions, and repeats them."""
-        await self._tasks.close()
-        await self.store.close()
+    def start(self) -> None:
+        """Start the background tasks, even while the store is unavailable."""
+        self.log_manager.start()
+        if self._tier.has_store:
+            self.storage_cleaner.start()
+        self._tier.log_unreachable_data()

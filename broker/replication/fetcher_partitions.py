@@ -37,8 +37,7 @@ _log = structlog.get_logger("tierlog.fetchers")
 class FetcherDependencies:
     """What all fetchers of a broker share. `broker_epoch` is that of the current registration.
 
-    `lower_checkpoint` writes the checkpoint of a replica that needs one (`Replica.needs_checkpoint`);
-    fetching waits for it. `start_from_tier` starts a replica at the leader's local log start, when the
+    `start_from_tier` starts a replica at the leader's local log start, when the
     offsets below are remote; it returns whether that succeeded.
     """
 
@@ -49,7 +48,6 @@ class FetcherDependencies:
     rng: random.Random
     broker_epoch: Callable[[], int]
     image: Callable[[], ClusterImage]
-    lower_checkpoint: Callable[[Replica], None] | None = None
     throttle: Throttle = field(default_factory=Throttle)
     start_from_tier: Callable[[Replica, StartFromTier], Coroutine[Any, Any, bool]] | None = None
 
@@ -184,15 +182,15 @@ class FetcherPartitions:
         return changed
 
     def _add_state(self, partition: FetcherPartition, changed: dict[Key, FetchState]) -> None:
-        replica, lower = partition.replica, self._deps.lower_checkpoint
-        needs_checkpoint = lower is not None and replica.needs_checkpoint
-        position = None if needs_checkpoint else replica.fetch_position()
+        """A replica that needs a checkpoint waits until it is written."""
+        replica = partition.replica
+        position = None if replica.needs_checkpoint else replica.fetch_position()
         if position is not None:
             changed[partition.key] = FetchState(position, replica.log_start_offset)
             return
         self._leave_session(partition.key)
-        if lower is not None and needs_checkpoint:
-            lower(replica)
+        if replica.needs_checkpoint:
+            replica.lower_checkpoint()
         if replica.failed is None:
             self.flushing.add(partition.key)
 

@@ -140,6 +140,8 @@ class Replica(ReplicaRoles):
         self.suspect: Callable[[int, str], None] = _ignore_suspicion
         """Called with an offset at which the log may be damaged, and the reason; the scrubber then checks
         it."""
+        self.lower_checkpoint: Callable[[], None] = lambda: None
+        """Arranges for the checkpoint of a truncated log (`needs_checkpoint`) to be written soon."""
         self.failed: str | None = None
         """Why the replica can no longer be used: a failed fsync, or it is closed."""
         self._producer_expiration_ms = producer_expiration_ms

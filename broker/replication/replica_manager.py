@@ -29,6 +29,15 @@ from tierlog.broker.replication.log_shutdown import LogShutdown
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.pending_leaders import PendingLeaders
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, flush_at_once
+from tierlog.broker.replication.replica_events import (
+    DamageSuspected,
+    DirectoryFailed,
+    OnReplicaEvent,
+    PartitionsFailed,
+    ReplicaEvent,
+    ReplicaRemoved,
+    ReplicasCreated,
+)
 from tierlog.broker.replication.replica_loader import Loaded, ReplicaLoader
 from tierlog.broker.replication.topic_configs import TopicConfigs
 from tierlog.broker.storage.disk_threads import chunks
@@ -53,6 +62,7 @@ OPEN_BATCH_SIZE = 20
 longer."""
 
 Opening = asyncio.Future[Loaded]
+ReportDamaged = Callable[[Replica], Awaitable[None]]
 ReportEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]
 OnChange = Callable[[TopicPartition], None]
@@ -74,18 +84,8 @@ class ReplicaManager:
         roles: PartitionRoles | None = None,
     ) -> None:
         self.directories = directories
-        self.offline_listeners: list[Callable[[], None]] = []
-        """Called after a log directory has failed and its partitions are offline."""
-        self.failure_listeners: list[Callable[[], None]] = []
-        """Called after partitions have failed until the next start, for any reason."""
-        self.removal_listeners: list[Callable[[Replica], None]] = []
-        """Called as soon as a replica has been removed or has failed."""
-        self.creation_listeners: list[Callable[[], None]] = []
-        """Called after partitions were created in threads, later than the image that has them."""
-        self.report_damaged: Callable[[Replica], Awaitable[None]] | None = None
-        """Returns once the controller knows that the log was damaged. None for a standalone broker."""
-        self.on_suspected_damage: Callable[[Replica, int, str], None] = lambda replica, offset, why: None
-        """Called with an offset at which a log may be damaged, and the reason."""
+        self.listeners: tuple[OnReplicaEvent, ...] = ()
+        """Receive each event, in this order."""
         self.removed_traffic = NO_TRAFFIC
         """Traffic of removed replicas, so that the broker's totals never decrease."""
         self._settings = settings
@@ -300,8 +300,8 @@ class ReplicaManager:
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
-        for listener in (*self.offline_listeners, *self.failure_listeners):
-            listener()
+        self._emit(DirectoryFailed(directory))
+        self._emit(PartitionsFailed())
         if not self.directories.online:
             self._fatal("the last log directory", OSError(why))
         elif holds(directory, self._settings.metadata_directory):
@@ -310,8 +310,11 @@ class ReplicaManager:
     def _mark_failed(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
-        for listener in self.failure_listeners:
-            listener()
+        self._emit(PartitionsFailed())
+
+    def _emit(self, event: ReplicaEvent) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     # -- following the image --
 
@@ -332,9 +335,11 @@ class ReplicaManager:
                     replica.update_config(self._configs.of(new, replica.name.topic))
         self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
 
-    async def retry_missing(self) -> None:
+    async def retry_missing(self, report_damaged: ReportDamaged | None = None) -> None:
         """Retry what failed on a full disk: to open or create logs (in threads, as some are large), and to
-        lead."""
+        lead. `report_damaged` returns once the controller knows of a damaged log; None for a standalone
+        broker.
+        """
         if all(directory.is_full for directory in self.directories.online):
             return
         self._pending_leaders.retry_all()
@@ -346,7 +351,7 @@ class ReplicaManager:
             self._missing[name] = True
             directory = self.directories.choose(name)
             _, opened = await directory.run(partial(self._loader.load, image, topic, name))
-            adding = self._add_late(directory, topic, name, opened)
+            adding = self._add_late(directory, topic, name, opened, report_damaged)
             if isinstance(opened, Replica) and opened.log.was_damaged:
                 self._tasks.spawn(
                     f"add {name}", adding
@@ -355,12 +360,17 @@ class ReplicaManager:
                 await adding
 
     async def _add_late(
-        self, directory: LogDirectory, topic: TopicImage, name: TopicPartition, opened: Replica | Exception
+        self,
+        directory: LogDirectory,
+        topic: TopicImage,
+        name: TopicPartition,
+        opened: Replica | Exception,
+        report_damaged: ReportDamaged | None,
     ) -> None:
         """Add a replica while the broker may be serving. A damaged one gets no role before the controller
         knows."""
-        if isinstance(opened, Replica) and opened.log.was_damaged and self.report_damaged is not None:
-            await self.report_damaged(opened)
+        if isinstance(opened, Replica) and opened.log.was_damaged and report_damaged is not None:
+            await report_damaged(opened)
         image = self._image
         now = image.topics.get(topic.topic_id) if image is not None else None
         if image is not None and now is not None and name in self._missing:
@@ -417,8 +427,7 @@ class ReplicaManager:
                     del self._creating[name]
             self._something_created.set()
             self._something_created = asyncio.Event()
-        for listener in self.creation_listeners:
-            listener()
+        self._emit(ReplicasCreated())
 
     def _add_created(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> bool:
         """Add a replica that a thread has created. Returns False if its topic has been deleted or replaced by
@@ -500,6 +509,7 @@ class ReplicaManager:
         replica.listeners.append(self._on_replica_change)
         replica.flusher = self._flusher
         replica.suspect = partial(self._on_suspicion, replica)
+        replica.lower_checkpoint = partial(self.checkpoints.lower, replica)
         if replica.needs_checkpoint:  # a power failure has lost the log's end
             self.checkpoints.lower(replica)
 
@@ -507,7 +517,7 @@ class ReplicaManager:
         self._on_change(replica.name)
 
     def _on_suspicion(self, replica: Replica, offset: int, why: str) -> None:
-        self.on_suspected_damage(replica, offset, why)
+        self._emit(DamageSuspected(replica, offset, why))
 
     def _forget(self, replica: Replica) -> None:
         self.removed_traffic += replica.traffic
@@ -516,8 +526,7 @@ class ReplicaManager:
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
-        for listener in self.removal_listeners:
-            listener(replica)
+        self._emit(ReplicaRemoved(replica))
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
         changed = set[LogDirectory]()

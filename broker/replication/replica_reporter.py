@@ -28,6 +28,7 @@ import structlog
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import PartitionsFailed, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import DAMAGED
@@ -79,7 +80,6 @@ class ReplicaReporter:
         self._has_room_since: dict[LogDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
         self._reported_at_start = asyncio.Event()
-        self._unsubscribe: Callable[[], None] = lambda: None
         self._reporting: asyncio.Task[None] | None = None
 
     async def report_empty(self, empty: Sequence[Key]) -> None:
@@ -95,7 +95,7 @@ class ReplicaReporter:
         self._reported_at_start.set()
         await self._report_changes()
 
-    async def _report_late(self, replica: Replica) -> None:
+    async def report_late(self, replica: Replica) -> None:
         """Report a damaged log which could not be opened at the start, as the disk was full."""
         await self._reported_at_start.wait()
         await self._report_damaged([replica])
@@ -112,8 +112,6 @@ class ReplicaReporter:
     def start(self) -> None:
         """Begin to report failed and full replicas as soon as that changes."""
         loop = asyncio.get_running_loop()
-        self._replicas.failure_listeners.append(self._due.set)
-        self._replicas.report_damaged = self._report_late
         directories = self._replicas.directories
         for directory in directories.all:
             self._has_room_since[directory] = loop.time()
@@ -123,12 +121,10 @@ class ReplicaReporter:
             directory.on_full_changed = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
         directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)
-        self._unsubscribe = self._metadata.subscribe(self._follow)
         self._due.set()
         self._reporting = self._tasks.spawn("reports of failed replicas", self._report_when_due())
 
     async def stop(self) -> None:
-        self._unsubscribe()
         self._replicas.directories.on_moved = lambda: None
         for directory in self._replicas.directories.all:
             directory.on_full_changed = lambda one: None
@@ -216,7 +212,11 @@ class ReplicaReporter:
         _log.info("the controller accepted a report of replicas", **counts)
         return True
 
-    def _follow(self, old: ClusterImage, new: ClusterImage) -> None:
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        if isinstance(event, PartitionsFailed):
+            self._due.set()
+
+    def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """A new registration clears all failures in the image; a new partition may be on a full disk."""
         registered = old.brokers.get(self._broker_id) is not new.brokers.get(self._broker_id)
         if registered or (old.topics is not new.topics and self._replicas.directories.some_full):

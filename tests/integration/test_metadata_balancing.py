@@ -94,10 +94,11 @@ async def test_imbalance_below_the_threshold_is_kept(quorum: Quorum) -> None:
     """Two of twenty are 10 %, which does not exceed the threshold. With a third, all three are elected."""
     for n in (1, 2, 3):
         await quorum.start(n)
-    client = quorum.running[await quorum.leader()].client
+    leader = quorum.running[await quorum.leader()]
+    client = leader.client
     await led_by_broker_2(client)
     led_by_broker_1: list[int] = []
-    client.subscribe(lambda _, new: led_by_broker_1.append(sum(p.leader == 1 for p in partitions(new))))
+    leader.node.subscribe(lambda _, new: led_by_broker_1.append(sum(p.leader == 1 for p in partitions(new))))
     await rejoin(client, range(2))
     await rejoin(client, range(2, 3))
     await client.wait_for(lambda image: sum(p.leader == 1 for p in partitions(image)) == 3)

@@ -112,7 +112,7 @@ async def test_concurrent_commands_share_fsyncs_and_keep_their_order(one_node: O
         client = MetadataClient(node)
         await client.submit(register())
         images: list[int] = []
-        client.subscribe(lambda old, new: images.append(new.index))
+        node.subscribe(lambda old, new: images.append(new.index))
         submitted = [client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
         replies = await asyncio.gather(*submitted)
         assert [reply.topics[0].error for reply in replies] == [0] * 50

@@ -19,6 +19,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import SERVED, build_handlers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -98,10 +99,12 @@ class AdminCluster:
             producer_ids=None,  # type: ignore[arg-type]
             clock=clock,
             tasks=self.tasks,
+            recently_fenced=RecentlyFencedBrokers(clock),
         )
 
     async def start(self, *broker_ids: int) -> None:
         await self.node.start()
+        self.node.subscribe(self.dependencies.recently_fenced.follow)
         await self.replicas.open_all(self.metadata.image)
         keys_of_groups = [BY_NAME[name].key for name in GROUP_APIS]
         handlers = build_handlers(self.dependencies, dict.fromkeys(keys_of_groups, _no_groups))

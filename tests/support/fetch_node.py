@@ -19,6 +19,7 @@ from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.core.follower import Fetched
 from tierlog.broker.replication.replica import Replica
@@ -163,6 +164,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
         producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,
+        recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
     handlers = {FETCH_KEY: fetch_handler(deps)}
     listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))

@@ -15,7 +15,7 @@ from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
-from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller.commands import (
     CreateTopics,
     NewTopic,
@@ -75,8 +75,10 @@ class OneBroker:
     async def __aenter__(self) -> "OneBroker":
         await self.node.start()
         await self.register(1)
-        self.metadata.subscribe(lambda old, new: self._open_replicas())
+        self.node.subscribe(lambda old, new: self._open_replicas())
         self._open_replicas()
+        follow = Publisher("groups", self.service.follow, lambda name, failure: self.failures.append(failure))
+        self.metadata.publish_to([follow])
         self.service.start()
         return self
 

@@ -133,6 +133,7 @@ class Node:
             retry_s=retry_s,
             rest_s=rest_s,
         )
+        self.manager.listeners = (self.moves.on_replica_event,)
 
     async def start(
         self, image: ClusterImage, place: str = "a", report_empty: ReportEmpty | None = None

@@ -158,11 +158,11 @@ class TierNode:
         await self.metadata.submit(
             c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
         )
-        self.metadata.subscribe(lambda old, new: self.follow())
-        self.metadata.subscribe(self.remote_log.follow)
+        self.node.subscribe(lambda old, new: self.follow())
+        for part in (self.remote_log, self.log_manager, self.storage_cleaner):
+            self.node.subscribe(part.follow)
         self.follow()
-        await self.log_manager.start()
-        self.storage_cleaner.follow()
+        self.log_manager.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -31,15 +31,15 @@ from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, Registration
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
 from tierlog.broker.net.dispatch import Dispatcher
-from tierlog.broker.remote.tiering import Tiering
+from tierlog.broker.remote.tiering import RemoteTier, Tiering
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
-from tierlog.broker.replication.core.follower import StartFromTier
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
@@ -51,7 +51,7 @@ from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.unclean_restart import may_have_lost, previous_broker_epoch, record_boot_id
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
@@ -297,14 +297,9 @@ class SimBroker:
         def broker_epoch() -> int:
             return lifecycle.broker_epoch
 
-        def lower_checkpoint(replica: Replica) -> None:
-            replicas.checkpoints.lower(replica)
-
-        async def start_from_tier(replica: Replica, step: StartFromTier) -> bool:
-            return tiering is not None and await tiering.tier_state_machine.start(replica, step)
-
         commits, purgatory = GroupCommit(), Purgatory(10_000)
         network = SimDialler(self._network, self.name, self._brokers, rng)
+        tier = self._build_tier(metadata, network)
         fetchers = ReplicaFetchers(
             FetcherDependencies(
                 settings=settings,
@@ -314,8 +309,7 @@ class SimBroker:
                 rng=rng,
                 broker_epoch=broker_epoch,
                 image=lambda: node.image,
-                lower_checkpoint=lower_checkpoint,
-                start_from_tier=start_from_tier,
+                start_from_tier=None if tier is None else tier.state_machine.start,
             )
         )
         replicas = ReplicaManager(
@@ -331,7 +325,7 @@ class SimBroker:
         )
         reports = ReplicaReporter(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
         scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports, network)
-        tiering = self._build_tiering(node, replicas, network, rng, found_damage)
+        tiering = self._build_tiering(node, tier, replicas, rng, found_damage)
         alter_partition_manager = AlterPartitionManager(
             settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch
         )
@@ -344,13 +338,14 @@ class SimBroker:
             producer_ids=ProducerIds(partial(self._allocate_producer_ids, metadata)),
             clock=self.clock,
             tasks=tasks,
-            remote=None if tiering is None else tiering.remote,
+            recently_fenced=RecentlyFencedBrokers(self.clock),
+            remote=None if tier is None else tier.log,
             lease=ReportingLease(self, lifecycle, self._observer),
             isr_due=alter_partition_manager.submit,
         )
         maintenance = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
         await self._serve_with(
-            dependencies, lifecycle, alter_partition_manager, maintenance, tiering, reports, scrubber
+            dependencies, lifecycle, alter_partition_manager, maintenance, tier, tiering, reports, scrubber
         )
 
     async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
@@ -391,33 +386,41 @@ class SimBroker:
             on_replaced=lambda why: self.kill(),
         )
 
-    def _build_tiering(
-        self,
-        node: MetadataNode | MetadataObserver,
-        replicas: ReplicaManager,
-        network: SimDialler,
-        rng: random.Random,
-        found_damage: FoundDamage,
-    ) -> Tiering | None:
+    def _build_tier(self, metadata: MetadataClient, network: SimDialler) -> RemoteTier | None:
         if self.objects is None:
             return None
-        tiering = Tiering(
+        return RemoteTier(
             self.settings,
-            ReportingMetadata(node, self, replicas, self._observer),
-            replicas,
+            metadata,
             self.files,
             self.clock,
-            rng,
             self._report,
-            found_damage=found_damage,
             cluster_id=self.settings.cluster_id,
             data_directory=self.directories.online[0].path,
             objects=self.objects,
             network=network,
         )
-        replicas.offline_listeners.append(tiering.log_manager.wake_all)
-        replicas.creation_listeners.append(tiering.log_manager.wake_all)
-        return tiering
+
+    def _build_tiering(
+        self,
+        node: MetadataNode | MetadataObserver,
+        tier: RemoteTier | None,
+        replicas: ReplicaManager,
+        rng: random.Random,
+        found_damage: FoundDamage,
+    ) -> Tiering | None:
+        if tier is None:
+            return None
+        return Tiering(
+            self.settings,
+            ReportingMetadata(node, self, replicas, self._observer),
+            tier,
+            replicas,
+            self.files,
+            self.clock,
+            rng,
+            found_damage=found_damage,
+        )
 
     async def _serve_with(
         self,
@@ -425,6 +428,7 @@ class SimBroker:
         lifecycle: BrokerLifecycle,
         alter_partition_manager: AlterPartitionManager,
         maintenance: LogMaintenance,
+        tier: RemoteTier | None,
         tiering: Tiering | None,
         reports: ReplicaReporter,
         scrubber: Scrubber,
@@ -457,15 +461,25 @@ class SimBroker:
         await self._open(replicas, image_at_open, reports)
         if not (self.directories.offline or replicas.offline_count):
             record_boot_id(self.files, paths, str(self.boot))
-        metadata.subscribe(replicas.follow)
-        replicas.follow(image_at_open, metadata.image)
+        publishers = [
+            Publisher("replicas", replicas.follow, self._report, image_at_open),
+            Publisher("replica reports", reports.follow, self._report),
+            Publisher("groups", groups.follow, self._report),
+        ]
+        listeners = [reports.on_replica_event, scrubber.on_replica_event, groups.on_replica_event]
+        if tier is not None and tiering is not None:
+            listeners.append(tiering.log_manager.on_replica_event)
+            parts = (tier.log, tiering.log_manager, tiering.storage_cleaner)
+            publishers.extend(Publisher("tiering", part.follow, self._report) for part in parts)
+        replicas.listeners = tuple(listeners)
+        metadata.publish_to(publishers)
         groups.start()
         maintenance.start()
         scrubber.start()
         alter_partition_manager.start()
         reports.start()
         if tiering is not None:
-            await tiering.start()
+            tiering.start()
         self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
         self.scrubber = scrubber
         self.dispatcher = Dispatcher(handlers, error_reply, self._report)

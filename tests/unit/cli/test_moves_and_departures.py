@@ -18,7 +18,7 @@ from tierlog.broker.gateway.node import Node
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.cli.admin import AdminApi
 from tierlog.config.sources import settings_from
-from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, PartitionImage
 from tierlog.metadata.quorum.api import QUORUM_PATH
@@ -83,7 +83,9 @@ async def quorum(_: web.Request) -> web.Response:
 async def cluster() -> AsyncIterator[Cluster]:
     controller = Watched(1, 2, 3, 4)
     controller.create("orders", (1, 2))
-    node = Node(settings_from({}), MetadataClient(controller), RequestStats(), LoopLag(), FailureLog())
+    metadata = MetadataClient(controller)
+    node = Node(settings_from({}), metadata, controller, RequestStats(), LoopLag(), FailureLog())
+    metadata.publish_to([Publisher("events", node.image_changed, lambda *_: None)])
     server = AdminServer([*admin_routes(node), web.get(QUORUM_PATH, quorum)])
     yield Cluster(controller, await server.start("127.0.0.1", 0))
     node.stop_serving()

@@ -26,6 +26,7 @@ from tierlog.broker.groups import group_shard
 from tierlog.broker.groups.core.events import Appended, WriteId
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.broker.replication.replica_events import ReplicasCreated
 from tierlog.metadata.controller.commands import (
     DeleteTopics,
     TopicRef,
@@ -404,7 +405,7 @@ async def test_groups_on_a_failed_disk_have_no_coordinator_and_others_keep_their
     await broker.member("g")
     broker.replicas.pop(lost).close(clean=False)
     broker.offline.add(lost)
-    broker.service.replicas_changed()
+    broker.service.on_replica_event(ReplicasCreated())
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", other])
     answer = await broker.call("FindCoordinator", 4, request)
     errors = [each.error_code for each in answer.coordinators]

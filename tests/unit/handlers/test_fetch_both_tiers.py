@@ -12,6 +12,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -29,6 +30,7 @@ async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
         producer_ids=None,  # type: ignore[arg-type]
         clock=node.clock,
         tasks=node.tasks,
+        recently_fenced=RecentlyFencedBrokers(node.clock),
         remote=node.remote_log,
     )
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)

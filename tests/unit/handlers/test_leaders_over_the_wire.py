@@ -18,6 +18,7 @@ from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
@@ -88,6 +89,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         producer_ids=None,  # type: ignore[arg-type]
         clock=SystemClock(),
         tasks=tasks,
+        recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
     handlers = {PRODUCE_KEY: produce_handler(deps), FETCH_KEY: fetch_handler(deps)}
     listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))

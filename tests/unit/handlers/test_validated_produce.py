@@ -24,6 +24,7 @@ from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica import Replica
@@ -130,6 +131,7 @@ class Node:
             producer_ids=None,  # type: ignore[arg-type]
             clock=SystemClock(),
             tasks=self.tasks,
+            recently_fenced=RecentlyFencedBrokers(SystemClock()),
             validator=self.validator,
         )
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731

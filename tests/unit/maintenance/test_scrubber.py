@@ -131,6 +131,7 @@ class Node:
             1, lambda: self.image, self.replicas, self.clock, self.tasks, report_lost, network
         )
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
+        self.replicas.listeners = (self.scrubber.on_replica_event,)
         self.found = asyncio.Event()
 
     def _found(self, *found: Any) -> None:

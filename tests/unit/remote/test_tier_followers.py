@@ -98,7 +98,8 @@ class Other:
             interval_ms=3_600_000,
             first_backoff_s=0.001,
         )
-        node.metadata.subscribe(lambda old, new: self.follow())
+        node.node.subscribe(lambda old, new: self.follow())
+        node.node.subscribe(self.log_manager.follow)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self.replicas.values()))
@@ -261,7 +262,7 @@ async def pair(tmp_path: Path, store: FaultyStore) -> AsyncIterator[Pair]:
         await node.metadata.submit(c.FenceBroker(broker_id=2, broker_epoch=epoch, fenced=False))
         other = Other(node, tmp_path / "2")
         pair = Pair(node, other, await node.create("t", replicas=(1, 2)))
-        await other.log_manager.start()
+        other.log_manager.start()
         await pair.fence(2)
         yield pair
         for replica in other:

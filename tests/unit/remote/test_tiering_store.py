@@ -1,7 +1,6 @@
 """Tiering with and without an object store."""
 
 import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tier_node import CLUSTER, TierNode, produce
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.network import Network
-from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, Tiering
+from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, RemoteTier
 from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
@@ -29,18 +28,13 @@ def store_of(directory: Path, network: Network | None, **settings: str) -> Objec
 
 def tiering_of(
     directory: Path, metadata: MetadataClient, network: Network | None, **settings: str
-) -> Tiering:
-    """Tiering of a broker without replicas."""
-    node = TierNode(directory / "bare", LocalStore(directory))
-    return Tiering(
+) -> RemoteTier:
+    return RemoteTier(
         settings_from({"log.dirs": str(directory), **settings}),
         metadata,
-        node,
         OsFiles(),
         SystemClock(),
-        random.Random(1),
         lambda name, failure: None,
-        found_damage=node.found_damage,
         cluster_id=CLUSTER,
         data_directory=directory,
         network=network,
@@ -89,18 +83,18 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
         produce(replica, 40)
         await until(lambda: node.remote(replica).entries != ())
         tiering = tiering_of(tmp_path, node.metadata, None)
-        await tiering.start()
-        await tiering.remote.read(*node.where(replica), node.remote(replica), 0, 1, min_one=True)
-        assert tiering.remote.index_bytes > 0
+        node.node.subscribe(tiering.log.follow)
+        await tiering.log.read(*node.where(replica), node.remote(replica), 0, 1, min_one=True)
+        assert tiering.log.index_bytes > 0
         await tiering.cache.idle()
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        assert tiering.remote.index_bytes == tiering.cache.counts.bytes == 0
+        assert tiering.log.index_bytes == tiering.cache.counts.bytes == 0
         await tiering.close()
 
 
-async def startup_errors(tiering: Tiering) -> list[Any]:
+async def startup_errors(tier: RemoteTier) -> list[Any]:
     """Errors that are logged at startup."""
     with capture_logs() as reported:
-        await tiering.start()
-    await tiering.close()
+        tier.log_unreachable_data()
+    await tier.close()
     return [line for line in reported if line["log_level"] == "error"]

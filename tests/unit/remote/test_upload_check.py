@@ -264,7 +264,7 @@ async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Pa
                 stop_listening()
                 flip_a_bit(replica, 0)
 
-        stop_listening = node.metadata.subscribe(flip_once)
+        stop_listening = node.node.subscribe(flip_once)
         await allow_copies(node)
         await settled(node)
         assert node.remote(replica).entries == ()

@@ -98,7 +98,7 @@ def append(replica: Replica) -> ErrorCode:
 async def test_many_partitions_are_created_in_threads(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(EMPTY)
     created: list[int] = []
-    run.manager.creation_listeners.append(lambda: created.append(len(run.manager)))
+    run.manager.listeners = (lambda event: created.append(len(run.manager)),)
     run.manager.follow(EMPTY, topic(1))
     assert len(run.manager) == 0
     assert not run.manager.is_offline(TopicPartition("t", 0))

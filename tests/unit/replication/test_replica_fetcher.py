@@ -123,7 +123,6 @@ class Follower:
                 rng=random.Random(1),
                 broker_epoch=lambda: 1,
                 image=lambda: image,
-                lower_checkpoint=self._lower,
                 throttle=self.throttle,
             )
         )
@@ -142,13 +141,15 @@ class Follower:
             rng=random.Random(1),
             **options,
         )
+
+        def lower() -> None:
+            self.lowered.append(replica)
+            self.when_lowered()
+
+        replica.lower_checkpoint = lower
         replica.become_follower(LEADER, EPOCH, 0)
         self.fetchers.follow(replica)
         return replica
-
-    def _lower(self, replica: Replica) -> None:
-        self.lowered.append(replica)
-        self.when_lowered()
 
     async def connection(self, number: int = 0) -> Connection:
         await until(lambda: len(self.leader.connections) > number)

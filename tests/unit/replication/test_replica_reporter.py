@@ -96,7 +96,9 @@ class Process:
 
     async def start(self) -> "Process":
         await self.replicas.open_all(self.controller.image, self.reports.report_empty)
+        self.replicas.listeners = (self.reports.on_replica_event,)
         self.controller.subscribe(self.replicas.follow)
+        self.controller.subscribe(self.reports.follow)
         await self.reports.report_at_start()
         self.reports.start()
         return self
@@ -441,7 +443,7 @@ async def test_damaged_log_that_opens_late_leads_only_after_it_is_reported(
     controller.available, files.full = False, False
     for directory in broker.directories.all:
         directory.mark_not_full()
-    await broker.replicas.retry_missing()  # does not wait for the quorum
+    await broker.replicas.retry_missing(broker.reports.report_late)  # does not wait for the quorum
     assert broker.replicas.get("t", 0) is None
     controller.available = True
     await until(lambda: broker.replicas.get("t", 0) is not None)

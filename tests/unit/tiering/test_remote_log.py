@@ -211,7 +211,7 @@ async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, 
     replica, _ = await tiered(node)
     entries = node.remote(replica).entries
     other = node.fresh_remote_log()
-    node.metadata.subscribe(other.follow)
+    node.node.subscribe(other.follow)
     if spilled:
         await spill(node, replica, spilled)
     for reader in (node.remote_log, other):

@@ -1,0 +1,47 @@
+"""Events of the replica manager: what happened to local replicas, besides the changes of an image.
+
+app.py lists the receivers, in order. They are called on the event loop.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.log_dir import LogDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasCreated:
+    """Replicas were created in threads, later than the image that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRemoved:
+    """A replica was deleted, moved to another broker, or failed. No other of its name exists yet."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFailed:
+    """A log directory and all its partitions are offline until the next start."""
+
+    directory: LogDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsFailed:
+    """Partitions are offline until the next start, for any reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamageSuspected:
+    """The log may be damaged at an offset."""
+
+    replica: Replica
+    offset: int
+    why: str
+
+
+ReplicaEvent = ReplicasCreated | ReplicaRemoved | DirectoryFailed | PartitionsFailed | DamageSuspected
+OnReplicaEvent = Callable[[ReplicaEvent], None]
