@@ -7,7 +7,6 @@ them: signals, logging, garbage collector. Called by the command line.
 import asyncio
 import gc
 import logging
-import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,8 +14,6 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from tierlog.base import descriptors
-from tierlog.base.clock import Clock
-from tierlog.base.files import Files
 from tierlog.base.malloc import keep_malloc_small
 from tierlog.base.network import Network
 from tierlog.base.tasks import TaskGroup, done_before
@@ -43,9 +40,9 @@ from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.bounds import bounds_of
 from tierlog.broker.net.connection_log import RefusalLog, log_close
-from tierlog.broker.net.listener import Listener
 from tierlog.broker.net.throttling import Throttling
-from tierlog.broker.node_base import NodeBase, NodeFailed, quorum_tls
+from tierlog.broker.node_base import NodeBase, NodeFailed
+from tierlog.broker.platform import ProcessSentinel
 from tierlog.broker.quotas.quotas import ClientQuotas, windows_of
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tiering import RemoteTier, Tiering
@@ -58,10 +55,8 @@ from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEv
 from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
-from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.unclean_restart import (
-    boot_id,
     clear_boot_id,
     data_loss_reason,
     previous_broker_epoch,
@@ -71,11 +66,8 @@ from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.client import Publisher
 from tierlog.metadata.controller.commands import AllocateProducerIds
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.api import END_PATH
 from tierlog.metadata.quorum.node import MetadataUnavailable
-from tierlog.metadata.quorum.sentinel import Sentinel
 from tierlog.protocol.errors import ErrorCode
-from tierlog.tiering.object_store import ObjectStore
 
 OnReady = Callable[[str, str], None]
 """Called when the node serves, with "host:port" of the Kafka listener (empty if there is none) and the URL of
@@ -90,20 +82,6 @@ _log = structlog.get_logger("tierlog")
 
 class Broker(NodeBase):
     """A node that serves Kafka clients, whether it votes in the metadata quorum or not."""
-
-    def __init__(
-        self,
-        settings: NodeSettings,
-        *,
-        files: Files | None = None,
-        objects: ObjectStore | None = None,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-        network: Network | None = None,
-    ) -> None:
-        super().__init__(settings, files=files, clock=clock, rng=rng)
-        self.network: Network = network or TcpNetwork()
-        self.objects = objects
 
     async def _start_parts(self) -> None:
         try:
@@ -126,7 +104,10 @@ class Broker(NodeBase):
         self.tasks = TaskGroup(self._report)
         vital = TaskGroup(self._fatal)  # the broker cannot serve without them
         self._parts.push_async_callback(vital.close)
-        self.sentinel = self._build_sentinel()
+        self.sentinel: ProcessSentinel | None = None
+        if self.peers is not None:
+            self.sentinel = self.platform.sentinel(settings, self.peers, self.tasks)
+            self._parts.callback(self.sentinel.close)  # after the lease has ended: it fences the broker
         self.lifecycle = BrokerLifecycle(
             self.metadata,
             self.clock,
@@ -171,7 +152,7 @@ class Broker(NodeBase):
             cluster_id=self.identity.cluster_id,
             data_directory=self.settings.data_directory,
             cache_directory=self.directories.online[0].path,
-            objects=self.objects,
+            objects=self.platform.objects,
             network=self._others,
         )
 
@@ -180,7 +161,7 @@ class Broker(NodeBase):
         self.fetchers = ReplicaFetchers(
             FetcherDependencies(
                 settings=settings,
-                network=self.network,
+                network=self.platform.network,
                 clock=self.clock,
                 tasks=self.tasks,
                 rng=self.rng,
@@ -262,7 +243,7 @@ class Broker(NodeBase):
         )
         handlers = measured(build_handlers(dependencies, group_handlers(self.groups)), self.stats)
         host, port = self.settings.listener
-        self.listener = Listener(
+        self.listener = self.platform.listener(
             handlers,
             self.tasks,
             error_reply,
@@ -339,7 +320,7 @@ class Broker(NodeBase):
     async def _open_logs(self, image: ClusterImage) -> None:
         await self.replicas.open_all(image, self._report_empty)
         if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
-            record_boot_id(self.files, [one.path for one in self.directories.online], boot_id())
+            record_boot_id(self.files, [one.path for one in self.directories.online], self.platform.boot_id)
 
     async def _start_serving(self) -> None:
         self._parts.push_async_callback(self._stop_serving)
@@ -385,20 +366,6 @@ class Broker(NodeBase):
         """Without a secret no other node can join the cluster."""
         return not self.settings.controller_quorum_secret
 
-    def _build_sentinel(self) -> Sentinel | None:
-        """Reports the end of this process. Closed after the lease has ended, since it fences the broker."""
-        peers = self.peers
-        if peers is None:
-            return None
-        sentinel = Sentinel(
-            self.settings.node_id,
-            lambda body: peers.sign_requests(END_PATH, body),
-            self.tasks,
-            quorum_tls(self.settings),
-        )
-        self._parts.callback(sentinel.close)
-        return sentinel
-
     def _registered(self, broker_epoch: int) -> None:
         if self.sentinel is not None:
             self.directories.record_broker_epoch(broker_epoch)
@@ -417,7 +384,7 @@ class Broker(NodeBase):
     @property
     def _others(self) -> Network | None:
         """The network to other brokers, if there can be any."""
-        return None if self._is_standalone else self.network
+        return None if self._is_standalone else self.platform.network
 
     @property
     def _report_empty(self) -> ReportEmpty | None:
@@ -436,7 +403,8 @@ class Broker(NodeBase):
         """Register with the controller. The broker stays fenced until it serves."""
         host, port = self.settings.advertised or _split(self.bootstrap)
         directories = [directory.path for directory in self.directories.online]
-        why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id())
+        boot_id = self.platform.boot_id
+        why = None if self._is_standalone else data_loss_reason(self.files, directories, boot_id)
         self.directories.may_have_lost = why is not None
         if why is not None:
             _log.warning(

@@ -7,26 +7,20 @@ reverse order of their start.
 
 import asyncio
 import contextlib
-import random
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 from aiohttp import web
 
-from tierlog.base import descriptors
-from tierlog.base.clock import Clock, SystemClock
-from tierlog.base.files import Files, OsFiles
-from tierlog.base.open_files import OpenFiles
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.broker.failures import FailureLog
-from tierlog.broker.gateway.admin import AdminServer, admin_routes
+from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import Node
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.platform import Platform, production_platform, quorum_tls
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import CONTROLLER, NodeSettings
 from tierlog.metadata.client import MetadataClient
@@ -35,11 +29,7 @@ from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
 from tierlog.metadata.quorum.balancing import BalanceSettings
 from tierlog.metadata.quorum.node import TICK_MS, MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.metadata.quorum.tls import TlsFiles
 from tierlog.metadata.raft.settings import RaftSettings
-
-if TYPE_CHECKING:
-    from tierlog.metadata.quorum.transport import HttpPeers
 
 _log = structlog.get_logger("tierlog")
 
@@ -52,24 +42,14 @@ class NodeBase(ABC):
     """`failed` completes when the node cannot continue. `has_logs`: the logs are open. `bootstrap`:
     "host:port" of the Kafka listener; empty if the node is no broker."""
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        *,
-        files: Files | None = None,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, settings: NodeSettings, platform: Platform | None = None) -> None:
         self.settings = settings
-        self.files: Files = files or OsFiles(OpenFiles(_open_log_files(settings)))
-        self.clock: Clock = clock or SystemClock()
-        self.rng = rng or random.Random()
+        self.platform = platform or production_platform(settings)
+        self.files, self.clock, self.rng = self.platform.files, self.platform.clock, self.platform.rng
         self.stats = RequestStats()
         self.loop_lag = LoopLag()
         self.failures = FailureLog()
         self.bootstrap = self.admin_url = ""
-        self.peers: HttpPeers | None = None
-        """The other voters; None without a secret."""
         self._parts = contextlib.AsyncExitStack()
         self._stops_clean = True
         self.has_logs = self._serves = False
@@ -121,7 +101,7 @@ class NodeBase(ABC):
             settings, self.metadata, self.metadata_node, self.stats, self.loop_lag, self.failures
         )
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
-        self.admin = AdminServer(routes, quorum_tls(settings), self._names)
+        self.admin = self.platform.admin_server(routes, quorum_tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
@@ -139,7 +119,7 @@ class NodeBase(ABC):
         """A voter and its routes, or an observer for a broker that is no controller."""
         settings, cluster_id = self.settings, self.identity.cluster_id
         secret = settings.controller_quorum_secret.encode()
-        self.peers = peers = _peers(settings, cluster_id, secret, tasks)
+        self.peers = peers = self.platform.peers(settings, cluster_id, tasks)
         if CONTROLLER not in settings.process_roles and peers is not None:
             voters = settings.voters
             session_ms = settings.broker_session_timeout_ms
@@ -161,6 +141,8 @@ class NodeBase(ABC):
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             balance=_balance(settings),
             peers=peers,
+            snapshot_entries=self.platform.snapshot_entries,
+            keep_entries=self.platform.keep_entries,
             settings=RaftSettings.from_durations(
                 tick_ms=TICK_MS,
                 election_ms=settings.controller_quorum_election_timeout_ms,
@@ -186,37 +168,6 @@ class NodeBase(ABC):
         _log.critical("the node cannot continue", what=name, exc_info=failure)
         if not self.failed.done():
             self.failed.set_result(f"{name}: {failure}")
-
-
-def _open_log_files(settings: NodeSettings) -> int:
-    limit = descriptors.limit()
-    wanted = settings.log_max_open_files
-    connections = settings.max_connections + TURNED_AWAY_MAX
-    share = descriptors.share_of_logs(wanted, connections, limit)
-    if share < wanted:
-        needed = wanted + connections + descriptors.OTHERS
-        _log.warning(
-            "RLIMIT_NOFILE is too low for log.max.open.files: fewer log files stay open",
-            stay_open=share,
-            limit=limit,
-            needed=needed,
-        )
-    return share
-
-
-def _peers(settings: NodeSettings, cluster_id: str, secret: bytes, tasks: TaskGroup) -> "HttpPeers | None":
-    if not secret:
-        return None
-    from tierlog.metadata.quorum.transport import HttpPeers  # a standalone node needs no HTTP client
-
-    return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
-
-
-def quorum_tls(settings: NodeSettings) -> TlsFiles | None:
-    if not settings.quorum_files:
-        return None
-    certificate, key, ca = settings.quorum_files
-    return TlsFiles(certificate=certificate, key=key, ca=ca)
 
 
 def _balance(settings: NodeSettings) -> BalanceSettings | None:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.quorum.auth import SignedRequest
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import Member
@@ -63,6 +64,9 @@ class Peers(Protocol):
         """Messages for a peer that result from those it has just sent; they go into the HTTP response. Waits
         until this node has processed them."""
 
+    def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
+        """One request per other member, for another process to send. No signed response is expected."""
+
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         """Forward a command to the leader. Returns its reply and the log index at which the reply holds."""
 
@@ -108,6 +112,9 @@ class NoPeers:
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
         return ()
+
+    def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
+        return []
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         raise _no_peers()

@@ -5,6 +5,7 @@ does.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from watched_disk import WatchedDisk
 from wire_client import Client
 
 from tierlog.broker.app import Broker
+from tierlog.broker.platform import production_platform
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.sources import settings_from
 from tierlog.protocol.errors import ErrorCode
@@ -45,7 +47,8 @@ class Node:
             "offsets.topic.num.partitions": "1",
             "log.flush.interval.messages": "1",
         }
-        self.broker = Broker(settings_from(texts), files=self.disk)
+        settings = settings_from(texts)
+        self.broker = Broker(settings, replace(production_platform(settings), files=self.disk))
         self.clients: list[Client] = []
 
     async def client(self) -> Client:

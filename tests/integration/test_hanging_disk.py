@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from wire_client import Client
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
+from tierlog.broker.platform import production_platform
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN, read_offsets
 from tierlog.broker.storage.disk_threads import DISK_THREADS
@@ -61,7 +63,7 @@ class Node:
                 "log.dirs.stop.timeout.ms": "2000",
             }
         )
-        self.broker = Broker(self.settings, files=self.disk)
+        self.broker = Broker(self.settings, replace(production_platform(self.settings), files=self.disk))
 
     async def start(self) -> None:
         await self.broker.start()

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
 from tierlog.broker.node_base import NodeFailed
+from tierlog.broker.platform import production_platform
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
@@ -58,7 +60,8 @@ async def waiting(tmp_path: Path) -> AsyncIterator[tuple[Broker, "asyncio.Task[N
     await other.metadata.submit(c.CreateTopics(topics=(c.NewTopic(name="t", assignments=((0, (2,)),)),)))
     await other.stop()
     gate = Gate()
-    other = Broker(settings_from(broker_settings(tmp_path, 2, port)), files=gate)
+    again = settings_from(broker_settings(tmp_path, 2, port))
+    other = Broker(again, replace(production_platform(again), files=gate))
     starting = asyncio.ensure_future(other.start())
     assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
     await voter.stop(clean=False)

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tierlog.base.files import OsFiles
 from tierlog.broker.app import Broker
 from tierlog.broker.controller_node import ControllerNode
 from tierlog.broker.node_base import NodeFailed
+from tierlog.broker.platform import production_platform
 from tierlog.cli.errors import ExitCode
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
@@ -116,12 +118,14 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
 
 async def test_node_whose_only_disk_fails_at_startup_does_not_serve(tmp_path: Path) -> None:
     files = Failing()
-    broker = Broker(settings_from(settings(tmp_path)), files=files)
+    node_settings = settings_from(settings(tmp_path))
+    broker = Broker(node_settings, replace(production_platform(node_settings), files=files))
     await broker.start()
     await broker.metadata.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
     await broker.stop(clean=False)
     files.broken = tmp_path / "data" / "t-0"
-    broker = Broker(settings_from(settings(tmp_path)), files=files)
+    node_settings = settings_from(settings(tmp_path))
+    broker = Broker(node_settings, replace(production_platform(node_settings), files=files))
     with pytest.raises(NodeFailed, match=r"the last log directory: .*Input/output error"):
         await broker.start()
 
@@ -138,7 +142,8 @@ async def test_voter_whose_metadata_disk_fails_stops(
         "admin_listener": f"127.0.0.1:{ports[0]}",
         "process_roles": "controller" if kind is ControllerNode else "broker,controller",
     }
-    broker = kind(settings_from(settings(tmp_path, **more)), files=files)
+    node_settings = settings_from(settings(tmp_path, **more))
+    broker = kind(node_settings, replace(production_platform(node_settings), files=files))
     starting = asyncio.ensure_future(broker.start())
     async with asyncio.timeout(30):
         node = await waiting(broker)

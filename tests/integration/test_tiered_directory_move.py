@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from wire_client import Client
 from tierlog.base.types import TopicPartition
 from tierlog.broker.app import Broker
 from tierlog.broker.maintenance.directory_moves import RATE
+from tierlog.broker.platform import production_platform
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
@@ -30,19 +32,17 @@ PATIENCE_S = 30.0
 
 async def start(path: Path) -> tuple[Broker, FaultyStore]:
     store = FaultyStore(LocalStore(path / "objects"))
-    broker = Broker(
-        settings_from(
-            {
-                "log.dirs": f"{path / 'a'},{path / 'b'}",
-                "metadata.log.dir": str(path / "metadata"),
-                "listeners": "PLAINTEXT://127.0.0.1:0",
-                "admin.listener": "127.0.0.1:0",
-                "remote.log.manager.task.interval.ms": "200",
-                "remote.log.delete.grace.ms": "0",
-            }
-        ),
-        objects=store,
+    settings = settings_from(
+        {
+            "log.dirs": f"{path / 'a'},{path / 'b'}",
+            "metadata.log.dir": str(path / "metadata"),
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "admin.listener": "127.0.0.1:0",
+            "remote.log.manager.task.interval.ms": "200",
+            "remote.log.delete.grace.ms": "0",
+        }
     )
+    broker = Broker(settings, replace(production_platform(settings), objects=store))
     await broker.start()
     return broker, store
 

@@ -1,0 +1,114 @@
+"""Platform: the ports through which a node reaches its machine and other nodes.
+
+Everything else in a node is the same in production and in the simulator, which replaces these ports. Slow
+work goes to threads by `loop.run_in_executor`, so the event loop is the port for threads.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tierlog.base import descriptors
+from tierlog.base.clock import Clock, SystemClock
+from tierlog.base.files import Files, OsFiles
+from tierlog.base.network import Network
+from tierlog.base.open_files import OpenFiles
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.gateway.admin import AdminServer
+from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.replication.tcp_network import TcpNetwork
+from tierlog.broker.storage.unclean_restart import boot_id
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.quorum.api import END_PATH
+from tierlog.metadata.quorum.node_snapshots import KEEP_ENTRIES, SNAPSHOT_ENTRIES
+from tierlog.metadata.quorum.peers import Peers
+from tierlog.metadata.quorum.sentinel import Sentinel
+from tierlog.metadata.quorum.tls import TlsFiles
+from tierlog.tiering.object_store import ObjectStore
+
+_log = structlog.get_logger("tierlog")
+
+
+class ProcessSentinel(Protocol):
+    """Reports the end of this process to the controllers."""
+
+    def update(self, broker_epoch: int) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    files: Files
+    clock: Clock
+    rng: random.Random
+    network: Network
+    """To the listeners of other brokers."""
+    peers: Callable[[NodeSettings, str, TaskGroup], Peers | None]
+    """To other members of the quorum; the string is the cluster id. None: no other node can join."""
+    sentinel: Callable[[NodeSettings, Peers, TaskGroup], ProcessSentinel]
+    listener: Callable[..., Listener]
+    """For Kafka clients; takes the arguments of Listener."""
+    admin_server: Callable[..., AdminServer]
+    """Takes the arguments of AdminServer."""
+    boot_id: str
+    """Changes when the machine restarts; empty: unknown."""
+    objects: ObjectStore | None = None
+    """A store to use instead of object.store.url."""
+    snapshot_entries: int = SNAPSHOT_ENTRIES
+    """Entries of the metadata log between two snapshots. The simulator has fewer."""
+    keep_entries: int = KEEP_ENTRIES
+
+
+def production_platform(settings: NodeSettings) -> Platform:
+    return Platform(
+        files=OsFiles(OpenFiles(_open_log_files(settings))),
+        clock=SystemClock(),
+        rng=random.Random(),
+        network=TcpNetwork(),
+        peers=_http_peers,
+        sentinel=_child_process,
+        listener=Listener,
+        admin_server=AdminServer,
+        boot_id=boot_id(),
+    )
+
+
+def quorum_tls(settings: NodeSettings) -> TlsFiles | None:
+    if not settings.quorum_files:
+        return None
+    certificate, key, ca = settings.quorum_files
+    return TlsFiles(certificate=certificate, key=key, ca=ca)
+
+
+def _http_peers(settings: NodeSettings, cluster_id: str, tasks: TaskGroup) -> Peers | None:
+    if not settings.controller_quorum_secret:
+        return None
+    from tierlog.metadata.quorum.transport import HttpPeers  # a standalone node needs no HTTP client
+
+    secret = settings.controller_quorum_secret.encode()
+    return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
+
+
+def _child_process(settings: NodeSettings, peers: Peers, tasks: TaskGroup) -> ProcessSentinel:
+    sign = peers.sign_requests
+    return Sentinel(settings.node_id, lambda body: sign(END_PATH, body), tasks, quorum_tls(settings))
+
+
+def _open_log_files(settings: NodeSettings) -> int:
+    limit = descriptors.limit()
+    wanted = settings.log_max_open_files
+    connections = settings.max_connections + TURNED_AWAY_MAX
+    share = descriptors.share_of_logs(wanted, connections, limit)
+    if share < wanted:
+        needed = wanted + connections + descriptors.OTHERS
+        _log.warning(
+            "RLIMIT_NOFILE is too low for log.max.open.files: fewer log files stay open",
+            stay_open=share,
+            limit=limit,
+            needed=needed,
+        )
+    return share
