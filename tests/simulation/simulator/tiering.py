@@ -26,8 +26,9 @@ from tierlog.tiering.format.keys import Keys
 TIERED = 0.55
 """Share of the cluster runs in which the topics are tiered."""
 
-SETTLED_S = 45.0
-"""Virtual seconds within which all due uploads must complete. A retry comes after thirty at most."""
+SETTLED_S = 120.0
+"""Virtual seconds within which all due uploads must complete. A retry comes after thirty at most, and
+producers write small segments faster than a leader uploads them: seven a second, of up to 450 left."""
 
 POLL_S = 0.2
 SEGMENT_BYTES = (500, 1000, 2000)
