@@ -9,13 +9,12 @@ from functools import cache
 from typing import Any
 
 from tierlog.broker.handlers.context import RawReply
-from tierlog.protocol.schema import StructType
 
 Walk = Callable[[Sequence[Any], "Counter[int]"], None]
 """Takes all items of an array: a call for each of ten thousand partitions would be slow."""
 
 
-def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], None] | None:
+def counter_of(response: Any, errors: "Counter[int]") -> Callable[[Any], None] | None:
     """A function that counts the error codes in responses of this class; None if they cannot contain any."""
     walk = _walk(response)
     if walk is None:
@@ -31,7 +30,7 @@ def counter_of(response: StructType, errors: "Counter[int]") -> Callable[[Any], 
 
 
 @cache
-def _walk(struct: StructType) -> Walk | None:
+def _walk(struct: Any) -> Walk | None:
     has_code = any(field.name == "error_code" for field in struct.FIELDS)
     inner = [
         (field.name, field.array, walk)

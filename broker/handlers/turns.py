@@ -13,7 +13,6 @@ from tierlog.base.files import Part
 from tierlog.broker.handlers.context import RawReply, Reply
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.protocol.codec import array_writer
-from tierlog.protocol.schema import Message
 
 ENTRIES_PER_TURN = 200
 """Entries that take some microseconds each: about 5 ms of the event loop."""
@@ -81,7 +80,7 @@ async def in_slices(
     if len(some) == count:
         setattr(response, array, some)
         return response
-    kind: type[Message] = type(response)
+    kind: Any = type(response)
     writer = array_writer(kind, version, array)
     errors: Counter[int] = Counter()
     count_errors = counter_of(kind, errors)

@@ -1,8 +1,9 @@
 """Generates `messages/` from kio's schemas: a development tool that a running node never imports.
 
 kio has one class for each message and version, with times as timedelta and datetime. Here they are merged
-into one class for all versions, times are integers under Kafka's own names (`throttle_time_ms`), and uuids
-are never None. Run `python -m tierlog.protocol.generate`; a test fails if the files differ from its output.
+into one class for all versions, which states each field once (`schema`). Times are integers under Kafka's own
+names (`throttle_time_ms`), and uuids are never None. Run `python -m tierlog.protocol.generate`; a test fails
+if the files differ from its output.
 """
 
 import dataclasses
@@ -15,21 +16,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tierlog.protocol.schema import Field, Versions
+from tierlog.protocol.schema import ZERO, Versions
 
 # the quorum uses HTTP between nodes (PROTOCOL.md)
 QUORUM_KEYS = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 80, 81, 82})
 DATA = ("consumer_protocol_subscription", "consumer_protocol_assignment")
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
-PYTHON = {
-    "string": "str",
-    "bytes": "Buffer",
-    "records": "Buffer",
-    "uuid": "UUID",
-    "bool": "bool",
-    "float64": "float",
+ANNOTATIONS = {
+    "bool": "Bool",
+    "bytes": "Bytes",
+    "float64": "Float64",
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "int8": "Int8",
+    "records": "RequestRecords",
+    "string": "String",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uuid": "Uuid",
 }
-ZERO = {"str": '""', "Buffer": 'b""', "UUID": "ZERO_UUID", "bool": "False", "float": "0.0", "int": "0"}
 
 
 @dataclass(slots=True)
@@ -250,73 +256,50 @@ def render(title: str, messages: tuple[MergedMessage, ...]) -> str:
         for merged in message.classes:
             block = _render_class(merged, message if merged is message.classes[-1] else None)
             if message is not messages[0]:  # a broker answers with slices of its log
-                block = block.replace(": Buffer | None = None", ": Records | None = None")
+                block = block.replace(": RequestRecords", ": Records")
             if seen.setdefault(merged.name, block) != block:
                 raise ValueError(f"{title} has two classes named {merged.name}")
             if block not in blocks:
                 blocks.append(block)
     body = "".join(blocks)
-    imports = [
-        name
-        for name in ("ZERO_UUID", "Buffer", "Field", "Fields", "Records", "Versions")
-        if re.search(rf"\b{name}\b", body)
-    ]
-    standard = "field" if "field(" in body else ""
+    names = {*ANNOTATIONS.values(), "Message", "Records", "Struct"}
+    imports = sorted(name for name in names if re.search(rf"\b{name}\b", body))
+    functions = ["struct", "wire"] if "= wire(" in body else ["struct"]
     return (
         f'"""{title} Written by `tierlog.protocol.generate`: do not edit."""\n\n'
-        f"from dataclasses import dataclass{', ' + standard if standard else ''}\n"
-        "from typing import ClassVar\n"
-        + ("from uuid import UUID\n" if "UUID" in body.replace("ZERO_UUID", "") else "")
-        + f"\nfrom tierlog.protocol.schema import {', '.join(imports)}\n"
-        + body
+        f"from tierlog.protocol.schema import {', '.join(imports + functions)}\n" + body
     )
 
 
 def _render_class(merged: MergedClass, message: MergedMessage | None) -> str:
-    fields = _in_wire_order(merged)
-    lines = ["", "", "@dataclass(slots=True, kw_only=True)", f"class {merged.name}:"]
-    lines += [f"    {each.name}: {_annotation(each)} = {_initial(each)}" for each in fields]
-    if fields:
-        lines.append("")
+    lines = ["", "", "@struct", f"class {merged.name}({'Message' if message else 'Struct'}):"]
     if message:
-        lines.append(f"    VERSIONS: ClassVar[Versions] = {message.versions}")
-        lines.append(f"    FLEXIBLE: ClassVar[int | None] = {message.flexible}")
-    if fields:
-        lines.append("    FIELDS: ClassVar[Fields] = (")
-        lines += [f"        {_render_field(each)}," for each in fields]
-        lines.append("    )")
-    else:
-        lines.append("    FIELDS: ClassVar[Fields] = ()")
+        lines.append(f"    VERSIONS = {message.versions}")
+        if message.flexible is not None:
+            lines.append(f"    FLEXIBLE = {message.flexible}")
+        if merged.fields:
+            lines.append("")
+    lines += [f"    {each.name}: {_annotation(each)} = {_wire(each)}" for each in _in_wire_order(merged)]
     return "\n".join(lines) + "\n"
 
 
 def _annotation(merged: MergedField) -> str:
-    plain = merged.nested or PYTHON.get(merged.type, "int")
+    plain = merged.nested or ANNOTATIONS[merged.type]
     text = f"list[{plain}]" if merged.array else plain
     return f"{text} | None" if merged.nullable else text
 
 
-def _initial(merged: MergedField) -> str:
-    if merged.default is not None:
-        return str(merged.default)
-    if merged.array:
-        return "field(default_factory=list)"
-    if merged.nested:
-        return f"field(default_factory={merged.nested})"
-    return ZERO[PYTHON.get(merged.type, "int")]
-
-
-def _render_field(merged: MergedField) -> str:
-    shown = Field(merged.name, merged.type, *_span(merged.versions))
-    text = f'Field("{shown.name}", "{shown.type}", {shown.least}, {shown.most}'
-    if merged.array:
-        text += ", array=True"
-    if merged.nullable:
+def _wire(merged: MergedField) -> str:
+    versions = _span(merged.versions)
+    text = f"wire({versions[0]}, {versions[1]}"
+    if merged.default is not None and merged.default != repr(ZERO.get(merged.type, 0)).replace("'", '"'):
+        text += f", default={merged.default}"
+    if merged.nullable and _span(merged.nullable) != versions:
         text += f", nullable={_span(merged.nullable)}"
     if merged.tag is not None:
-        text += f", tag={merged.tag}, tagged={_span(merged.tagged)}"
-    if merged.nested:
-        text += f", nested={merged.nested}"
+        text += f", tag={merged.tag}"
+        if _span(merged.tagged) != versions:
+            text += f", tagged={_span(merged.tagged)}"
     return text + ")"
 
 

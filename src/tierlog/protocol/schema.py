@@ -1,18 +1,44 @@
-"""Schema of messages on the wire: class-level data of the generated messages.
+"""Schema of messages on the wire, and how the generated messages state it.
+
+A message is a class made by `struct`. The annotation of a field is its type, and `wire` gives its versions:
+
+    @struct
+    class HeartbeatResponse(Message):
+        VERSIONS = (0, 4)
+        FLEXIBLE = 4
+
+        throttle_time_ms: Int32 = wire(1, 4)
+        error_code: Int16 = wire(0, 4)
 
 `codec` compiles readers and writers from it. A version range is (minimum, maximum), both inclusive.
 """
 
+import typing
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, NamedTuple, Protocol
+from types import NoneType
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from tierlog.base.slices import LogSlice
 
 Buffer = bytes | bytearray | memoryview
-Records = Buffer | LogSlice
+Int8 = Annotated[int, "int8"]
+Int16 = Annotated[int, "int16"]
+UInt16 = Annotated[int, "uint16"]
+Int32 = Annotated[int, "int32"]
+UInt32 = Annotated[int, "uint32"]
+Int64 = Annotated[int, "int64"]
+Float64 = Annotated[float, "float64"]
+Bool = Annotated[bool, "bool"]
+Uuid = Annotated[uuid.UUID, "uuid"]
+String = Annotated[str, "string"]
+Bytes = Annotated[Buffer, "bytes"]
+RequestRecords = Annotated[Buffer, "records"]
+Records = Annotated[Buffer | LogSlice, "records"]
 """Record batches of a response: slices of the log for a broker, a view for a client."""
+
 Versions = tuple[int, int]
 FIXED = {
     "int8": "b",
@@ -27,6 +53,15 @@ FIXED = {
 }
 """Types of fixed size and their `struct` codes."""
 ZERO_UUID = uuid.UUID(int=0)
+ZERO: dict[str, Any] = {
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "uuid": ZERO_UUID,
+    "bool": False,
+    "float64": 0.0,
+}
+"""Default values of types; 0 of the others."""
 
 
 class Field(NamedTuple):
@@ -60,20 +95,94 @@ class Field(NamedTuple):
 Fields = tuple[Field, ...]
 
 
-class Struct(Protocol):
-    """A generated dataclass; nested ones have only `FIELDS`."""
+class Struct:
+    """Base of generated classes."""
 
-    FIELDS: ClassVar[Fields]
+    __slots__ = ()
+    FIELDS: ClassVar[Fields] = ()
 
 
-class Message(Struct, Protocol):
-    """A generated top-level dataclass. FLEXIBLE: the first version with compact lengths and tags, or None."""
+class Message(Struct):
+    """Base of top-level messages. FLEXIBLE: the first version with compact lengths and tags, or None."""
 
+    __slots__ = ()
     VERSIONS: ClassVar[Versions]
-    FLEXIBLE: ClassVar[int | None]
+    FLEXIBLE: ClassVar[int | None] = None
 
 
 StructType = type[Struct]
+S = TypeVar("S", bound=Struct)
+
+
+class _Wire(NamedTuple):
+    versions: Versions
+    default: Any
+    nullable: Versions | None
+    tag: int | None
+    tagged: Versions | None
+
+
+def wire(
+    least: int,
+    most: int,
+    *,
+    default: Any = ...,
+    nullable: Versions | None = None,
+    tag: int | None = None,
+    tagged: Versions | None = None,
+) -> Any:
+    """A field of versions least to most; the default value is the type's zero.
+
+    `nullable`, `tagged`: versions in which a field with `| None` may be null, and one with a tag has it; all.
+    """
+    return _Wire((least, most), default, nullable, tag, tagged)
+
+
+@typing.dataclass_transform(kw_only_default=True)
+def struct(kind: type[S]) -> type[S]:
+    """The dataclass of a generated class, and its schema."""
+    fields = []
+    for name, annotation in kind.__annotations__.items():
+        stated: _Wire = getattr(kind, name)
+        found = _field(name, annotation, stated)
+        fields.append(found)
+        setattr(kind, name, _default(found, stated.default))
+    made = dataclass(slots=True, kw_only=True)(kind)
+    made.FIELDS = tuple(fields)
+    return made
+
+
+def _field(name: str, annotation: Any, stated: _Wire) -> Field:
+    parts = typing.get_args(annotation)
+    nullable = NoneType in parts
+    if nullable:
+        annotation = parts[0]
+    array = typing.get_origin(annotation) is list
+    if array:
+        [annotation] = typing.get_args(annotation)
+    nested = None if typing.get_origin(annotation) is Annotated else annotation
+    return Field(
+        name,
+        annotation.__metadata__[0] if nested is None else "struct",
+        *stated.versions,
+        array,
+        (stated.nullable or stated.versions) if nullable else None,
+        stated.tag,
+        (stated.tagged or stated.versions) if stated.tag is not None else None,
+        nested,
+    )
+
+
+def _default(found: Field, stated: Any) -> Any:
+    if stated is not ...:
+        return field(default=stated)
+    if found.array:
+        return field(default_factory=list)
+    return (
+        field(default=ZERO.get(found.type, 0))
+        if found.nested is None
+        else field(default_factory=found.nested)
+    )
 
 
 def plain_fields(kind: StructType, version: int) -> list[Field]:

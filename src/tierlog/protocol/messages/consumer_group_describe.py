@@ -1,109 +1,61 @@
 """ConsumerGroupDescribe (API key 69). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeRequest:
-    group_ids: list[str] = field(default_factory=list)
-    include_authorized_operations: bool = False
+@struct
+class ConsumerGroupDescribeRequest(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("group_ids", "string", 0, 1, array=True),
-        Field("include_authorized_operations", "bool", 0, 1),
-    )
+    group_ids: list[String] = wire(0, 1)
+    include_authorized_operations: Bool = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicPartitions:
-    topic_id: UUID = ZERO_UUID
-    topic_name: str = ""
-    partitions: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 1),
-        Field("topic_name", "string", 0, 1),
-        Field("partitions", "int32", 0, 1, array=True),
-    )
+@struct
+class TopicPartitions(Struct):
+    topic_id: Uuid = wire(0, 1)
+    topic_name: String = wire(0, 1)
+    partitions: list[Int32] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class Assignment:
-    topic_partitions: list[TopicPartitions] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_partitions", "struct", 0, 1, array=True, nested=TopicPartitions),
-    )
+@struct
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
-    member_id: str = ""
-    instance_id: str | None = None
-    rack_id: str | None = None
-    member_epoch: int = 0
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_topic_names: list[str] = field(default_factory=list)
-    subscribed_topic_regex: str | None = None
-    assignment: Assignment = field(default_factory=Assignment)
-    target_assignment: Assignment = field(default_factory=Assignment)
-    member_type: int = -1
-
-    FIELDS: ClassVar[Fields] = (
-        Field("member_id", "string", 0, 1),
-        Field("instance_id", "string", 0, 1, nullable=(0, 1)),
-        Field("rack_id", "string", 0, 1, nullable=(0, 1)),
-        Field("member_epoch", "int32", 0, 1),
-        Field("client_id", "string", 0, 1),
-        Field("client_host", "string", 0, 1),
-        Field("subscribed_topic_names", "string", 0, 1, array=True),
-        Field("subscribed_topic_regex", "string", 0, 1, nullable=(0, 1)),
-        Field("assignment", "struct", 0, 1, nested=Assignment),
-        Field("target_assignment", "struct", 0, 1, nested=Assignment),
-        Field("member_type", "int8", 1, 1),
-    )
+@struct
+class Member(Struct):
+    member_id: String = wire(0, 1)
+    instance_id: String | None = wire(0, 1, default=None)
+    rack_id: String | None = wire(0, 1, default=None)
+    member_epoch: Int32 = wire(0, 1)
+    client_id: String = wire(0, 1)
+    client_host: String = wire(0, 1)
+    subscribed_topic_names: list[String] = wire(0, 1)
+    subscribed_topic_regex: String | None = wire(0, 1, default=None)
+    assignment: Assignment = wire(0, 1)
+    target_assignment: Assignment = wire(0, 1)
+    member_type: Int8 = wire(1, 1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroup:
-    error_code: int = 0
-    error_message: str | None = None
-    group_id: str = ""
-    group_state: str = ""
-    group_epoch: int = 0
-    assignment_epoch: int = 0
-    assignor_name: str = ""
-    members: list[Member] = field(default_factory=list)
-    authorized_operations: int = -2147483648
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 0, 1),
-        Field("error_message", "string", 0, 1, nullable=(0, 1)),
-        Field("group_id", "string", 0, 1),
-        Field("group_state", "string", 0, 1),
-        Field("group_epoch", "int32", 0, 1),
-        Field("assignment_epoch", "int32", 0, 1),
-        Field("assignor_name", "string", 0, 1),
-        Field("members", "struct", 0, 1, array=True, nested=Member),
-        Field("authorized_operations", "int32", 0, 1),
-    )
+@struct
+class DescribedGroup(Struct):
+    error_code: Int16 = wire(0, 1)
+    error_message: String | None = wire(0, 1, default=None)
+    group_id: String = wire(0, 1)
+    group_state: String = wire(0, 1)
+    group_epoch: Int32 = wire(0, 1)
+    assignment_epoch: Int32 = wire(0, 1)
+    assignor_name: String = wire(0, 1)
+    members: list[Member] = wire(0, 1)
+    authorized_operations: Int32 = wire(0, 1, default=-2147483648)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupDescribeResponse:
-    throttle_time_ms: int = 0
-    groups: list[DescribedGroup] = field(default_factory=list)
+@struct
+class ConsumerGroupDescribeResponse(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 1),
-        Field("groups", "struct", 0, 1, array=True, nested=DescribedGroup),
-    )
+    throttle_time_ms: Int32 = wire(0, 1)
+    groups: list[DescribedGroup] = wire(0, 1)

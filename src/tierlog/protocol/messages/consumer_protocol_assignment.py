@@ -1,30 +1,17 @@
 """ConsumerProtocolAssignment, as consumers put it into group messages. Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Buffer, Field, Fields, Versions
+from tierlog.protocol.schema import Bytes, Int32, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicPartition:
-    topic: str = ""
-    partitions: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic", "string", 0, 3),
-        Field("partitions", "int32", 0, 3, array=True),
-    )
+@struct
+class TopicPartition(Struct):
+    topic: String = wire(0, 3)
+    partitions: list[Int32] = wire(0, 3)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolAssignment:
-    assigned_partitions: list[TopicPartition] = field(default_factory=list)
-    user_data: Buffer | None = None
+@struct
+class ConsumerProtocolAssignment(Message):
+    VERSIONS = (0, 3)
 
-    VERSIONS: ClassVar[Versions] = (0, 3)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("assigned_partitions", "struct", 0, 3, array=True, nested=TopicPartition),
-        Field("user_data", "bytes", 0, 3, nullable=(0, 3)),
-    )
+    assigned_partitions: list[TopicPartition] = wire(0, 3)
+    user_data: Bytes | None = wire(0, 3, default=None)

@@ -1,36 +1,20 @@
 """ConsumerProtocolSubscription, as consumers put it into group messages. Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Buffer, Field, Fields, Versions
+from tierlog.protocol.schema import Bytes, Int32, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicPartition:
-    topic: str = ""
-    partitions: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic", "string", 1, 3),
-        Field("partitions", "int32", 1, 3, array=True),
-    )
+@struct
+class TopicPartition(Struct):
+    topic: String = wire(1, 3)
+    partitions: list[Int32] = wire(1, 3)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerProtocolSubscription:
-    topics: list[str] = field(default_factory=list)
-    user_data: Buffer | None = None
-    owned_partitions: list[TopicPartition] = field(default_factory=list)
-    generation_id: int = -1
-    rack_id: str | None = None
+@struct
+class ConsumerProtocolSubscription(Message):
+    VERSIONS = (0, 3)
 
-    VERSIONS: ClassVar[Versions] = (0, 3)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("topics", "string", 0, 3, array=True),
-        Field("user_data", "bytes", 0, 3, nullable=(0, 3)),
-        Field("owned_partitions", "struct", 1, 3, array=True, nested=TopicPartition),
-        Field("generation_id", "int32", 2, 3),
-        Field("rack_id", "string", 3, 3, nullable=(3, 3)),
-    )
+    topics: list[String] = wire(0, 3)
+    user_data: Bytes | None = wire(0, 3, default=None)
+    owned_partitions: list[TopicPartition] = wire(1, 3)
+    generation_id: Int32 = wire(2, 3, default=-1)
+    rack_id: String | None = wire(3, 3, default=None)

@@ -1,75 +1,44 @@
 """DeleteShareGroupState (API key 86). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionData:
-    partition: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 0),
-    )
+@struct
+class PartitionData(Struct):
+    partition: Int32 = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteStateData:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionData] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=PartitionData),
-    )
+@struct
+class DeleteStateData(Struct):
+    topic_id: Uuid = wire(0, 0)
+    partitions: list[PartitionData] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupStateRequest:
-    group_id: str = ""
-    topics: list[DeleteStateData] = field(default_factory=list)
+@struct
+class DeleteShareGroupStateRequest(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 0, 0),
-        Field("topics", "struct", 0, 0, array=True, nested=DeleteStateData),
-    )
+    group_id: String = wire(0, 0)
+    topics: list[DeleteStateData] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionResult:
-    partition: int = 0
-    error_code: int = 0
-    error_message: str | None = None
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 0),
-        Field("error_code", "int16", 0, 0),
-        Field("error_message", "string", 0, 0, nullable=(0, 0)),
-    )
+@struct
+class PartitionResult(Struct):
+    partition: Int32 = wire(0, 0)
+    error_code: Int16 = wire(0, 0)
+    error_message: String | None = wire(0, 0, default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteStateResult:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=PartitionResult),
-    )
+@struct
+class DeleteStateResult(Struct):
+    topic_id: Uuid = wire(0, 0)
+    partitions: list[PartitionResult] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteShareGroupStateResponse:
-    results: list[DeleteStateResult] = field(default_factory=list)
+@struct
+class DeleteShareGroupStateResponse(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("results", "struct", 0, 0, array=True, nested=DeleteStateResult),
-    )
+    results: list[DeleteStateResult] = wire(0, 0)

@@ -1,76 +1,44 @@
 """DescribeAcls (API key 29). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsRequest:
-    resource_type_filter: int = 0
-    resource_name_filter: str | None = ""
-    pattern_type_filter: int = 3
-    principal_filter: str | None = ""
-    host_filter: str | None = ""
-    operation: int = 0
-    permission_type: int = 0
+@struct
+class DescribeAclsRequest(Message):
+    VERSIONS = (1, 3)
+    FLEXIBLE = 2
 
-    VERSIONS: ClassVar[Versions] = (1, 3)
-    FLEXIBLE: ClassVar[int | None] = 2
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_type_filter", "int8", 1, 3),
-        Field("resource_name_filter", "string", 1, 3, nullable=(1, 3)),
-        Field("pattern_type_filter", "int8", 1, 3),
-        Field("principal_filter", "string", 1, 3, nullable=(1, 3)),
-        Field("host_filter", "string", 1, 3, nullable=(1, 3)),
-        Field("operation", "int8", 1, 3),
-        Field("permission_type", "int8", 1, 3),
-    )
+    resource_type_filter: Int8 = wire(1, 3)
+    resource_name_filter: String | None = wire(1, 3)
+    pattern_type_filter: Int8 = wire(1, 3, default=3)
+    principal_filter: String | None = wire(1, 3)
+    host_filter: String | None = wire(1, 3)
+    operation: Int8 = wire(1, 3)
+    permission_type: Int8 = wire(1, 3)
 
 
-@dataclass(slots=True, kw_only=True)
-class AclDescription:
-    principal: str = ""
-    host: str = ""
-    operation: int = 0
-    permission_type: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("principal", "string", 1, 3),
-        Field("host", "string", 1, 3),
-        Field("operation", "int8", 1, 3),
-        Field("permission_type", "int8", 1, 3),
-    )
+@struct
+class AclDescription(Struct):
+    principal: String = wire(1, 3)
+    host: String = wire(1, 3)
+    operation: Int8 = wire(1, 3)
+    permission_type: Int8 = wire(1, 3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsResource:
-    resource_type: int = 0
-    resource_name: str = ""
-    pattern_type: int = 3
-    acls: list[AclDescription] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_type", "int8", 1, 3),
-        Field("resource_name", "string", 1, 3),
-        Field("pattern_type", "int8", 1, 3),
-        Field("acls", "struct", 1, 3, array=True, nested=AclDescription),
-    )
+@struct
+class DescribeAclsResource(Struct):
+    resource_type: Int8 = wire(1, 3)
+    resource_name: String = wire(1, 3)
+    pattern_type: Int8 = wire(1, 3, default=3)
+    acls: list[AclDescription] = wire(1, 3)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeAclsResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    error_message: str | None = ""
-    resources: list[DescribeAclsResource] = field(default_factory=list)
+@struct
+class DescribeAclsResponse(Message):
+    VERSIONS = (1, 3)
+    FLEXIBLE = 2
 
-    VERSIONS: ClassVar[Versions] = (1, 3)
-    FLEXIBLE: ClassVar[int | None] = 2
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 1, 3),
-        Field("error_code", "int16", 1, 3),
-        Field("error_message", "string", 1, 3, nullable=(1, 3)),
-        Field("resources", "struct", 1, 3, array=True, nested=DescribeAclsResource),
-    )
+    throttle_time_ms: Int32 = wire(1, 3)
+    error_code: Int16 = wire(1, 3)
+    error_message: String | None = wire(1, 3)
+    resources: list[DescribeAclsResource] = wire(1, 3)

@@ -1,82 +1,48 @@
 """DescribeClientQuotas (API key 48). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Float64, Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class ComponentData:
-    entity_type: str = ""
-    match_type: int = 0
-    match: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("entity_type", "string", 0, 1),
-        Field("match_type", "int8", 0, 1),
-        Field("match", "string", 0, 1, nullable=(0, 1)),
-    )
+@struct
+class ComponentData(Struct):
+    entity_type: String = wire(0, 1)
+    match_type: Int8 = wire(0, 1)
+    match: String | None = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasRequest:
-    components: list[ComponentData] = field(default_factory=list)
-    strict: bool = False
+@struct
+class DescribeClientQuotasRequest(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("components", "struct", 0, 1, array=True, nested=ComponentData),
-        Field("strict", "bool", 0, 1),
-    )
+    components: list[ComponentData] = wire(0, 1)
+    strict: Bool = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class EntityData:
-    entity_type: str = ""
-    entity_name: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("entity_type", "string", 0, 1),
-        Field("entity_name", "string", 0, 1, nullable=(0, 1)),
-    )
+@struct
+class EntityData(Struct):
+    entity_type: String = wire(0, 1)
+    entity_name: String | None = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ValueData:
-    key: str = ""
-    value: float = 0.0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("key", "string", 0, 1),
-        Field("value", "float64", 0, 1),
-    )
+@struct
+class ValueData(Struct):
+    key: String = wire(0, 1)
+    value: Float64 = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class EntryData:
-    entity: list[EntityData] = field(default_factory=list)
-    values: list[ValueData] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("entity", "struct", 0, 1, array=True, nested=EntityData),
-        Field("values", "struct", 0, 1, array=True, nested=ValueData),
-    )
+@struct
+class EntryData(Struct):
+    entity: list[EntityData] = wire(0, 1)
+    values: list[ValueData] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeClientQuotasResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    error_message: str | None = ""
-    entries: list[EntryData] | None = field(default_factory=list)
+@struct
+class DescribeClientQuotasResponse(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 1),
-        Field("error_code", "int16", 0, 1),
-        Field("error_message", "string", 0, 1, nullable=(0, 1)),
-        Field("entries", "struct", 0, 1, array=True, nullable=(0, 1), nested=EntryData),
-    )
+    throttle_time_ms: Int32 = wire(0, 1)
+    error_code: Int16 = wire(0, 1)
+    error_message: String | None = wire(0, 1)
+    entries: list[EntryData] | None = wire(0, 1)

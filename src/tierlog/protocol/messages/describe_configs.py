@@ -1,100 +1,57 @@
 """DescribeConfigs (API key 32). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResource:
-    resource_type: int = 0
-    resource_name: str = ""
-    configuration_keys: list[str] | None = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_type", "int8", 1, 4),
-        Field("resource_name", "string", 1, 4),
-        Field("configuration_keys", "string", 1, 4, array=True, nullable=(1, 4)),
-    )
+@struct
+class DescribeConfigsResource(Struct):
+    resource_type: Int8 = wire(1, 4)
+    resource_name: String = wire(1, 4)
+    configuration_keys: list[String] | None = wire(1, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsRequest:
-    resources: list[DescribeConfigsResource] = field(default_factory=list)
-    include_synonyms: bool = False
-    include_documentation: bool = False
+@struct
+class DescribeConfigsRequest(Message):
+    VERSIONS = (1, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (1, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("resources", "struct", 1, 4, array=True, nested=DescribeConfigsResource),
-        Field("include_synonyms", "bool", 1, 4),
-        Field("include_documentation", "bool", 3, 4),
-    )
+    resources: list[DescribeConfigsResource] = wire(1, 4)
+    include_synonyms: Bool = wire(1, 4)
+    include_documentation: Bool = wire(3, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsSynonym:
-    name: str = ""
-    value: str | None = ""
-    source: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 1, 4),
-        Field("value", "string", 1, 4, nullable=(1, 4)),
-        Field("source", "int8", 1, 4),
-    )
+@struct
+class DescribeConfigsSynonym(Struct):
+    name: String = wire(1, 4)
+    value: String | None = wire(1, 4)
+    source: Int8 = wire(1, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResourceResult:
-    name: str = ""
-    value: str | None = ""
-    read_only: bool = False
-    config_source: int = -1
-    is_sensitive: bool = False
-    synonyms: list[DescribeConfigsSynonym] = field(default_factory=list)
-    config_type: int = 0
-    documentation: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 1, 4),
-        Field("value", "string", 1, 4, nullable=(1, 4)),
-        Field("read_only", "bool", 1, 4),
-        Field("config_source", "int8", 1, 4),
-        Field("is_sensitive", "bool", 1, 4),
-        Field("synonyms", "struct", 1, 4, array=True, nested=DescribeConfigsSynonym),
-        Field("config_type", "int8", 3, 4),
-        Field("documentation", "string", 3, 4, nullable=(3, 4)),
-    )
+@struct
+class DescribeConfigsResourceResult(Struct):
+    name: String = wire(1, 4)
+    value: String | None = wire(1, 4)
+    read_only: Bool = wire(1, 4)
+    config_source: Int8 = wire(1, 4, default=-1)
+    is_sensitive: Bool = wire(1, 4)
+    synonyms: list[DescribeConfigsSynonym] = wire(1, 4)
+    config_type: Int8 = wire(3, 4)
+    documentation: String | None = wire(3, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResult:
-    error_code: int = 0
-    error_message: str | None = ""
-    resource_type: int = 0
-    resource_name: str = ""
-    configs: list[DescribeConfigsResourceResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 1, 4),
-        Field("error_message", "string", 1, 4, nullable=(1, 4)),
-        Field("resource_type", "int8", 1, 4),
-        Field("resource_name", "string", 1, 4),
-        Field("configs", "struct", 1, 4, array=True, nested=DescribeConfigsResourceResult),
-    )
+@struct
+class DescribeConfigsResult(Struct):
+    error_code: Int16 = wire(1, 4)
+    error_message: String | None = wire(1, 4)
+    resource_type: Int8 = wire(1, 4)
+    resource_name: String = wire(1, 4)
+    configs: list[DescribeConfigsResourceResult] = wire(1, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeConfigsResponse:
-    throttle_time_ms: int = 0
-    results: list[DescribeConfigsResult] = field(default_factory=list)
+@struct
+class DescribeConfigsResponse(Message):
+    VERSIONS = (1, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (1, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 1, 4),
-        Field("results", "struct", 1, 4, array=True, nested=DescribeConfigsResult),
-    )
+    throttle_time_ms: Int32 = wire(1, 4)
+    results: list[DescribeConfigsResult] = wire(1, 4)

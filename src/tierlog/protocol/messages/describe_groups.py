@@ -1,74 +1,43 @@
 """DescribeGroups (API key 15). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Buffer, Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Bytes, Int16, Int32, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsRequest:
-    groups: list[str] = field(default_factory=list)
-    include_authorized_operations: bool = False
+@struct
+class DescribeGroupsRequest(Message):
+    VERSIONS = (0, 6)
+    FLEXIBLE = 5
 
-    VERSIONS: ClassVar[Versions] = (0, 6)
-    FLEXIBLE: ClassVar[int | None] = 5
-    FIELDS: ClassVar[Fields] = (
-        Field("groups", "string", 0, 6, array=True),
-        Field("include_authorized_operations", "bool", 3, 6),
-    )
+    groups: list[String] = wire(0, 6)
+    include_authorized_operations: Bool = wire(3, 6)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroupMember:
-    member_id: str = ""
-    group_instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    member_metadata: Buffer = b""
-    member_assignment: Buffer = b""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("member_id", "string", 0, 6),
-        Field("group_instance_id", "string", 4, 6, nullable=(4, 6)),
-        Field("client_id", "string", 0, 6),
-        Field("client_host", "string", 0, 6),
-        Field("member_metadata", "bytes", 0, 6),
-        Field("member_assignment", "bytes", 0, 6),
-    )
+@struct
+class DescribedGroupMember(Struct):
+    member_id: String = wire(0, 6)
+    group_instance_id: String | None = wire(4, 6, default=None)
+    client_id: String = wire(0, 6)
+    client_host: String = wire(0, 6)
+    member_metadata: Bytes = wire(0, 6)
+    member_assignment: Bytes = wire(0, 6)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroup:
-    error_code: int = 0
-    error_message: str | None = None
-    group_id: str = ""
-    group_state: str = ""
-    protocol_type: str = ""
-    protocol_data: str = ""
-    members: list[DescribedGroupMember] = field(default_factory=list)
-    authorized_operations: int = -2147483648
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 0, 6),
-        Field("error_message", "string", 6, 6, nullable=(6, 6)),
-        Field("group_id", "string", 0, 6),
-        Field("group_state", "string", 0, 6),
-        Field("protocol_type", "string", 0, 6),
-        Field("protocol_data", "string", 0, 6),
-        Field("members", "struct", 0, 6, array=True, nested=DescribedGroupMember),
-        Field("authorized_operations", "int32", 3, 6),
-    )
+@struct
+class DescribedGroup(Struct):
+    error_code: Int16 = wire(0, 6)
+    error_message: String | None = wire(6, 6, default=None)
+    group_id: String = wire(0, 6)
+    group_state: String = wire(0, 6)
+    protocol_type: String = wire(0, 6)
+    protocol_data: String = wire(0, 6)
+    members: list[DescribedGroupMember] = wire(0, 6)
+    authorized_operations: Int32 = wire(3, 6, default=-2147483648)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribeGroupsResponse:
-    throttle_time_ms: int = 0
-    groups: list[DescribedGroup] = field(default_factory=list)
+@struct
+class DescribeGroupsResponse(Message):
+    VERSIONS = (0, 6)
+    FLEXIBLE = 5
 
-    VERSIONS: ClassVar[Versions] = (0, 6)
-    FLEXIBLE: ClassVar[int | None] = 5
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 1, 6),
-        Field("groups", "struct", 0, 6, array=True, nested=DescribedGroup),
-    )
+    throttle_time_ms: Int32 = wire(1, 6)
+    groups: list[DescribedGroup] = wire(0, 6)

@@ -1,36 +1,23 @@
 """Heartbeat (API key 12). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Message, String, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatRequest:
-    group_id: str = ""
-    generation_id: int = 0
-    member_id: str = ""
-    group_instance_id: str | None = None
+@struct
+class HeartbeatRequest(Message):
+    VERSIONS = (0, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (0, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 0, 4),
-        Field("generation_id", "int32", 0, 4),
-        Field("member_id", "string", 0, 4),
-        Field("group_instance_id", "string", 3, 4, nullable=(3, 4)),
-    )
+    group_id: String = wire(0, 4)
+    generation_id: Int32 = wire(0, 4)
+    member_id: String = wire(0, 4)
+    group_instance_id: String | None = wire(3, 4, default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class HeartbeatResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
+@struct
+class HeartbeatResponse(Message):
+    VERSIONS = (0, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (0, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 1, 4),
-        Field("error_code", "int16", 0, 4),
-    )
+    throttle_time_ms: Int32 = wire(1, 4)
+    error_code: Int16 = wire(0, 4)

@@ -1,73 +1,43 @@
 """IncrementalAlterConfigs (API key 44). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterableConfig:
-    name: str = ""
-    config_operation: int = 0
-    value: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 0, 1),
-        Field("config_operation", "int8", 0, 1),
-        Field("value", "string", 0, 1, nullable=(0, 1)),
-    )
+@struct
+class AlterableConfig(Struct):
+    name: String = wire(0, 1)
+    config_operation: Int8 = wire(0, 1)
+    value: String | None = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResource:
-    resource_type: int = 0
-    resource_name: str = ""
-    configs: list[AlterableConfig] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_type", "int8", 0, 1),
-        Field("resource_name", "string", 0, 1),
-        Field("configs", "struct", 0, 1, array=True, nested=AlterableConfig),
-    )
+@struct
+class AlterConfigsResource(Struct):
+    resource_type: Int8 = wire(0, 1)
+    resource_name: String = wire(0, 1)
+    configs: list[AlterableConfig] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsRequest:
-    resources: list[AlterConfigsResource] = field(default_factory=list)
-    validate_only: bool = False
+@struct
+class IncrementalAlterConfigsRequest(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("resources", "struct", 0, 1, array=True, nested=AlterConfigsResource),
-        Field("validate_only", "bool", 0, 1),
-    )
+    resources: list[AlterConfigsResource] = wire(0, 1)
+    validate_only: Bool = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class AlterConfigsResourceResponse:
-    error_code: int = 0
-    error_message: str | None = ""
-    resource_type: int = 0
-    resource_name: str = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 0, 1),
-        Field("error_message", "string", 0, 1, nullable=(0, 1)),
-        Field("resource_type", "int8", 0, 1),
-        Field("resource_name", "string", 0, 1),
-    )
+@struct
+class AlterConfigsResourceResponse(Struct):
+    error_code: Int16 = wire(0, 1)
+    error_message: String | None = wire(0, 1)
+    resource_type: Int8 = wire(0, 1)
+    resource_name: String = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class IncrementalAlterConfigsResponse:
-    throttle_time_ms: int = 0
-    responses: list[AlterConfigsResourceResponse] = field(default_factory=list)
+@struct
+class IncrementalAlterConfigsResponse(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 1),
-        Field("responses", "struct", 0, 1, array=True, nested=AlterConfigsResourceResponse),
-    )
+    throttle_time_ms: Int32 = wire(0, 1)
+    responses: list[AlterConfigsResourceResponse] = wire(0, 1)

@@ -1,43 +1,27 @@
 """ListConfigResources (API key 74). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesRequest:
-    resource_types: list[int] = field(default_factory=list)
+@struct
+class ListConfigResourcesRequest(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_types", "int8", 1, 1, array=True),
-    )
+    resource_types: list[Int8] = wire(1, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ConfigResource:
-    resource_name: str = ""
-    resource_type: int = 16
-
-    FIELDS: ClassVar[Fields] = (
-        Field("resource_name", "string", 0, 1),
-        Field("resource_type", "int8", 1, 1),
-    )
+@struct
+class ConfigResource(Struct):
+    resource_name: String = wire(0, 1)
+    resource_type: Int8 = wire(1, 1, default=16)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListConfigResourcesResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    config_resources: list[ConfigResource] = field(default_factory=list)
+@struct
+class ListConfigResourcesResponse(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 1),
-        Field("error_code", "int16", 0, 1),
-        Field("config_resources", "struct", 0, 1, array=True, nested=ConfigResource),
-    )
+    throttle_time_ms: Int32 = wire(0, 1)
+    error_code: Int16 = wire(0, 1)
+    config_resources: list[ConfigResource] = wire(0, 1)

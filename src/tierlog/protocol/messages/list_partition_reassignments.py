@@ -1,73 +1,43 @@
 """ListPartitionReassignments (API key 46). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsTopics:
-    name: str = ""
-    partition_indexes: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 0, 0),
-        Field("partition_indexes", "int32", 0, 0, array=True),
-    )
+@struct
+class ListPartitionReassignmentsTopics(Struct):
+    name: String = wire(0, 0)
+    partition_indexes: list[Int32] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsRequest:
-    timeout_ms: int = 60000
-    topics: list[ListPartitionReassignmentsTopics] | None = field(default_factory=list)
+@struct
+class ListPartitionReassignmentsRequest(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("timeout_ms", "int32", 0, 0),
-        Field("topics", "struct", 0, 0, array=True, nullable=(0, 0), nested=ListPartitionReassignmentsTopics),
-    )
+    timeout_ms: Int32 = wire(0, 0, default=60000)
+    topics: list[ListPartitionReassignmentsTopics] | None = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OngoingPartitionReassignment:
-    partition_index: int = 0
-    replicas: list[int] = field(default_factory=list)
-    adding_replicas: list[int] = field(default_factory=list)
-    removing_replicas: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 0, 0),
-        Field("replicas", "int32", 0, 0, array=True),
-        Field("adding_replicas", "int32", 0, 0, array=True),
-        Field("removing_replicas", "int32", 0, 0, array=True),
-    )
+@struct
+class OngoingPartitionReassignment(Struct):
+    partition_index: Int32 = wire(0, 0)
+    replicas: list[Int32] = wire(0, 0)
+    adding_replicas: list[Int32] = wire(0, 0)
+    removing_replicas: list[Int32] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OngoingTopicReassignment:
-    name: str = ""
-    partitions: list[OngoingPartitionReassignment] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=OngoingPartitionReassignment),
-    )
+@struct
+class OngoingTopicReassignment(Struct):
+    name: String = wire(0, 0)
+    partitions: list[OngoingPartitionReassignment] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ListPartitionReassignmentsResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    error_message: str | None = ""
-    topics: list[OngoingTopicReassignment] = field(default_factory=list)
+@struct
+class ListPartitionReassignmentsResponse(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 0),
-        Field("error_code", "int16", 0, 0),
-        Field("error_message", "string", 0, 0, nullable=(0, 0)),
-        Field("topics", "struct", 0, 0, array=True, nested=OngoingTopicReassignment),
-    )
+    throttle_time_ms: Int32 = wire(0, 0)
+    error_code: Int16 = wire(0, 0)
+    error_message: String | None = wire(0, 0)
+    topics: list[OngoingTopicReassignment] = wire(0, 0)

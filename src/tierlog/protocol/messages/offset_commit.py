@@ -1,93 +1,53 @@
 """OffsetCommit (API key 8). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequestPartition:
-    partition_index: int = 0
-    committed_offset: int = 0
-    committed_leader_epoch: int = -1
-    committed_metadata: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 2, 10),
-        Field("committed_offset", "int64", 2, 10),
-        Field("committed_leader_epoch", "int32", 6, 10),
-        Field("committed_metadata", "string", 2, 10, nullable=(2, 10)),
-    )
+@struct
+class OffsetCommitRequestPartition(Struct):
+    partition_index: Int32 = wire(2, 10)
+    committed_offset: Int64 = wire(2, 10)
+    committed_leader_epoch: Int32 = wire(6, 10, default=-1)
+    committed_metadata: String | None = wire(2, 10)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequestTopic:
-    name: str = ""
-    topic_id: UUID = ZERO_UUID
-    partitions: list[OffsetCommitRequestPartition] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 2, 9),
-        Field("topic_id", "uuid", 10, 10),
-        Field("partitions", "struct", 2, 10, array=True, nested=OffsetCommitRequestPartition),
-    )
+@struct
+class OffsetCommitRequestTopic(Struct):
+    name: String = wire(2, 9)
+    topic_id: Uuid = wire(10, 10)
+    partitions: list[OffsetCommitRequestPartition] = wire(2, 10)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitRequest:
-    group_id: str = ""
-    generation_id_or_member_epoch: int = -1
-    member_id: str = ""
-    retention_time_ms: int = -1
-    group_instance_id: str | None = None
-    topics: list[OffsetCommitRequestTopic] = field(default_factory=list)
+@struct
+class OffsetCommitRequest(Message):
+    VERSIONS = (2, 10)
+    FLEXIBLE = 8
 
-    VERSIONS: ClassVar[Versions] = (2, 10)
-    FLEXIBLE: ClassVar[int | None] = 8
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 2, 10),
-        Field("generation_id_or_member_epoch", "int32", 2, 10),
-        Field("member_id", "string", 2, 10),
-        Field("retention_time_ms", "int64", 2, 4),
-        Field("group_instance_id", "string", 7, 10, nullable=(7, 10)),
-        Field("topics", "struct", 2, 10, array=True, nested=OffsetCommitRequestTopic),
-    )
+    group_id: String = wire(2, 10)
+    generation_id_or_member_epoch: Int32 = wire(2, 10, default=-1)
+    member_id: String = wire(2, 10)
+    retention_time_ms: Int64 = wire(2, 4, default=-1)
+    group_instance_id: String | None = wire(7, 10, default=None)
+    topics: list[OffsetCommitRequestTopic] = wire(2, 10)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponsePartition:
-    partition_index: int = 0
-    error_code: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 2, 10),
-        Field("error_code", "int16", 2, 10),
-    )
+@struct
+class OffsetCommitResponsePartition(Struct):
+    partition_index: Int32 = wire(2, 10)
+    error_code: Int16 = wire(2, 10)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponseTopic:
-    name: str = ""
-    topic_id: UUID = ZERO_UUID
-    partitions: list[OffsetCommitResponsePartition] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 2, 9),
-        Field("topic_id", "uuid", 10, 10),
-        Field("partitions", "struct", 2, 10, array=True, nested=OffsetCommitResponsePartition),
-    )
+@struct
+class OffsetCommitResponseTopic(Struct):
+    name: String = wire(2, 9)
+    topic_id: Uuid = wire(10, 10)
+    partitions: list[OffsetCommitResponsePartition] = wire(2, 10)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetCommitResponse:
-    throttle_time_ms: int = 0
-    topics: list[OffsetCommitResponseTopic] = field(default_factory=list)
+@struct
+class OffsetCommitResponse(Message):
+    VERSIONS = (2, 10)
+    FLEXIBLE = 8
 
-    VERSIONS: ClassVar[Versions] = (2, 10)
-    FLEXIBLE: ClassVar[int | None] = 8
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 3, 10),
-        Field("topics", "struct", 2, 10, array=True, nested=OffsetCommitResponseTopic),
-    )
+    throttle_time_ms: Int32 = wire(3, 10)
+    topics: list[OffsetCommitResponseTopic] = wire(2, 10)

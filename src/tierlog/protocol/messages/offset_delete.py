@@ -1,76 +1,43 @@
 """OffsetDelete (API key 47). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequestPartition:
-    partition_index: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 0, 0),
-    )
+@struct
+class OffsetDeleteRequestPartition(Struct):
+    partition_index: Int32 = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequestTopic:
-    name: str = ""
-    partitions: list[OffsetDeleteRequestPartition] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=OffsetDeleteRequestPartition),
-    )
+@struct
+class OffsetDeleteRequestTopic(Struct):
+    name: String = wire(0, 0)
+    partitions: list[OffsetDeleteRequestPartition] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteRequest:
-    group_id: str = ""
-    topics: list[OffsetDeleteRequestTopic] = field(default_factory=list)
+@struct
+class OffsetDeleteRequest(Message):
+    VERSIONS = (0, 0)
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 0, 0),
-        Field("topics", "struct", 0, 0, array=True, nested=OffsetDeleteRequestTopic),
-    )
+    group_id: String = wire(0, 0)
+    topics: list[OffsetDeleteRequestTopic] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponsePartition:
-    partition_index: int = 0
-    error_code: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 0, 0),
-        Field("error_code", "int16", 0, 0),
-    )
+@struct
+class OffsetDeleteResponsePartition(Struct):
+    partition_index: Int32 = wire(0, 0)
+    error_code: Int16 = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponseTopic:
-    name: str = ""
-    partitions: list[OffsetDeleteResponsePartition] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=OffsetDeleteResponsePartition),
-    )
+@struct
+class OffsetDeleteResponseTopic(Struct):
+    name: String = wire(0, 0)
+    partitions: list[OffsetDeleteResponsePartition] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetDeleteResponse:
-    error_code: int = 0
-    throttle_time_ms: int = 0
-    topics: list[OffsetDeleteResponseTopic] = field(default_factory=list)
+@struct
+class OffsetDeleteResponse(Message):
+    VERSIONS = (0, 0)
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 0, 0),
-        Field("throttle_time_ms", "int32", 0, 0),
-        Field("topics", "struct", 0, 0, array=True, nested=OffsetDeleteResponseTopic),
-    )
+    error_code: Int16 = wire(0, 0)
+    throttle_time_ms: Int32 = wire(0, 0)
+    topics: list[OffsetDeleteResponseTopic] = wire(0, 0)

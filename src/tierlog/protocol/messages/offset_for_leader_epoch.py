@@ -1,82 +1,48 @@
 """OffsetForLeaderEpoch (API key 23). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderPartition:
-    partition: int = 0
-    current_leader_epoch: int = -1
-    leader_epoch: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 2, 4),
-        Field("current_leader_epoch", "int32", 2, 4),
-        Field("leader_epoch", "int32", 2, 4),
-    )
+@struct
+class OffsetForLeaderPartition(Struct):
+    partition: Int32 = wire(2, 4)
+    current_leader_epoch: Int32 = wire(2, 4, default=-1)
+    leader_epoch: Int32 = wire(2, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderTopic:
-    topic: str = ""
-    partitions: list[OffsetForLeaderPartition] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic", "string", 2, 4),
-        Field("partitions", "struct", 2, 4, array=True, nested=OffsetForLeaderPartition),
-    )
+@struct
+class OffsetForLeaderTopic(Struct):
+    topic: String = wire(2, 4)
+    partitions: list[OffsetForLeaderPartition] = wire(2, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
-    replica_id: int = -2
-    topics: list[OffsetForLeaderTopic] = field(default_factory=list)
+@struct
+class OffsetForLeaderEpochRequest(Message):
+    VERSIONS = (2, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (2, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("replica_id", "int32", 3, 4),
-        Field("topics", "struct", 2, 4, array=True, nested=OffsetForLeaderTopic),
-    )
+    replica_id: Int32 = wire(3, 4, default=-2)
+    topics: list[OffsetForLeaderTopic] = wire(2, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class EpochEndOffset:
-    error_code: int = 0
-    partition: int = 0
-    leader_epoch: int = -1
-    end_offset: int = -1
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 2, 4),
-        Field("partition", "int32", 2, 4),
-        Field("leader_epoch", "int32", 2, 4),
-        Field("end_offset", "int64", 2, 4),
-    )
+@struct
+class EpochEndOffset(Struct):
+    error_code: Int16 = wire(2, 4)
+    partition: Int32 = wire(2, 4)
+    leader_epoch: Int32 = wire(2, 4, default=-1)
+    end_offset: Int64 = wire(2, 4, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderTopicResult:
-    topic: str = ""
-    partitions: list[EpochEndOffset] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic", "string", 2, 4),
-        Field("partitions", "struct", 2, 4, array=True, nested=EpochEndOffset),
-    )
+@struct
+class OffsetForLeaderTopicResult(Struct):
+    topic: String = wire(2, 4)
+    partitions: list[EpochEndOffset] = wire(2, 4)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
-    throttle_time_ms: int = 0
-    topics: list[OffsetForLeaderTopicResult] = field(default_factory=list)
+@struct
+class OffsetForLeaderEpochResponse(Message):
+    VERSIONS = (2, 4)
+    FLEXIBLE = 4
 
-    VERSIONS: ClassVar[Versions] = (2, 4)
-    FLEXIBLE: ClassVar[int | None] = 4
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 2, 4),
-        Field("topics", "struct", 2, 4, array=True, nested=OffsetForLeaderTopicResult),
-    )
+    throttle_time_ms: Int32 = wire(2, 4)
+    topics: list[OffsetForLeaderTopicResult] = wire(2, 4)

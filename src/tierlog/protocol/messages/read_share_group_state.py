@@ -1,98 +1,56 @@
 """ReadShareGroupState (API key 84). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int64, Int8, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionData:
-    partition: int = 0
-    leader_epoch: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 0),
-        Field("leader_epoch", "int32", 0, 0),
-    )
+@struct
+class PartitionData(Struct):
+    partition: Int32 = wire(0, 0)
+    leader_epoch: Int32 = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadStateData:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionData] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=PartitionData),
-    )
+@struct
+class ReadStateData(Struct):
+    topic_id: Uuid = wire(0, 0)
+    partitions: list[PartitionData] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadShareGroupStateRequest:
-    group_id: str = ""
-    topics: list[ReadStateData] = field(default_factory=list)
+@struct
+class ReadShareGroupStateRequest(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 0, 0),
-        Field("topics", "struct", 0, 0, array=True, nested=ReadStateData),
-    )
+    group_id: String = wire(0, 0)
+    topics: list[ReadStateData] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class StateBatch:
-    first_offset: int = 0
-    last_offset: int = 0
-    delivery_state: int = 0
-    delivery_count: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("first_offset", "int64", 0, 0),
-        Field("last_offset", "int64", 0, 0),
-        Field("delivery_state", "int8", 0, 0),
-        Field("delivery_count", "int16", 0, 0),
-    )
+@struct
+class StateBatch(Struct):
+    first_offset: Int64 = wire(0, 0)
+    last_offset: Int64 = wire(0, 0)
+    delivery_state: Int8 = wire(0, 0)
+    delivery_count: Int16 = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionResult:
-    partition: int = 0
-    error_code: int = 0
-    error_message: str | None = None
-    state_epoch: int = 0
-    start_offset: int = 0
-    state_batches: list[StateBatch] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 0),
-        Field("error_code", "int16", 0, 0),
-        Field("error_message", "string", 0, 0, nullable=(0, 0)),
-        Field("state_epoch", "int32", 0, 0),
-        Field("start_offset", "int64", 0, 0),
-        Field("state_batches", "struct", 0, 0, array=True, nested=StateBatch),
-    )
+@struct
+class PartitionResult(Struct):
+    partition: Int32 = wire(0, 0)
+    error_code: Int16 = wire(0, 0)
+    error_message: String | None = wire(0, 0, default=None)
+    state_epoch: Int32 = wire(0, 0)
+    start_offset: Int64 = wire(0, 0)
+    state_batches: list[StateBatch] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadStateResult:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 0),
-        Field("partitions", "struct", 0, 0, array=True, nested=PartitionResult),
-    )
+@struct
+class ReadStateResult(Struct):
+    topic_id: Uuid = wire(0, 0)
+    partitions: list[PartitionResult] = wire(0, 0)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadShareGroupStateResponse:
-    results: list[ReadStateResult] = field(default_factory=list)
+@struct
+class ReadShareGroupStateResponse(Message):
+    VERSIONS = (0, 0)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 0)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("results", "struct", 0, 0, array=True, nested=ReadStateResult),
-    )
+    results: list[ReadStateResult] = wire(0, 0)

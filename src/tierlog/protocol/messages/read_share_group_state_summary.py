@@ -1,85 +1,49 @@
 """ReadShareGroupStateSummary (API key 87). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionData:
-    partition: int = 0
-    leader_epoch: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 1),
-        Field("leader_epoch", "int32", 0, 1),
-    )
+@struct
+class PartitionData(Struct):
+    partition: Int32 = wire(0, 1)
+    leader_epoch: Int32 = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadStateSummaryData:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionData] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 1),
-        Field("partitions", "struct", 0, 1, array=True, nested=PartitionData),
-    )
+@struct
+class ReadStateSummaryData(Struct):
+    topic_id: Uuid = wire(0, 1)
+    partitions: list[PartitionData] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadShareGroupStateSummaryRequest:
-    group_id: str = ""
-    topics: list[ReadStateSummaryData] = field(default_factory=list)
+@struct
+class ReadShareGroupStateSummaryRequest(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("group_id", "string", 0, 1),
-        Field("topics", "struct", 0, 1, array=True, nested=ReadStateSummaryData),
-    )
+    group_id: String = wire(0, 1)
+    topics: list[ReadStateSummaryData] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionResult:
-    partition: int = 0
-    error_code: int = 0
-    error_message: str | None = None
-    state_epoch: int = 0
-    leader_epoch: int = 0
-    start_offset: int = 0
-    delivery_complete_count: int = -1
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition", "int32", 0, 1),
-        Field("error_code", "int16", 0, 1),
-        Field("error_message", "string", 0, 1, nullable=(0, 1)),
-        Field("state_epoch", "int32", 0, 1),
-        Field("leader_epoch", "int32", 0, 1),
-        Field("start_offset", "int64", 0, 1),
-        Field("delivery_complete_count", "int32", 1, 1),
-    )
+@struct
+class PartitionResult(Struct):
+    partition: Int32 = wire(0, 1)
+    error_code: Int16 = wire(0, 1)
+    error_message: String | None = wire(0, 1, default=None)
+    state_epoch: Int32 = wire(0, 1)
+    leader_epoch: Int32 = wire(0, 1)
+    start_offset: Int64 = wire(0, 1)
+    delivery_complete_count: Int32 = wire(1, 1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadStateSummaryResult:
-    topic_id: UUID = ZERO_UUID
-    partitions: list[PartitionResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 0, 1),
-        Field("partitions", "struct", 0, 1, array=True, nested=PartitionResult),
-    )
+@struct
+class ReadStateSummaryResult(Struct):
+    topic_id: Uuid = wire(0, 1)
+    partitions: list[PartitionResult] = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReadShareGroupStateSummaryResponse:
-    results: list[ReadStateSummaryResult] = field(default_factory=list)
+@struct
+class ReadShareGroupStateSummaryResponse(Message):
+    VERSIONS = (0, 1)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("results", "struct", 0, 1, array=True, nested=ReadStateSummaryResult),
-    )
+    results: list[ReadStateSummaryResult] = wire(0, 1)

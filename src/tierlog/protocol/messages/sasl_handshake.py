@@ -1,30 +1,18 @@
 """SaslHandshake (API key 17). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Int16, Message, String, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslHandshakeRequest:
-    mechanism: str = ""
+@struct
+class SaslHandshakeRequest(Message):
+    VERSIONS = (0, 1)
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("mechanism", "string", 0, 1),
-    )
+    mechanism: String = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslHandshakeResponse:
-    error_code: int = 0
-    mechanisms: list[str] = field(default_factory=list)
+@struct
+class SaslHandshakeResponse(Message):
+    VERSIONS = (0, 1)
 
-    VERSIONS: ClassVar[Versions] = (0, 1)
-    FLEXIBLE: ClassVar[int | None] = None
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 0, 1),
-        Field("mechanisms", "string", 0, 1, array=True),
-    )
+    error_code: Int16 = wire(0, 1)
+    mechanisms: list[String] = wire(0, 1)

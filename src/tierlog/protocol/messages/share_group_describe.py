@@ -1,101 +1,57 @@
 """ShareGroupDescribe (API key 77). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-from uuid import UUID
-
-from tierlog.protocol.schema import ZERO_UUID, Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Message, String, Struct, Uuid, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupDescribeRequest:
-    group_ids: list[str] = field(default_factory=list)
-    include_authorized_operations: bool = False
+@struct
+class ShareGroupDescribeRequest(Message):
+    VERSIONS = (1, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (1, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("group_ids", "string", 1, 1, array=True),
-        Field("include_authorized_operations", "bool", 1, 1),
-    )
+    group_ids: list[String] = wire(1, 1)
+    include_authorized_operations: Bool = wire(1, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicPartitions:
-    topic_id: UUID = ZERO_UUID
-    topic_name: str = ""
-    partitions: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_id", "uuid", 1, 1),
-        Field("topic_name", "string", 1, 1),
-        Field("partitions", "int32", 1, 1, array=True),
-    )
+@struct
+class TopicPartitions(Struct):
+    topic_id: Uuid = wire(1, 1)
+    topic_name: String = wire(1, 1)
+    partitions: list[Int32] = wire(1, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class Assignment:
-    topic_partitions: list[TopicPartitions] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("topic_partitions", "struct", 1, 1, array=True, nested=TopicPartitions),
-    )
+@struct
+class Assignment(Struct):
+    topic_partitions: list[TopicPartitions] = wire(1, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
-    member_id: str = ""
-    rack_id: str | None = None
-    member_epoch: int = 0
-    client_id: str = ""
-    client_host: str = ""
-    subscribed_topic_names: list[str] = field(default_factory=list)
-    assignment: Assignment = field(default_factory=Assignment)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("member_id", "string", 1, 1),
-        Field("rack_id", "string", 1, 1, nullable=(1, 1)),
-        Field("member_epoch", "int32", 1, 1),
-        Field("client_id", "string", 1, 1),
-        Field("client_host", "string", 1, 1),
-        Field("subscribed_topic_names", "string", 1, 1, array=True),
-        Field("assignment", "struct", 1, 1, nested=Assignment),
-    )
+@struct
+class Member(Struct):
+    member_id: String = wire(1, 1)
+    rack_id: String | None = wire(1, 1, default=None)
+    member_epoch: Int32 = wire(1, 1)
+    client_id: String = wire(1, 1)
+    client_host: String = wire(1, 1)
+    subscribed_topic_names: list[String] = wire(1, 1)
+    assignment: Assignment = wire(1, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class DescribedGroup:
-    error_code: int = 0
-    error_message: str | None = None
-    group_id: str = ""
-    group_state: str = ""
-    group_epoch: int = 0
-    assignment_epoch: int = 0
-    assignor_name: str = ""
-    members: list[Member] = field(default_factory=list)
-    authorized_operations: int = -2147483648
-
-    FIELDS: ClassVar[Fields] = (
-        Field("error_code", "int16", 1, 1),
-        Field("error_message", "string", 1, 1, nullable=(1, 1)),
-        Field("group_id", "string", 1, 1),
-        Field("group_state", "string", 1, 1),
-        Field("group_epoch", "int32", 1, 1),
-        Field("assignment_epoch", "int32", 1, 1),
-        Field("assignor_name", "string", 1, 1),
-        Field("members", "struct", 1, 1, array=True, nested=Member),
-        Field("authorized_operations", "int32", 1, 1),
-    )
+@struct
+class DescribedGroup(Struct):
+    error_code: Int16 = wire(1, 1)
+    error_message: String | None = wire(1, 1, default=None)
+    group_id: String = wire(1, 1)
+    group_state: String = wire(1, 1)
+    group_epoch: Int32 = wire(1, 1)
+    assignment_epoch: Int32 = wire(1, 1)
+    assignor_name: String = wire(1, 1)
+    members: list[Member] = wire(1, 1)
+    authorized_operations: Int32 = wire(1, 1, default=-2147483648)
 
 
-@dataclass(slots=True, kw_only=True)
-class ShareGroupDescribeResponse:
-    throttle_time_ms: int = 0
-    groups: list[DescribedGroup] = field(default_factory=list)
+@struct
+class ShareGroupDescribeResponse(Message):
+    VERSIONS = (1, 1)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (1, 1)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 1, 1),
-        Field("groups", "struct", 1, 1, array=True, nested=DescribedGroup),
-    )
+    throttle_time_ms: Int32 = wire(1, 1)
+    groups: list[DescribedGroup] = wire(1, 1)

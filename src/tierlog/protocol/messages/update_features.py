@@ -1,66 +1,39 @@
 """UpdateFeatures (API key 57). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class FeatureUpdateKey:
-    feature: str = ""
-    max_version_level: int = 0
-    allow_downgrade: bool = False
-    upgrade_type: int = 1
-
-    FIELDS: ClassVar[Fields] = (
-        Field("feature", "string", 0, 2),
-        Field("max_version_level", "int16", 0, 2),
-        Field("allow_downgrade", "bool", 0, 0),
-        Field("upgrade_type", "int8", 1, 2),
-    )
+@struct
+class FeatureUpdateKey(Struct):
+    feature: String = wire(0, 2)
+    max_version_level: Int16 = wire(0, 2)
+    allow_downgrade: Bool = wire(0, 0)
+    upgrade_type: Int8 = wire(1, 2, default=1)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesRequest:
-    timeout_ms: int = 60000
-    feature_updates: list[FeatureUpdateKey] = field(default_factory=list)
-    validate_only: bool = False
+@struct
+class UpdateFeaturesRequest(Message):
+    VERSIONS = (0, 2)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 2)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("timeout_ms", "int32", 0, 2),
-        Field("feature_updates", "struct", 0, 2, array=True, nested=FeatureUpdateKey),
-        Field("validate_only", "bool", 1, 2),
-    )
+    timeout_ms: Int32 = wire(0, 2, default=60000)
+    feature_updates: list[FeatureUpdateKey] = wire(0, 2)
+    validate_only: Bool = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdatableFeatureResult:
-    feature: str = ""
-    error_code: int = 0
-    error_message: str | None = ""
-
-    FIELDS: ClassVar[Fields] = (
-        Field("feature", "string", 0, 1),
-        Field("error_code", "int16", 0, 1),
-        Field("error_message", "string", 0, 1, nullable=(0, 1)),
-    )
+@struct
+class UpdatableFeatureResult(Struct):
+    feature: String = wire(0, 1)
+    error_code: Int16 = wire(0, 1)
+    error_message: String | None = wire(0, 1)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateFeaturesResponse:
-    throttle_time_ms: int = 0
-    error_code: int = 0
-    error_message: str | None = ""
-    results: list[UpdatableFeatureResult] = field(default_factory=list)
+@struct
+class UpdateFeaturesResponse(Message):
+    VERSIONS = (0, 2)
+    FLEXIBLE = 0
 
-    VERSIONS: ClassVar[Versions] = (0, 2)
-    FLEXIBLE: ClassVar[int | None] = 0
-    FIELDS: ClassVar[Fields] = (
-        Field("throttle_time_ms", "int32", 0, 2),
-        Field("error_code", "int16", 0, 2),
-        Field("error_message", "string", 0, 2, nullable=(0, 2)),
-        Field("results", "struct", 0, 1, array=True, nested=UpdatableFeatureResult),
-    )
+    throttle_time_ms: Int32 = wire(0, 2)
+    error_code: Int16 = wire(0, 2)
+    error_message: String | None = wire(0, 2)
+    results: list[UpdatableFeatureResult] = wire(0, 1)

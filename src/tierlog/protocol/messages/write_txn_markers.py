@@ -1,91 +1,53 @@
 """WriteTxnMarkers (API key 27). Written by `tierlog.protocol.generate`: do not edit."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from tierlog.protocol.schema import Field, Fields, Versions
+from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Int8, Message, String, Struct, struct, wire
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerTopic:
-    name: str = ""
-    partition_indexes: list[int] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 1, 2),
-        Field("partition_indexes", "int32", 1, 2, array=True),
-    )
+@struct
+class WritableTxnMarkerTopic(Struct):
+    name: String = wire(1, 2)
+    partition_indexes: list[Int32] = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarker:
-    producer_id: int = 0
-    producer_epoch: int = 0
-    transaction_result: bool = False
-    topics: list[WritableTxnMarkerTopic] = field(default_factory=list)
-    coordinator_epoch: int = 0
-    transaction_version: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("producer_id", "int64", 1, 2),
-        Field("producer_epoch", "int16", 1, 2),
-        Field("transaction_result", "bool", 1, 2),
-        Field("topics", "struct", 1, 2, array=True, nested=WritableTxnMarkerTopic),
-        Field("coordinator_epoch", "int32", 1, 2),
-        Field("transaction_version", "int8", 2, 2),
-    )
+@struct
+class WritableTxnMarker(Struct):
+    producer_id: Int64 = wire(1, 2)
+    producer_epoch: Int16 = wire(1, 2)
+    transaction_result: Bool = wire(1, 2)
+    topics: list[WritableTxnMarkerTopic] = wire(1, 2)
+    coordinator_epoch: Int32 = wire(1, 2)
+    transaction_version: Int8 = wire(2, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersRequest:
-    markers: list[WritableTxnMarker] = field(default_factory=list)
+@struct
+class WriteTxnMarkersRequest(Message):
+    VERSIONS = (1, 2)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (1, 2)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("markers", "struct", 1, 2, array=True, nested=WritableTxnMarker),
-    )
+    markers: list[WritableTxnMarker] = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerPartitionResult:
-    partition_index: int = 0
-    error_code: int = 0
-
-    FIELDS: ClassVar[Fields] = (
-        Field("partition_index", "int32", 1, 2),
-        Field("error_code", "int16", 1, 2),
-    )
+@struct
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: Int32 = wire(1, 2)
+    error_code: Int16 = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerTopicResult:
-    name: str = ""
-    partitions: list[WritableTxnMarkerPartitionResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("name", "string", 1, 2),
-        Field("partitions", "struct", 1, 2, array=True, nested=WritableTxnMarkerPartitionResult),
-    )
+@struct
+class WritableTxnMarkerTopicResult(Struct):
+    name: String = wire(1, 2)
+    partitions: list[WritableTxnMarkerPartitionResult] = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WritableTxnMarkerResult:
-    producer_id: int = 0
-    topics: list[WritableTxnMarkerTopicResult] = field(default_factory=list)
-
-    FIELDS: ClassVar[Fields] = (
-        Field("producer_id", "int64", 1, 2),
-        Field("topics", "struct", 1, 2, array=True, nested=WritableTxnMarkerTopicResult),
-    )
+@struct
+class WritableTxnMarkerResult(Struct):
+    producer_id: Int64 = wire(1, 2)
+    topics: list[WritableTxnMarkerTopicResult] = wire(1, 2)
 
 
-@dataclass(slots=True, kw_only=True)
-class WriteTxnMarkersResponse:
-    markers: list[WritableTxnMarkerResult] = field(default_factory=list)
+@struct
+class WriteTxnMarkersResponse(Message):
+    VERSIONS = (1, 2)
+    FLEXIBLE = 1
 
-    VERSIONS: ClassVar[Versions] = (1, 2)
-    FLEXIBLE: ClassVar[int | None] = 1
-    FIELDS: ClassVar[Fields] = (
-        Field("markers", "struct", 1, 2, array=True, nested=WritableTxnMarkerResult),
-    )
+    markers: list[WritableTxnMarkerResult] = wire(1, 2)
