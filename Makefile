@@ -64,7 +64,7 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 	@touch $@
 
 demo: venv
-	@$(BIN)/tierlog demo $(DEMO_OPTIONS)
+	@$(BIN)/python tests/demo/demo.py $(DEMO_OPTIONS)
 
 ROOM ?=
 check: venv $(if $(ROOM),,s3-server)
@@ -122,12 +122,12 @@ compiled: $(COMPILED)/.made
 
 # It holds a copy of all that can be imported: each of it makes it stale.
 $(COMPILED)/.made: $(READY) $(shell git ls-files -- '*.py')
-	$(BIN)/python src/compile_hot.py $(COMPILED)
+	$(BIN)/python .ci/compile_hot.py $(COMPILED)
 	@touch $@
 
 # In process and in the brokers that they start: both find the compiled modules first.
 test-compiled: compiled s3-server
-	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python src/compile_hot.py --check
+	PYTHONPATH=$(abspath $(COMPILED)) $(BIN)/python .ci/compile_hot.py --check
 	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
 	  base groups handlers maintenance net protocol quotas records remote replication storage storage_tools) tests/conformance tests/integration tests/property
 
@@ -156,7 +156,7 @@ fmt: venv
 	$(BIN)/ruff format .
 
 docs: venv
-	$(BIN)/python -m tierlog.cli.reference docs/reference
+	$(BIN)/python docs/generators/reference_pages.py docs/reference
 
 # One file for all supported Python versions, with every hash; no index address and no path of this machine.
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

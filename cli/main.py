@@ -10,7 +10,6 @@ from tierlog.cli.commands import (
     broker,
     cluster,
     consume,
-    demo,
     dev,
     log,
     partition,
@@ -51,7 +50,6 @@ app.command("dev")(dev.dev)
 app.command("server")(server.server)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
-app.command("demo")(demo.demo)
 app.add_typer(topic.app, name="topic")
 app.add_typer(tier.app, name="tier")
 app.add_typer(quota.app, name="quota")

@@ -272,11 +272,6 @@ log verify {file}
 log verify {tmp}/missing
 log rebuild-index {file}
 log rebuild-index {tmp} --index-interval-bytes -1
-demo --fraction 0
-demo --fraction nan
-demo --keep {file}
-demo --keep {tmp}
-demo --picture {tmp}/missing/demo.png
 """.strip().splitlines()
 
 

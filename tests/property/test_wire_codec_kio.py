@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
+from generate_messages import DATA, QUORUM_KEYS, _is_optional, _read_field, _without_none
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -16,7 +17,6 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from tierlog.protocol.codec import decode, encode
-from tierlog.protocol.generate import DATA, QUORUM_KEYS, _is_optional, _read_field, _without_none
 from tierlog.protocol.schema import ZERO_UUID
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

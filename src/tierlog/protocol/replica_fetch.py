@@ -1,7 +1,7 @@
 """Hand-written codec of a follower's Fetch v17: encodes requests, decodes responses.
 
 Bytes and classes equal the general codec's. A replicated cluster exchanges thousands of these two messages a
-second, so this module is compiled (src/compile_hot.py). Rare parts use the general codec: tagged fields (a
+second, so this module is compiled (.ci/compile_hot.py). Rare parts use the general codec: tagged fields (a
 diverging epoch, a new leader), aborted transactions, malformed bytes. Called by broker connections.
 """
 

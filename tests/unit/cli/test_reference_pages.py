@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from reference_pages import EXIT_CODES, pages
 
 from tierlog.cli.errors import ExitCode
-from tierlog.cli.reference import EXIT_CODES, pages
 
 DIRECTORY = Path(__file__).parents[3] / "docs" / "reference"
 

@@ -1,6 +1,6 @@
 """Invariants of the cores, checked in the generated state diagrams."""
 
-from tierlog.cli.state_diagrams import broker_states, raft_roles, replica_states
+from state_diagrams import broker_states, raft_roles, replica_states
 
 
 def test_leader_needs_a_majority() -> None:

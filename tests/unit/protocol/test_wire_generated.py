@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from generate_messages import generate
+
 from tierlog.protocol import messages
-from tierlog.protocol.generate import generate
 
 
 def test_messages_have_not_drifted() -> None:
     directory = Path(messages.__file__).parent
     committed = {path.name: path.read_text() for path in directory.glob("*.py")}
-    assert committed == generate(), "run `python -m tierlog.protocol.generate`"
+    assert committed == generate(), "run `.ci/generate_messages.py`"

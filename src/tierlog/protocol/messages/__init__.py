@@ -1,4 +1,4 @@
-"""All messages, a module per API. Written by `tierlog.protocol.generate`: do not edit."""
+"""All messages, a module per API. Written by `.ci/generate_messages.py`: do not edit."""
 
 INDEX: dict[int, tuple[str, str, tuple[int, int], int | None]] = {
     0: ("Produce", "produce", (3, 13), 9),

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (API key 25). Written by `tierlog.protocol.generate`: do not edit."""
+"""AddOffsetsToTxn (API key 25). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, struct, wire
 

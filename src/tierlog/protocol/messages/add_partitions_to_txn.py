@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn (API key 24). Written by `tierlog.protocol.generate`: do not edit."""
+"""AddPartitionsToTxn (API key 24). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, Struct, struct, wire
 

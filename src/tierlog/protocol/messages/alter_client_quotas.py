@@ -1,4 +1,4 @@
-"""AlterClientQuotas (API key 49). Written by `tierlog.protocol.generate`: do not edit."""
+"""AlterClientQuotas (API key 49). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Float64, Int16, Int32, Message, String, Struct, struct, wire
 

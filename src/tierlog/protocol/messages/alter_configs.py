@@ -1,4 +1,4 @@
-"""AlterConfigs (API key 33). Written by `tierlog.protocol.generate`: do not edit."""
+"""AlterConfigs (API key 33). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, struct, wire
 

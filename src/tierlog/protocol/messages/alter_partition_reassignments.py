@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (API key 45). Written by `tierlog.protocol.generate`: do not edit."""
+"""AlterPartitionReassignments (API key 45). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (API key 51). Written by `tierlog.protocol.generate`: do not edit."""
+"""AlterUserScramCredentials (API key 51). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int32, Int8, Message, String, Struct, struct, wire
 

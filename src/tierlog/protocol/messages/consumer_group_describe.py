@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (API key 69). Written by `tierlog.protocol.generate`: do not edit."""
+"""ConsumerGroupDescribe (API key 69). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat (API key 68). Written by `tierlog.protocol.generate`: do not edit."""
+"""ConsumerGroupHeartbeat (API key 68). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""ConsumerProtocolAssignment, as consumers put it into group messages. Written by `tierlog.protocol.generate`: do not edit."""
+"""ConsumerProtocolAssignment, as consumers put it into group messages. Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int32, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""CreateDelegationToken (API key 38). Written by `tierlog.protocol.generate`: do not edit."""
+"""CreateDelegationToken (API key 38). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int32, Int64, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DeleteAcls (API key 31). Written by `tierlog.protocol.generate`: do not edit."""
+"""DeleteAcls (API key 31). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DeleteGroups (API key 42). Written by `tierlog.protocol.generate`: do not edit."""
+"""DeleteGroups (API key 42). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, struct, wire
 

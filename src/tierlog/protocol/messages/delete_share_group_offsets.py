@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets (API key 92). Written by `tierlog.protocol.generate`: do not edit."""
+"""DeleteShareGroupOffsets (API key 92). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, Uuid, struct, wire
 

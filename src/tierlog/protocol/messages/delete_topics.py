@@ -1,4 +1,4 @@
-"""DeleteTopics (API key 20). Written by `tierlog.protocol.generate`: do not edit."""
+"""DeleteTopics (API key 20). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (API key 48). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeClientQuotas (API key 48). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Float64, Int16, Int32, Int8, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeGroups (API key 15). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeGroups (API key 15). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Bytes, Int16, Int32, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (API key 35). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeLogDirs (API key 35). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum (API key 55). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeQuorum (API key 55). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, UInt16, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (API key 90). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeShareGroupOffsets (API key 90). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions (API key 65). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeTransactions (API key 65). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (API key 50). Written by `tierlog.protocol.generate`: do not edit."""
+"""DescribeUserScramCredentials (API key 50). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""ElectLeaders (API key 43). Written by `tierlog.protocol.generate`: do not edit."""
+"""ElectLeaders (API key 43). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""EndTxn (API key 26). Written by `tierlog.protocol.generate`: do not edit."""
+"""EndTxn (API key 26). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, struct, wire
 

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken (API key 40). Written by `tierlog.protocol.generate`: do not edit."""
+"""ExpireDelegationToken (API key 40). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int32, Int64, Message, struct, wire
 

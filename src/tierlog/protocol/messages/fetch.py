@@ -1,4 +1,4 @@
-"""Fetch (API key 1). Written by `tierlog.protocol.generate`: do not edit."""
+"""Fetch (API key 1). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Int8, Message, Records, String, Struct, Uuid, struct, wire
 

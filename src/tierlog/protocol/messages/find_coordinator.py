@@ -1,4 +1,4 @@
-"""FindCoordinator (API key 10). Written by `tierlog.protocol.generate`: do not edit."""
+"""FindCoordinator (API key 10). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 

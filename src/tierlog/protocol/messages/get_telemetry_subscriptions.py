@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (API key 71). Written by `tierlog.protocol.generate`: do not edit."""
+"""GetTelemetrySubscriptions (API key 71). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int8, Message, String, Uuid, struct, wire
 

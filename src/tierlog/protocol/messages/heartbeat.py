@@ -1,4 +1,4 @@
-"""Heartbeat (API key 12). Written by `tierlog.protocol.generate`: do not edit."""
+"""Heartbeat (API key 12). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, struct, wire
 

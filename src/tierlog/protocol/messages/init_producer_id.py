@@ -1,4 +1,4 @@
-"""InitProducerId (API key 22). Written by `tierlog.protocol.generate`: do not edit."""
+"""InitProducerId (API key 22). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, struct, wire
 

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState (API key 83). Written by `tierlog.protocol.generate`: do not edit."""
+"""InitializeShareGroupState (API key 83). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""JoinGroup (API key 11). Written by `tierlog.protocol.generate`: do not edit."""
+"""JoinGroup (API key 11). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Bytes, Int16, Int32, Message, String, Struct, struct, wire
 

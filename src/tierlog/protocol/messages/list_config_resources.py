@@ -1,4 +1,4 @@
-"""ListConfigResources (API key 74). Written by `tierlog.protocol.generate`: do not edit."""
+"""ListConfigResources (API key 74). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int8, Message, String, Struct, struct, wire
 

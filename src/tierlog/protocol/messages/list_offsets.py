@@ -1,4 +1,4 @@
-"""ListOffsets (API key 2). Written by `tierlog.protocol.generate`: do not edit."""
+"""ListOffsets (API key 2). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Int8, Message, String, Struct, struct, wire
 

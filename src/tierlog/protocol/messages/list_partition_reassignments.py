@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (API key 46). Written by `tierlog.protocol.generate`: do not edit."""
+"""ListPartitionReassignments (API key 46). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""ListTransactions (API key 66). Written by `tierlog.protocol.generate`: do not edit."""
+"""ListTransactions (API key 66). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, String, Struct, struct, wire
 

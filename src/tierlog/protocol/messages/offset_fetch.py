@@ -1,4 +1,4 @@
-"""OffsetFetch (API key 9). Written by `tierlog.protocol.generate`: do not edit."""
+"""OffsetFetch (API key 9). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, Struct, Uuid, struct, wire
 

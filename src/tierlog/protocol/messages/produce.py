@@ -1,4 +1,4 @@
-"""Produce (API key 0). Written by `tierlog.protocol.generate`: do not edit."""
+"""Produce (API key 0). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Message, RequestRecords, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""PushTelemetry (API key 72). Written by `tierlog.protocol.generate`: do not edit."""
+"""PushTelemetry (API key 72). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Bytes, Int16, Int32, Int8, Message, Uuid, struct, wire
 

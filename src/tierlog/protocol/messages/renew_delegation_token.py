@@ -1,4 +1,4 @@
-"""RenewDelegationToken (API key 39). Written by `tierlog.protocol.generate`: do not edit."""
+"""RenewDelegationToken (API key 39). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int32, Int64, Message, struct, wire
 

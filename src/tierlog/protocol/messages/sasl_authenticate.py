@@ -1,4 +1,4 @@
-"""SaslAuthenticate (API key 36). Written by `tierlog.protocol.generate`: do not edit."""
+"""SaslAuthenticate (API key 36). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int64, Message, String, struct, wire
 

@@ -1,4 +1,4 @@
-"""SaslHandshake (API key 17). Written by `tierlog.protocol.generate`: do not edit."""
+"""SaslHandshake (API key 17). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Message, String, struct, wire
 

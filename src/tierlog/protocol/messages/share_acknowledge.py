@@ -1,4 +1,4 @@
-"""ShareAcknowledge (API key 79). Written by `tierlog.protocol.generate`: do not edit."""
+"""ShareAcknowledge (API key 79). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Int8, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""ShareFetch (API key 78). Written by `tierlog.protocol.generate`: do not edit."""
+"""ShareFetch (API key 78). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Int8, Message, Records, String, Struct, Uuid, struct, wire
 

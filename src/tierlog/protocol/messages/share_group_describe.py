@@ -1,4 +1,4 @@
-"""ShareGroupDescribe (API key 77). Written by `tierlog.protocol.generate`: do not edit."""
+"""ShareGroupDescribe (API key 77). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Message, String, Struct, Uuid, struct, wire
 

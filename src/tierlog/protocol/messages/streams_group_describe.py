@@ -1,4 +1,4 @@
-"""StreamsGroupDescribe (API key 89). Written by `tierlog.protocol.generate`: do not edit."""
+"""StreamsGroupDescribe (API key 89). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Message, String, Struct, UInt16, struct, wire
 

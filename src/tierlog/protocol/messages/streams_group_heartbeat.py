@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat (API key 88). Written by `tierlog.protocol.generate`: do not edit."""
+"""StreamsGroupHeartbeat (API key 88). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Int8, Message, String, Struct, UInt16, struct, wire
 

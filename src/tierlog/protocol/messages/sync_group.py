@@ -1,4 +1,4 @@
-"""SyncGroup (API key 14). Written by `tierlog.protocol.generate`: do not edit."""
+"""SyncGroup (API key 14). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bytes, Int16, Int32, Message, String, Struct, struct, wire
 

@@ -1,4 +1,4 @@
-"""UnregisterBroker (API key 64). Written by `tierlog.protocol.generate`: do not edit."""
+"""UnregisterBroker (API key 64). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Message, String, struct, wire
 

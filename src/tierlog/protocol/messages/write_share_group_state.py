@@ -1,4 +1,4 @@
-"""WriteShareGroupState (API key 85). Written by `tierlog.protocol.generate`: do not edit."""
+"""WriteShareGroupState (API key 85). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Int16, Int32, Int64, Int8, Message, String, Struct, Uuid, struct, wire
 

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers (API key 27). Written by `tierlog.protocol.generate`: do not edit."""
+"""WriteTxnMarkers (API key 27). Written by `.ci/generate_messages.py`: do not edit."""
 
 from tierlog.protocol.schema import Bool, Int16, Int32, Int64, Int8, Message, String, Struct, struct, wire
 

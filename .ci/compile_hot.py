@@ -1,4 +1,4 @@
-"""Compiles the hot modules with mypyc (ADR 0007): `python src/compile_hot.py TARGET`.
+"""Compiles the hot modules with mypyc (ADR 0007): `python .ci/compile_hot.py TARGET`.
 
 TARGET becomes a directory for PYTHONPATH: a complete tierlog, in which each module of `HOT` has a compiled
 extension beside its source, which Python prefers. The sources also run without the extensions, so a build
@@ -81,7 +81,6 @@ def main() -> None:
 
 def not_compiled() -> str | None:
     """An error message if Python finds the source of a hot module; None if all are compiled."""
-    sys.path.pop(0)  # this script's directory, where the sources are
     names = [f"tierlog.{Path(module).with_suffix('').as_posix().replace('/', '.')}" for module in HOT]
     plain = [name for name in names if str(importlib.import_module(name).__file__).endswith(".py")]
     return f"not compiled: {', '.join(plain)}; is PYTHONPATH what `make compiled` made?" if plain else None

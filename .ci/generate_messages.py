@@ -1,9 +1,8 @@
-"""Generates `messages/` from kio's schemas: a development tool that a running node never imports.
+"""Generates `src/tierlog/protocol/messages` from kio's schemas.
 
 kio has one class for each message and version, with times as timedelta and datetime. Here they are merged
 into one class for all versions, which states each field once (`schema`). Times are integers under Kafka's own
-names (`throttle_time_ms`), and uuids are never None. Run `python -m tierlog.protocol.generate`; a test fails
-if the files differ from its output.
+names (`throttle_time_ms`), and uuids are never None. A test fails if the files differ from its output.
 """
 
 import dataclasses
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tierlog.protocol import messages
 from tierlog.protocol.schema import ZERO, Versions
 
 # the quorum uses HTTP between nodes (PROTOCOL.md)
@@ -99,7 +99,7 @@ def generate() -> dict[str, str]:
     return files
 
 
-INDEX = '''"""All messages, a module per API. Written by `tierlog.protocol.generate`: do not edit."""
+INDEX = '''"""All messages, a module per API. Written by `.ci/generate_messages.py`: do not edit."""
 
 INDEX: dict[int, tuple[str, str, tuple[int, int], int | None]] = {{
 {rows}
@@ -266,7 +266,7 @@ def render(title: str, messages: tuple[MergedMessage, ...]) -> str:
     imports = sorted(name for name in names if re.search(rf"\b{name}\b", body))
     functions = ["struct", "wire"] if "= wire(" in body else ["struct"]
     return (
-        f'"""{title} Written by `tierlog.protocol.generate`: do not edit."""\n\n'
+        f'"""{title} Written by `.ci/generate_messages.py`: do not edit."""\n\n'
         f"from tierlog.protocol.schema import {', '.join(imports + functions)}\n" + body
     )
 
@@ -305,7 +305,7 @@ def _wire(merged: MergedField) -> str:
 
 def main() -> None:
     """Replace the files of `messages/`."""
-    directory = Path(__file__).parent / "messages"
+    directory = Path(messages.__file__).parent
     texts = generate()
     for path in directory.glob("*.py"):
         if path.name not in texts:

@@ -1,6 +1,6 @@
 """Generates the reference pages: settings, metrics, commands, APIs, group and cluster states.
 
-Run as `python -m tierlog.cli.reference [directory]`. A test checks that the pages are up to date.
+Run by `make docs`. A test checks that the pages are up to date.
 """
 
 import sys
@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from state_diagrams import page as cluster_states
+
 from tierlog.broker.gateway.catalogue import reference_page as metrics_page
 from tierlog.broker.groups.core.states import reference_page
 from tierlog.broker.handlers.table import SERVED
 from tierlog.cli.errors import ExitCode
-from tierlog.cli.state_diagrams import page as cluster_states
 from tierlog.config.definitions import Setting
 from tierlog.config.dynamic import DYNAMIC_SETTINGS
 from tierlog.config.node import NODE_SETTINGS

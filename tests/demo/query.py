@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tierlog.cli.demo.flights import Expected, Flights
-from tierlog.cli.demo.report import Report
-from tierlog.cli.demo.send import Sent
+from flights import Expected, Flights
+from report import Report
+from send import Sent
 
 
 @dataclass(frozen=True, slots=True)

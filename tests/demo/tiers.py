@@ -78,7 +78,7 @@ class TierWatcher:
                 if not self._changed.wait_for(lambda: len(self.samples) > seen, deadline - time.monotonic()):  # noqa: B023
                     raise CliError(
                         f"segments were not uploaded within {timeout_s:.0f} s",
-                        hint="Keep the data with `tierlog demo --keep DIR` and see the broker's log.",
+                        hint="Keep the data (DEMO_OPTIONS='--keep DIR') and see the broker's log.",
                     )
                 seen, newest = len(self.samples), self.samples[-1]
             show(newest)
