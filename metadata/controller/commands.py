@@ -522,8 +522,6 @@ AnyReply = (
 
 _encoder = msgspec.msgpack.Encoder()
 _command_decoder = msgspec.msgpack.Decoder(AnyCommand)
-_heartbeat_decoder = msgspec.msgpack.Decoder(Heartbeat)
-_heartbeat_reply_decoder = msgspec.msgpack.Decoder(HeartbeatReply)
 _reply_decoder = msgspec.msgpack.Decoder(AnyReply)
 
 
@@ -543,17 +541,3 @@ def encode_reply(reply: AnyReply) -> bytes:
 def decode_reply(body: bytes | memoryview) -> AnyReply:
     """Raises msgspec.DecodeError (ValidationError among them)."""
     return _reply_decoder.decode(body)  # type: ignore[no-any-return]
-
-
-def encode_heartbeat(heartbeat: Heartbeat | HeartbeatReply) -> bytes:
-    return _encoder.encode(heartbeat)
-
-
-def decode_heartbeat(body: bytes | memoryview) -> Heartbeat:
-    """Raises msgspec.DecodeError (ValidationError among them)."""
-    return _heartbeat_decoder.decode(body)
-
-
-def decode_heartbeat_reply(body: bytes | memoryview) -> HeartbeatReply:
-    """Raises msgspec.DecodeError (ValidationError among them)."""
-    return _heartbeat_reply_decoder.decode(body)

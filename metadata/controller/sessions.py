@@ -102,10 +102,6 @@ class BrokerSessions:
         """
         return frozenset(one.broker_id for one in image.brokers.values() if self._is_valid(one, now_ms))
 
-    def next_deadline_ms(self) -> int | None:
-        """When the next session may expire; None if all brokers are fenced."""
-        return min((one.until_ms for one in self._sessions.values() if one.unfenced), default=None)
-
     def heartbeat(self, image: ClusterImage, heartbeat: Heartbeat, now_ms: int) -> HeartbeatDecision:
         """Renew the session, and decide what the broker requests."""
         broker = _sender(image, heartbeat)

@@ -6,7 +6,6 @@ status, which is public.
 """
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -30,7 +29,6 @@ from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S
 from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.quorum.tls import TlsFiles, require_certificate
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.messages import decode_messages, encode_messages
 
@@ -195,24 +193,6 @@ async def _change_voters(
     except MetadataUnavailable as unavailable:
         return web.Response(status=503, body=_error_body(unavailable))
     return _status(node)
-
-
-class RaftServer:
-    """A server with these routes only, for nodes without an admin server."""
-
-    def __init__(self, node: MetadataNode, secret: bytes, tls: TlsFiles | None = None) -> None:
-        """Raises OSError if the files of `tls` cannot be used."""
-        self._tls = None if tls is None else tls.server()
-        application = web.Application(middlewares=() if tls is None else (require_certificate,))
-        application.add_routes([*raft_routes(node, secret), *quorum_routes(node)])
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-
-    async def start(self, listener: socket.socket) -> None:
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener, ssl_context=self._tls).start()
-
-    async def close(self) -> None:
-        await self._runner.cleanup()
 
 
 async def _authenticated(

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from raft_server import RaftServer
+
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
@@ -16,7 +18,6 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.api import RaftServer
 from tierlog.metadata.quorum.balancing import BalanceSettings
 from tierlog.metadata.quorum.node import MetadataNode, NotTheLeader
 from tierlog.metadata.quorum.observer import MetadataObserver

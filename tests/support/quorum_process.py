@@ -13,11 +13,12 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
+from raft_server import RaftServer
+
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import RegisterBroker
-from tierlog.metadata.quorum.api import RaftServer
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.settings import RaftSettings
