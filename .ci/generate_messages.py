@@ -33,7 +33,6 @@ ANNOTATIONS = {
     "records": "RequestRecords",
     "string": "String",
     "uint16": "UInt16",
-    "uint32": "UInt32",
     "uuid": "Uuid",
 }
 

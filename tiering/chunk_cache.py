@@ -61,7 +61,6 @@ PendingDownload = asyncio.Task[Chunk | ObjectStoreError | OSError]
 class CacheCounts:
     """For metrics and status."""
 
-    hits: int = 0
     misses: int = 0
     read_aheads: int = 0
     bytes: int = 0
@@ -103,7 +102,6 @@ class ChunkCache:
         chunk = self._chunks.get(key)
         if chunk is not None:
             self._chunks.move_to_end(key)
-            self.counts.hits += 1
             return chunk
         self.counts.misses += 1
         # shielded: a reader's timeout must not cancel the shared download

@@ -69,10 +69,7 @@ class TierCounts:
 
     copies: int = 0
     copied_bytes: int = 0
-    failed_copies: int = 0
     stalls: int = 0
-    roots_written: int = 0
-    deleted_objects: int = 0
     uploading: int = 0
 
 
@@ -112,9 +109,6 @@ class TierManager:
             try:
                 async with _deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
                     entry = await copy_segment(self._store, self._keys, source, attempt)
-            except (ObjectStoreError, OSError):
-                self.counts.failed_copies += 1
-                raise
             finally:
                 self.counts.uploading -= 1
         self.counts.copies += 1
@@ -197,7 +191,6 @@ class TierManager:
         if written is None or written[0] != root:
             return None
         self._roots[where] = written
-        self.counts.roots_written += 1
         return root
 
     async def write_page(
@@ -267,7 +260,6 @@ class TierManager:
             keys += await self._objects_of(line)
         async with _deadline(self._limits.small_seconds, "deletion"):
             await self._store.delete(keys)
-        self.counts.deleted_objects += len(keys)
         return tuple(line.uuid for line in batch)
 
     async def _objects_of(self, line: QueuedDelete) -> list[str]:
@@ -294,7 +286,6 @@ class TierManager:
         ]
         async with _deadline(self._limits.small_seconds, page_key):
             await self._store.delete(segments)
-        self.counts.deleted_objects += len(segments)
         return [page_key]
 
     async def _listed(self, where: TopicIdPartition, line: QueuedDelete) -> list[str]:

@@ -10,7 +10,6 @@ from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
 Epoch = NewType("Epoch", int)
-Position = NewType("Position", int)
 
 Rng = random.Random
 """An injected random number generator; pure packages use this type instead of importing `random`."""
