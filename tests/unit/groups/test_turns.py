@@ -64,7 +64,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
-    "traffic": (lambda node: exposition(metrics.topic_families(node.replicas)), metrics.A_TURN),
+    "traffic": (lambda node: exposition(metrics.topic_families(node.replicas)), metrics.PARTITIONS_PER_TURN),
     "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOGS_PER_TURN),
     "flush.ms": (
         lambda node: node.log_maintenance.flush_due(node.directories.all[0]),
