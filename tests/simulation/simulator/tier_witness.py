@@ -437,13 +437,20 @@ def _batches(where: TopicIdPartition, content: bytes) -> Iterator[tuple[int, Bat
 
 
 def _local(replica: Replica, start: int, end: int | None = None) -> bytes:
-    """Batches of a log from `start` on, read from the files, because reads of the port may fail."""
+    """Batches of a log from `start` on, read from the files, because reads of the port may fail.
+
+    A damaged batch below the log start stays there, and its header may have any base offset: the next batch
+    shows where it ends.
+    """
     parts = []
     for part in replica.segments:
         if not part.size_bytes or part.end_offset <= start or (end is not None and part.base_offset >= end):
             continue
         content = part.path_log.read_bytes()[: part.size_bytes]
-        for at, header in iter_batches(content):
-            if header.next_offset > start and (end is None or header.base_offset < end):
+        batches = list(iter_batches(content))
+        following = [*(header.base_offset for _, header in batches[1:]), part.end_offset]
+        for (at, header), next_base_offset in zip(batches, following, strict=True):
+            is_wanted = min(header.next_offset, next_base_offset) > start
+            if is_wanted and (end is None or header.base_offset < end):
                 parts.append(content[at : at + header.size])
     return b"".join(parts)
