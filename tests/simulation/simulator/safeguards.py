@@ -425,9 +425,9 @@ def _() -> Patches:
 def _() -> Patches:
     commit = Leadership.commit
 
-    async def without(leadership: Leadership, command: Any) -> Any:
+    async def without(leadership: Leadership, *args: Any, **kwargs: Any) -> Any:
         clock = leadership._clock
         leadership._quorum_time_offset_ms = clock.now_ms() - clock.monotonic_ms()
-        return await commit(leadership, command)
+        return await commit(leadership, *args, **kwargs)
 
     yield Leadership, "commit", without
