@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
-from tierlog.base.types import TopicIdPartition
+from tierlog.base.types import NO_LEADER, TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import ConfigScope, PageRef, QuotaEntity, RemoteSegment
 
@@ -53,11 +53,11 @@ class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True,
 
     replicas: tuple[int, ...]  # the preferred leader first
     in_sync: tuple[int, ...]
-    leader: int  # -1: none
+    leader: int
     leader_epoch: int
     partition_epoch: int
     eligible: tuple[int, ...] = ()
-    last_leader: int = -1  # the previous leader, while there is none
+    last_leader: int = NO_LEADER  # the previous leader, while there is none
     adding: tuple[int, ...] = ()  # during a reassignment (KIP-455): these are added,
     removing: tuple[int, ...] = ()  # and these are removed once all others are in sync
     offline: tuple[int, ...] = ()  # their disk has failed (KIP-858), until their broker registers again

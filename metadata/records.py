@@ -11,6 +11,8 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from tierlog.base.types import NO_LEADER
+
 
 class RecordType(IntEnum):
     """The numbers on disk. Never reuse one; a retired type keeps its line."""
@@ -163,7 +165,7 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
     leader_epoch: int
     partition_epoch: int
     eligible: tuple[int, ...] = ()
-    last_leader: int = -1
+    last_leader: int = NO_LEADER
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()

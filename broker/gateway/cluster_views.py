@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
+from tierlog.base.types import NO_LEADER
 from tierlog.metadata.controller.rules import election_rules, is_under_min_isr
 from tierlog.metadata.image import ClusterImage, PartitionImage
 
@@ -29,7 +30,7 @@ def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
     sync."""
     there = set(partition.replicas) - set(partition.adding)
     holds = {
-        Condition.OFFLINE: partition.leader < 0,
+        Condition.OFFLINE: partition.leader == NO_LEADER,
         Condition.BELOW_MIN: is_under_min_isr(partition, min_in_sync),
         Condition.UNDER_REPLICATED: not there <= set(partition.in_sync),
         Condition.MOVING: partition.is_reassigned,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tierlog.base.clock import Clock
+from tierlog.base.types import NO_LEADER
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
 from tierlog.broker.gateway.node import Listener, Node, Serving
@@ -321,7 +322,7 @@ def _quorum(node: Node) -> Iterator[Family]:
     for some in _slices(image.topics.values() if is_voter else ()):
         yield PAUSE
         partitions += sum(len(topic.partitions) for topic in some)
-        offline += sum(one.leader < 0 for topic in some for one in topic.partitions)
+        offline += sum(one.leader == NO_LEADER for topic in some for one in topic.partitions)
     fenced = sum(broker.fenced for broker in image.brokers.values())
     of_controller = {
         "activecontrollercount": int(is_voter and status.leader == status.node_id),

@@ -4,11 +4,11 @@ import re
 from collections.abc import Awaitable, Iterable, Iterator
 from itertools import chain
 
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.partition_views import NO_LEADER, PartitionViews
+from tierlog.broker.handlers.partition_views import PartitionViews
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from tierlog.protocol.errors import ErrorCode, KafkaError

@@ -5,11 +5,9 @@ or has lost the disk (before the controller learns of it, KIP-858). A client wit
 one that connects to a dead broker loses time.
 """
 
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.image import PartitionImage
-
-NO_LEADER = -1
 
 
 class PartitionViews:

@@ -23,7 +23,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicIdPartition, random_uuid
+from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
 from tierlog.broker.maintenance.scrubber import FoundDamage
 from tierlog.broker.remote.tier_views import (
     OffsetPlace,
@@ -539,7 +539,7 @@ class RemoteLogManager:
         if partition not in range(len(found.partitions)):
             return f"topic {topic!r} has no partition {partition}: it has {len(found.partitions)}, from 0"
         leader = found.partitions[partition].leader
-        led = f"broker {leader} leads it" if leader >= 0 else "no broker leads it"
+        led = f"broker {leader} leads it" if leader != NO_LEADER else "no broker leads it"
         return f"{topic}-{partition} has no replica on this broker: {led}"
 
     def _led(self, topic: str) -> list[Replica]:

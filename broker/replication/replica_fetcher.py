@@ -12,6 +12,7 @@ from contextlib import suppress
 import structlog
 
 from tierlog.base.network import Caller, Unreachable
+from tierlog.base.types import NO_LEADER
 from tierlog.broker.replication.fetch_session_handler import Key
 from tierlog.broker.replication.fetcher_partitions import (
     FetcherDependencies,
@@ -68,7 +69,7 @@ class ReplicaFetchers:
         if before is not None and before != source:
             self._fetchers[before].remove(key)
             del self._sources[key], self._partitions[key]
-        if replica.leader < 0:
+        if replica.leader == NO_LEADER:
             return
         fetcher = self._fetchers.get(source)
         if fetcher is None:

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from tierlog.base.leader_epochs import EpochEntry
-from tierlog.base.types import NO_EPOCH, require
+from tierlog.base.types import NO_EPOCH, NO_LEADER, require
 from tierlog.broker.replication.core.fetched_batches import check_replicated
 from tierlog.broker.replication.core.follower import (
-    NO_LEADER,
     Append,
     Fetched,
     FetchPosition,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from tierlog.base.types import NO_LEADER
 from tierlog.metadata.records import ConfigScope, PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 
@@ -186,7 +187,7 @@ class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
     in_sync: tuple[int, ...] = ()
-    leader: int = -1
+    leader: int = NO_LEADER
     leader_epoch: int = -1
     partition_epoch: int = -1
 

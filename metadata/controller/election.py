@@ -10,9 +10,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from tierlog.base.types import NO_LEADER
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.partition_change import NO_BROKERS, NO_LEADER, build_partition_change
+from tierlog.metadata.controller.partition_change import NO_BROKERS, build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules, election_rules
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage

@@ -16,11 +16,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from tierlog.base.types import require
+from tierlog.base.types import NO_LEADER, require
 from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.image import PartitionImage
 
-NO_LEADER = -1
 NO_BROKERS: frozenset[int] = frozenset()
 
 

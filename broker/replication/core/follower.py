@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd, LeaderEpochs
-from tierlog.base.types import NO_EPOCH, NO_OFFSET
+from tierlog.base.types import NO_EPOCH, NO_LEADER, NO_OFFSET
 from tierlog.protocol.errors import ErrorCode
-
-NO_LEADER = -1
 
 
 class FetchPosition(NamedTuple):

@@ -18,6 +18,9 @@ NO_EPOCH = Epoch(-1)
 NO_OFFSET = Offset(-1)
 NO_TIMESTAMP = -1
 
+NO_LEADER = -1
+"""Broker id of the leader while a partition has none, as in Metadata responses."""
+
 
 class TopicPartition(NamedTuple):
     """A partition by its topic's name, as in older versions of the protocol."""
