@@ -185,7 +185,7 @@ def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
 
 _REPLICA_METRICS: dict[str, Callable[[Replica], int]] = {
     "kafka_log_log_size": lambda replica: replica.log.size_bytes,
-    "kafka_log_log_numlogsegments": lambda replica: replica.log.segment_count,
+    "kafka_log_log_numlogsegments": lambda replica: len(replica.log.segment_files),
     "kafka_log_log_logstartoffset": lambda replica: replica.log_start_offset,
     "kafka_log_log_logendoffset": lambda replica: replica.log_end_offset,
     "tierlog_log_local_start_offset": lambda replica: replica.local_log_start_offset,

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
-from tierlog.broker.storage.damage import damage_in_reach
 
 
 def scrub_routes(current: Callable[[], tuple[Scrubber, LogRepair] | None]) -> list[web.AbstractRouteDef]:
@@ -45,7 +44,7 @@ def _view(scrubber: Scrubber, repair: LogRepair) -> dict[str, Any]:
                 "end_offset": damage.end_offset,
             }
             for replica in repair.damaged
-            for damage in damage_in_reach(replica.log)
+            for damage in replica.log.damage_in_reach
         ],
     }
 

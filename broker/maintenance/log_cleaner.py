@@ -23,7 +23,6 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.cleaner import Cleaner, CleanerThrottler, CleaningJob, CleaningStopped, take_job
 from tierlog.broker.storage.core.compaction import LogToClean, log_to_clean
-from tierlog.broker.storage.damage import segments_of
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage.segment_swap import Swap, Swaps, discard
 from tierlog.config.node import NodeSettings
@@ -278,4 +277,4 @@ def _is_compacted(config: TopicConfig) -> bool:
 def _content_version(replica: Replica) -> int:
     """Grows when the log is truncated, or damage in it is repaired."""
     log = replica.log
-    return log.flusher.truncations + sum(segment.content_version for segment in segments_of(log))
+    return log.flusher.truncations + sum(segment.content_version for segment in log.segment_files)

@@ -33,7 +33,6 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance.range_reader import RangeReader, RangeUnavailable
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.damage import damage_in_reach
 from tierlog.broker.storage.range_repair import RangeRepair, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
 from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
@@ -86,7 +85,7 @@ class LogRepair:
     def damaged(self) -> list[Replica]:
         """Replicas with a range that is not served."""
         here = self._replicas.holds
-        self._damaged = {one for one in self._damaged if damage_in_reach(one.log) and here(one)}
+        self._damaged = {one for one in self._damaged if one.log.damage_in_reach and here(one)}
         return sorted(self._damaged, key=lambda replica: replica.name)
 
     def found(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
@@ -109,7 +108,7 @@ class LogRepair:
                 end_offset=one.end_offset,
                 noticed=cause,
             )
-        if damage_in_reach(log) and self._report_lost is not None and replica not in self._repairing:
+        if log.damage_in_reach and self._report_lost is not None and replica not in self._repairing:
             self._repairing[replica] = self._tasks.spawn(f"repair {replica.name}", self._repair(replica))
 
     async def stop(self) -> None:
@@ -120,7 +119,7 @@ class LogRepair:
     async def _repair(self, replica: Replica) -> None:
         tries, time_s = 0, asyncio.get_running_loop().time
         try:
-            while damage_in_reach(replica.log) and self._is_here(replica):
+            while replica.log.damage_in_reach and self._is_here(replica):
                 began_s = time_s()
                 if await self._continue(replica, tries):
                     tries = 0
@@ -241,7 +240,7 @@ class LogRepair:
 
     async def _is_served_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
         """Whether an in-sync replica serves everything committed that a truncation removes."""
-        damage, brokers = damage_in_reach(replica.log), self._image().brokers
+        damage, brokers = replica.log.damage_in_reach, self._image().brokers
         if self._reader is None or not damage:
             return False
         start, end = damage[0].start_offset, replica.high_watermark
@@ -251,7 +250,7 @@ class LogRepair:
                 await self._reader.has(brokers[one], replica, start, end, rules_of(replica.log))
             except RangeUnavailable:
                 continue
-            return self._is_here(replica) and damage_in_reach(replica.log)[:1] == damage[:1]
+            return self._is_here(replica) and replica.log.damage_in_reach[:1] == damage[:1]
         return False
 
     def _complete_replicas(self, partition: PartitionImage) -> list[int]:
@@ -266,7 +265,7 @@ class LogRepair:
 
     def _truncate(self, replica: Replica) -> bool:
         log = replica.log
-        damage = damage_in_reach(log)
+        damage = log.damage_in_reach
         if not damage:
             return False
         start, end = damage[0].start_offset, log.log_end_offset

@@ -22,7 +22,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageSuspected, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.damage import is_known, segments_of
+from tierlog.broker.storage.damage import is_known
 from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.config.node import NodeSettings
@@ -104,7 +104,7 @@ class Scrubber:
             return
         now = asyncio.get_running_loop().time()
         self._trusted = {segment: until for segment, until in self._trusted.items() if until > now}
-        segments = segments_of(replica.log)
+        segments = replica.log.segment_files
         at = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
         for segment in segments[at : at + 2]:
             if segment not in self._trusted and len(self._suspects) < MAX_SUSPECTS:
@@ -134,7 +134,7 @@ class Scrubber:
 
     async def scrub(self, replica: Replica) -> None:
         """Check all current segments of a replica."""
-        for segment in segments_of(replica.log):
+        for segment in replica.log.segment_files:
             await self._read(replica, segment, "scrubbed")
 
     async def _turn(self) -> None:

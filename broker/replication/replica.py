@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
+from tierlog.base.segments import SegmentInfo
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, TopicPartition
 from tierlog.broker.replication.core.follower import FollowerCore
@@ -33,8 +34,9 @@ from tierlog.broker.storage.core.batch_validation import (
 from tierlog.broker.storage.core.producer_state import Duplicate, InvalidRecord, Rejection
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.broker.storage.core.retention import count_expired
-from tierlog.broker.storage.log import PartitionLog, SegmentExport, SegmentInfo, TimestampSearch
+from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_flusher import SyncFailed
+from tierlog.broker.storage.lookups import SegmentExport, TimestampSearch
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode

@@ -11,6 +11,7 @@ Called by the replica on the event loop; `flush` may run in a thread beside appe
 import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tierlog.base.files import Files
@@ -26,7 +27,7 @@ from tierlog.broker.storage.core.retention import (
     must_roll,
     must_roll_idle,
 )
-from tierlog.broker.storage.damage import check_log, damage_of, readable_end
+from tierlog.broker.storage.damage import damage_of, readable_end
 from tierlog.broker.storage.delayed_deletion import DelayedDeletion
 from tierlog.broker.storage.log_flusher import LogFlusher
 from tierlog.broker.storage.log_reader import LogReader
@@ -45,11 +46,6 @@ from tierlog.broker.storage.segment_swap import Swaps
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
 from tierlog.records.indexes import AbortedTxn, find_aborted
-
-__all__ = ["PartitionLog", "SegmentExport", "SegmentInfo", "TimestampSearch"]
-
-ROLLED_KEPT_LOADED = 4
-"""Rolled segments per partition whose indexes stay in memory: readers of old records read sequentially."""
 
 
 class PartitionLog:
@@ -70,22 +66,20 @@ class PartitionLog:
         self.config = config
         self.epochs = loaded.epochs
         self.producers = loaded.producers
-        self.recovered_truncated_bytes = loaded.truncated_bytes
-        self.recovered_dropped_segments = loaded.dropped
-        self.was_damaged, self.missing_end = loaded.damaged, loaded.missing_end
+        self.recovered_truncated_bytes, self.was_damaged = loaded.truncated_bytes, loaded.damaged
+        self.recovered_dropped_segments, self.missing_end = loaded.dropped, loaded.missing_end
         self.damage: tuple[Damage, ...] = ()
         """Known damage in all segments; it is not served."""
         self._files = files
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
-        self._active = loaded.segments[-1]
+        self.active = loaded.segments[-1]
         self._rng = rng
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
         self._delayed_deletion = DelayedDeletion(files, directory)
         self.swaps = Swaps(files, directory, self._delayed_deletion)
-        self._reader = LogReader(loaded.epochs, self._mark_used)
-        self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
-        self.log_end_offset = self._active.end_offset
+        self._reader = LogReader(loaded.epochs)
+        self.log_end_offset = self.active.end_offset
         is_new = self.is_empty and not loaded.rebuilt  # else the truncation after a crash must be synced
         self._clean_end = self.log_end_offset if clean or is_new else None
         self.log_start_offset = log_start_offset
@@ -102,7 +96,7 @@ class PartitionLog:
             epochs_dirty=bool(loaded.rebuilt),
             recovery_point=min(recovery_point, self.log_end_offset),
             checkpointed_recovery_point=max(claimed, loaded.missing_end),
-            now_ms=self._active.created_ms,
+            now_ms=self.active.created_ms,
         )
 
     @classmethod
@@ -154,10 +148,6 @@ class PartitionLog:
         """Everything below it is on disk."""
         return self.flusher.recovery_point
 
-    @property
-    def active(self) -> Segment:
-        return self._active
-
     def has(self, segment: Segment) -> bool:
         """Whether the segment is in the log: retention or truncation may have dropped it."""
         return segment in self._segments
@@ -174,7 +164,7 @@ class PartitionLog:
     @property
     def is_empty(self) -> bool:
         """Whether there are no records in local files."""
-        return self._active.size == 0 and len(self._segments) == 1
+        return self.active.size == 0 and len(self._segments) == 1
 
     @property
     def active_base_offset(self) -> int:
@@ -182,12 +172,18 @@ class PartitionLog:
         return self._bases[-1]
 
     @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
-    @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         return tuple(map(self._info, self._segments))
+
+    @property
+    def segment_files(self) -> tuple[Segment, ...]:
+        """The segments themselves, in offset order; `segments` describes them."""
+        return tuple(self._segments)
+
+    @property
+    def damage_in_reach(self) -> tuple[Damage, ...]:
+        """Damage above the log start: below it no client reads, and no replica has what a repair needs."""
+        return tuple(damage for damage in self.damage if damage.end_offset > self.log_start_offset)
 
     # -- writing --
 
@@ -198,25 +194,22 @@ class PartitionLog:
         first if required. After an OSError nothing has been appended.
         """
         last_offset = base_offset + header.last_offset_delta
-        active = self._active
+        active = self.active
         if base_offset == self.flusher.recovery_point:
             self.flusher.unflushed_since_ms = now_ms
         newest, limit = header.max_timestamp, self._age_limit_ms
         if must_roll(active, self.config, len(buffer), last_offset, newest, now_ms, limit):
             self.roll(now_ms)
-            active = self._active
+            active = self.active
         if base_offset == active.base_offset:
-            self.flusher.on_file_created()
-            if self.config.preallocate:
-                active.reserve(self.config.segment_bytes)
+            self._on_first_append(active)
         active.append(buffer, header, base_offset, self.config.index_interval_bytes, now_ms)
         if active.size > active.reserved_to:
             active.reserve_ahead(self.config.segment_bytes)
         self.log_end_offset = last_offset + 1
         latest = self.epochs.latest
-        if leader_epoch >= 0 and (latest is None or latest.epoch != leader_epoch):
-            self.epochs.assign(leader_epoch, base_offset)
-            self.flusher.epochs_changed()
+        if latest is None or latest.epoch != leader_epoch:
+            self.assign_epoch(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._apply_producer(active, buffer, header, base_offset, now_ms)
 
@@ -225,16 +218,14 @@ class PartitionLog:
         After an OSError some may have been appended.
         """
         while batches:
-            first, active = batches[0].header, self._active
+            first, active = batches[0].header, self.active
             if first.base_offset == self.flusher.recovery_point:
                 self.flusher.unflushed_since_ms = now_ms
             last, newest, limit = first.last_offset, first.max_timestamp, self._age_limit_ms
             if must_roll(active, self.config, first.size, last, newest, now_ms, limit) and self.roll(now_ms):
-                active = self._active
+                active = self.active
             if active.size == 0:
-                self.flusher.on_file_created()
-                if self.config.preallocate:
-                    active.reserve(self.config.segment_bytes)
+                self._on_first_append(active)
             run = batches[: count_for_segment(active, self.config, batches, limit)]
             batches = batches[len(run) :]
             end = run[-1].position + run[-1].header.size
@@ -258,7 +249,7 @@ class PartitionLog:
         """Start a new segment at the log end; False if the active one is empty. After an OSError nothing has
         changed: in particular there is no file whose name says that the active segment ends here.
         """
-        active = self._active
+        active = self.active
         if active.size == 0:
             return False
         recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
@@ -274,16 +265,16 @@ class PartitionLog:
         self._segments.append(following)
         self._bases.append(following.base_offset)
         self.flusher.on_rolled(active)
-        self._active = following
+        self.active = following
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
-        self._mark_used(active)
+        self._reader.mark_used(active)
         if active.end_offset <= self.flusher.checkpointed_recovery_point:
             self.flusher.flush(self)  # rare: the checkpoint is lowered soon after a truncation
         return True
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll an idle active segment that is older than segment.ms."""
-        return must_roll_idle(self._active, now_ms, self._age_limit_ms) and self.roll(now_ms)
+        return must_roll_idle(self.active, now_ms, self._age_limit_ms) and self.roll(now_ms)
 
     def flush(self) -> int:
         """Make all appended records durable; returns the recovery point. Raises OSError, in particular
@@ -302,14 +293,13 @@ class PartitionLog:
         clean. If nothing changed since the last clean close, no file is written.
         """
         as_found = self._clean_end == self.log_end_offset and not self.flusher.files_changed
-        if clean and (not as_found or self._active.has_excess_bytes):
-            self._active.add_time_entry()  # for the largest timestamp, as Kafka does
-            self._active.persist()
+        if clean and (not as_found or self.active.has_excess_bytes):
+            self.active.add_time_entry()  # for the largest timestamp, as Kafka does
+            self.active.persist()
             recovery.overwrite(self._files, self._snapshot_path(self.log_end_offset), self.producers.encode())
             self.flusher.flush_clean(self)
         self.flusher.close()
-        self._reader.forget_hints()
-        self._loaded.clear()
+        self._reader.close()
         for segment in self._segments:
             segment.close()
         self.swaps.close()
@@ -341,15 +331,15 @@ class PartitionLog:
         start = self.local_log_start_offset
         return retry_if_replaced(
             lambda: self._segments,
-            lambda segments: find_first(segments, timestamp, start, limit, self._mark_used),
+            lambda segments: find_first(segments, timestamp, start, limit, self._reader.mark_used),
         )
 
     def max_timestamp(self) -> TimestampSearch:
         """Find the first local record with the largest timestamp (ListOffsets MAX_TIMESTAMP, KIP-734)."""
-        limit = self.log_end_offset
+        limit, used = self.log_end_offset, self._reader.mark_used
         return retry_if_replaced(
             lambda: self._segments,
-            lambda segments: find_largest(segments, self.local_log_start_offset, limit, self._mark_used),
+            lambda segments: find_largest(segments, self.local_log_start_offset, limit, used),
         )
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -365,6 +355,12 @@ class PartitionLog:
     def add_damage(self, segment: Segment, damage: Damage) -> None:
         """Mark a range as damaged: `read` stops before it, and raises CorruptLog inside it."""
         segment.damage = tuple(sorted({*segment.damage, damage}))
+        self.damage = damage_of(self._segments)
+
+    def mark_repaired(self, segment: Segment, damage: Damage) -> None:
+        """A range is intact again, in place. Earlier copies and checks of the segment are void."""
+        segment.damage = tuple(one for one in segment.damage if one != damage)
+        segment.content_version += 1
         self.damage = damage_of(self._segments)
 
     def raise_log_start(self, offset: int) -> bool:
@@ -403,9 +399,8 @@ class PartitionLog:
         state has batches that the log lost would acknowledge their retries. If a disk error interrupts it,
         the log ends where the truncation got to.
         """
-        if offset >= self.log_end_offset:  # an epoch without records is not in the leader's log
-            if self.epochs.truncate_from_end(self.log_end_offset):
-                self.flusher.epochs_changed()
+        if offset >= self.log_end_offset:
+            self.drop_empty_epochs()  # an epoch without records is not in the leader's log
             return False
         self.swaps.complete(self, now_ms)
         if offset < self._bases[0] or offset == self._bases[0] <= self.log_start_offset:
@@ -497,7 +492,7 @@ class PartitionLog:
             self._on_removed(source)
             source.close()
             source.file_suffix = DELETED  # running scans can still open the file for a while
-        self._mark_used(cleaned)
+        self._reader.mark_used(cleaned)
 
     def take_due(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms has passed, to be unlinked in a thread."""
@@ -511,7 +506,7 @@ class PartitionLog:
         segment.detect_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
         found = export(segment, self._info(segment), aborted, self.epochs.covering(0, segment.end_offset))
-        self._mark_used(segment)
+        self._reader.mark_used(segment)
         return found
 
     def update_config(self, config: TopicConfig) -> None:
@@ -530,10 +525,25 @@ class PartitionLog:
                 yield batch, segment.read_batch(batch)
 
     def check(self) -> None:
-        """Raise InvariantViolation. Tests call it after every step."""
-        check_log(self, self._segments, self._bases)
+        """Raise InvariantViolation if an invariant is broken. Tests call it after every step."""
+        require(self._bases == [segment.base_offset for segment in self._segments], "bases")
+        for before, after in pairwise(self._segments):
+            is_contiguous = before.end_offset == after.base_offset and before.rolled
+            require(is_contiguous, f"{before.base_offset} is not contiguous")
+        require(self.active is self._segments[-1], "active segment")
+        require(self.log_end_offset == self.active.end_offset, "log end")
+        require(self.log_start_offset <= self.log_end_offset, "log start above log end")
+        require(self.recovery_point <= self.log_end_offset, "recovery point above log end")
+        require(self.damage == damage_of(self._segments), "damage")
+        self.epochs.check()
+        self.producers.check()
 
     # -- helpers --
+
+    def _on_first_append(self, segment: Segment) -> None:
+        self.flusher.on_file_created()
+        if self.config.preallocate:
+            segment.reserve(self.config.segment_bytes)
 
     def _apply_producer(
         self, segment: Segment, buffer: memoryview, header: BatchHeader, base_offset: int, now_ms: int
@@ -547,7 +557,7 @@ class PartitionLog:
             )
 
     def _set_active(self, segment: Segment) -> None:
-        self._active = segment
+        self.active = segment
         self.damage = damage_of(self._segments)
         self.log_end_offset = segment.end_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
@@ -575,19 +585,9 @@ class PartitionLog:
         self._delayed_deletion.rename(segment.base_offset, due_ms, keep_snapshot=keep_snapshot)
 
     def _on_removed(self, segment: Segment) -> None:
-        self._reader.forget_hints()
+        self._reader.forget(segment)
         self.damage = damage_of(self._segments)
-        self._loaded.pop(segment.base_offset, None)
         self.flusher.on_dropped(segment)
-
-    def _mark_used(self, segment: Segment) -> None:
-        """Keep the most recently read rolled segments loaded and unload the least recently read one."""
-        if not segment.rolled:
-            return
-        self._loaded.pop(segment.base_offset, None)
-        self._loaded[segment.base_offset] = segment
-        if len(self._loaded) > ROLLED_KEPT_LOADED:
-            self._loaded.pop(next(iter(self._loaded))).unload()
 
     def _index_of(self, offset: int) -> int:
         """Index of the segment that holds an offset, or of the first segment."""

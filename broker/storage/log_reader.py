@@ -6,13 +6,16 @@ read validates all headers it returns: replicas that catch up keep what they get
 the event loop.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tierlog.base.files import FileSlice
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
 from tierlog.broker.storage.segment import BatchAt, BatchBoundary, CorruptLog, Segment
+
+ROLLED_KEPT_LOADED = 4
+"""Rolled segments per partition whose indexes stay in memory: readers of old records read sequentially."""
 
 READ_HINTS = 128
 """Number of recent read ends whose positions are kept: a consumer's next fetch starts there
@@ -21,17 +24,34 @@ without a search.
 
 
 class LogReader:
-    __slots__ = ("_epochs", "_hints", "_used")
+    __slots__ = ("_epochs", "_hints", "_loaded")
 
-    def __init__(self, epochs: LeaderEpochs, used: Callable[[Segment], None]) -> None:
-        """`used` is called with each segment whose indexes were loaded."""
+    def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs
-        self._used = used
         self._hints: dict[int, tuple[Segment, int]] = {}
+        self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
+
+    def mark_used(self, segment: Segment) -> None:
+        """Keep the most recently read rolled segments loaded and unload the least recently read one."""
+        if not segment.rolled:
+            return
+        self._loaded.pop(segment.base_offset, None)
+        self._loaded[segment.base_offset] = segment
+        if len(self._loaded) > ROLLED_KEPT_LOADED:
+            self._loaded.pop(next(iter(self._loaded))).unload()
 
     def forget_hints(self) -> None:
         """Call it when segments were truncated or replaced."""
         self._hints.clear()
+
+    def forget(self, segment: Segment) -> None:
+        """The segment was removed from the log."""
+        self._hints.clear()
+        self._loaded.pop(segment.base_offset, None)
+
+    def close(self) -> None:
+        self._hints.clear()
+        self._loaded.clear()
 
     def read(
         self,
@@ -105,7 +125,7 @@ class LogReader:
             parts.append(FileSlice(segment.file, position, boundary.position - position))
             total += boundary.position - position
             reached = boundary.end_offset
-            self._used(segment)
+            self.mark_used(segment)
             if ends:
                 break
             if boundary.position < segment.size or not segment.rolled:

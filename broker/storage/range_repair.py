@@ -19,7 +19,6 @@ from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.open_files import SharedFile
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules
-from tierlog.broker.storage.damage import damage_in_reach, mark_repaired, segments_of
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, check_batch, iter_batches, read_header
@@ -132,16 +131,16 @@ class RangeRepair:
         """Serve the range again. Returns False if the segment has changed."""
         if not self.is_current:
             return False
-        mark_repaired(self._log, self._segment, self.damage)
+        self._log.mark_repaired(self._segment, self.damage)
         return True
 
 
 def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
     """One repair for each known damaged range that reaches above the log start."""
-    reached = damage_in_reach(log)
+    reached = log.damage_in_reach
     return [
         RangeRepair(log, segment, damage)
-        for segment in segments_of(log)
+        for segment in log.segment_files
         for damage in segment.damage
         if damage in reached
     ]

@@ -18,7 +18,6 @@ from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import CLEANER_OFFSETS
-from tierlog.broker.storage.damage import mark_repaired, segments_of
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import Damage
 from tierlog.config.sources import settings_from
@@ -220,9 +219,9 @@ async def test_uncleanable_log_is_skipped_and_others_are_compacted(tmp_path: Pat
     assert await node.cleaner.clean_all() == 0
     assert not list(tmp_path.glob("t-0/*.cleaned"))
     log, damage = node.replica("t").log, Damage(0, len(whole), 0, 1)
-    log.add_damage(segments_of(log)[0], damage)
+    log.add_damage(log.segment_files[0], damage)
     Path(damaged).write_bytes(whole)
-    mark_repaired(log, segments_of(log)[0], damage)
+    log.mark_repaired(log.segment_files[0], damage)
     assert await node.cleaner.clean_all() == 1, "it is repaired"
     assert (node.cleaner.uncleanable, node.last("t")) == (0, EXPECTED)
     await node.stop()

@@ -11,7 +11,6 @@ from compaction import NOW, open_log, put
 from power_loss import KEPT, LOST, Killed, PowerLoss
 
 from tierlog.base.files import OsFiles
-from tierlog.broker.storage.damage import segments_of
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.range_repair import RangeRepair, begin, check, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog
@@ -57,7 +56,7 @@ def flip(directory: Path) -> bytes:
 
 
 def scrub(log: PartitionLog) -> list[RangeRepair]:
-    for segment in segments_of(log):
+    for segment in log.segment_files:
         looked = SegmentScrub(log, segment)
         while not looked.done:
             looked.step()
