@@ -19,7 +19,6 @@ from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
-    PartitionImage,
     RemotePartition,
     StartedCopy,
     TopicImage,
@@ -189,31 +188,19 @@ def _partitions(image: ClusterImage, changes: Mapping[UUID, Iterable[r.Partition
     return replace(image, topics=topics.finish())
 
 
-def _put(topic: TopicImage, partitions: list[PartitionImage], record: r.PartitionRecord) -> None:
+def _put(topic: TopicImage, partitions: list[r.PartitionRecord], record: r.PartitionRecord) -> None:
     number = record.partition
-    partition = PartitionImage(
-        replicas=record.replicas,
-        in_sync=record.in_sync,
-        leader=record.leader,
-        leader_epoch=record.leader_epoch,
-        partition_epoch=record.partition_epoch,
-        eligible=record.eligible,
-        last_leader=record.last_leader,
-        adding=record.adding,
-        removing=record.removing,
-        offline=record.offline,
-        emptied=record.emptied,
-        full=record.full,
-    )
+    if record.topic_id is not topic.topic_id:  # one object for all partitions: a decoded record has its own
+        record = replace(record, topic_id=topic.topic_id)
     if number == len(partitions):
-        partitions.append(partition)
+        partitions.append(record)
         return
     if not 0 <= number < len(partitions):
         raise InvariantViolation(f"{topic.name}: partition {number} leaves a gap")
     before = partitions[number]
     if record.leader_epoch < before.leader_epoch or record.partition_epoch < before.partition_epoch:
         raise InvariantViolation(f"{topic.name}-{number}: an epoch decreased")
-    partitions[number] = partition
+    partitions[number] = record
 
 
 def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:

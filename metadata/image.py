@@ -11,9 +11,9 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
-from tierlog.base.types import NO_LEADER, TopicIdPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
-from tierlog.metadata.records import ConfigScope, PageRef, QuotaEntity, RemoteSegment
+from tierlog.metadata.records import ConfigScope, PageRef, PartitionRecord, QuotaEntity, RemoteSegment
 
 
 class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -46,33 +46,10 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
         return zone_of(self.rack or "")
 
 
-class PartitionImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """`in_sync` is never empty: its last member stays even if it is down. The `eligible` leader replicas
-    (KIP-966) left it while it was below min.insync.replicas, so they have all committed records too.
-    """
-
-    replicas: tuple[int, ...]  # the preferred leader first
-    in_sync: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    eligible: tuple[int, ...] = ()
-    last_leader: int = NO_LEADER  # the previous leader, while there is none
-    adding: tuple[int, ...] = ()  # during a reassignment (KIP-455): these are added,
-    removing: tuple[int, ...] = ()  # and these are removed once all others are in sync
-    offline: tuple[int, ...] = ()  # their disk has failed (KIP-858), until their broker registers again
-    emptied: tuple[int, ...] = ()  # they restarted with an empty log and have not been in sync since
-    full: tuple[int, ...] = ()  # their disk is full: they accept no records
-
-    @property
-    def is_reassigned(self) -> bool:
-        return bool(self.adding or self.removing)
-
-
-class TopicImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     topic_id: UUID
     name: str
-    partitions: tuple[PartitionImage, ...]
+    partitions: tuple[PartitionRecord, ...]
 
 
 class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -136,7 +113,7 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     def overrides(self, scope: ConfigScope, name: str) -> Map[str, str]:
         return self.configs.get((scope, name), Map())
 
-    def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
+    def partition(self, topic_id: UUID, partition: int) -> PartitionRecord | None:
         topic = self.topics.get(topic_id)
         if topic is None or not 0 <= partition < len(topic.partitions):
             return None

@@ -9,12 +9,12 @@ import uuid
 
 import msgspec
 from immutables import Map
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple, fields
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
-from tierlog.metadata.records import ConfigScope, QuotaEntity
+from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity
 
 VERSION = 7
 
@@ -43,13 +43,32 @@ class _QuotaLine(msgspec.Struct, frozen=True, array_like=True):
     values: dict[str, float]
 
 
+_IMPLIED = 2
+"""A PartitionRecord begins with topic id and partition number, which a snapshot does not repeat."""
+
+_PartitionLine = msgspec.defstruct(
+    "_PartitionLine",
+    [(field.name, field.type, field.default) for field in fields(PartitionRecord)[_IMPLIED:]],
+    frozen=True,
+    array_like=True,
+    kw_only=True,
+    gc=False,
+)
+
+
+class _TopicLine(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: uuid.UUID
+    name: str
+    partitions: list[_PartitionLine]  # type: ignore[valid-type]
+
+
 class _Snapshot(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     version: int
     cluster_id: str
     index: int
     next_producer_id: int
     brokers: list[BrokerImage]
-    topics: list[TopicImage]
+    topics: list[_TopicLine]
     configs: list[_ConfigLine]
     remote: list[_RemoteLine]
     delete_queue: list[QueuedDelete]
@@ -76,7 +95,7 @@ def encode_image(image: ClusterImage) -> bytes:
         index=image.index,
         next_producer_id=image.next_producer_id,
         brokers=[image.brokers[broker_id] for broker_id in sorted(image.brokers)],
-        topics=sorted(image.topics.values(), key=lambda topic: topic.topic_id.int),
+        topics=[_topic_line(one) for one in sorted(image.topics.values(), key=lambda one: one.topic_id.int)],
         configs=[
             _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
         ],
@@ -120,6 +139,20 @@ def _oldest_version(image: ClusterImage) -> int:
     return 3 if clustered else 2 if image.quotas else 1
 
 
+def _topic_line(topic: TopicImage) -> _TopicLine:
+    partitions = [astuple(partition)[_IMPLIED:] for partition in topic.partitions]
+    return _TopicLine(topic.topic_id, topic.name, partitions)
+
+
+def _topic(line: _TopicLine) -> TopicImage:
+    topic_id = line.topic_id
+    partitions = (
+        PartitionRecord(topic_id=topic_id, partition=number, **asdict(one))
+        for number, one in enumerate(line.partitions)
+    )
+    return TopicImage(topic_id=topic_id, name=line.name, partitions=tuple(partitions))
+
+
 def _partition_order(key: TopicIdPartition) -> tuple[int, int]:
     """By topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
     return key.topic_id.int, key.partition
@@ -141,8 +174,8 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         index=snapshot.index,
         next_producer_id=snapshot.next_producer_id,
         brokers=Map({broker.broker_id: broker for broker in snapshot.brokers}),
-        topics=Map({topic.topic_id: topic for topic in snapshot.topics}),
-        topic_ids=Map({topic.name: topic.topic_id for topic in snapshot.topics}),
+        topics=Map({line.topic_id: _topic(line) for line in snapshot.topics}),
+        topic_ids=Map({line.name: line.topic_id for line in snapshot.topics}),
         configs=Map({(line.scope, line.name): Map(line.settings) for line in snapshot.configs}),
         remote=Map(
             {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}

@@ -155,22 +155,30 @@ class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
 
 
 class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PARTITION)):
-    """The complete state of one partition, which replaces the previous one. Fields as in PartitionImage."""
+    """The complete state of one partition, which replaces the previous one; the image keeps it as it is.
+
+    `in_sync` is never empty: its last member stays even if it is down. The `eligible` leader replicas
+    (KIP-966) left it while it was below min.insync.replicas, so they have all committed records too.
+    """
 
     topic_id: uuid.UUID
     partition: int
-    replicas: tuple[int, ...]
+    replicas: tuple[int, ...]  # the preferred leader first
     in_sync: tuple[int, ...]
     leader: int
     leader_epoch: int
     partition_epoch: int
     eligible: tuple[int, ...] = ()
-    last_leader: int = NO_LEADER
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-    offline: tuple[int, ...] = ()
-    emptied: tuple[int, ...] = ()
-    full: tuple[int, ...] = ()
+    last_leader: int = NO_LEADER  # the previous leader, while there is none
+    adding: tuple[int, ...] = ()  # during a reassignment (KIP-455): these are added,
+    removing: tuple[int, ...] = ()  # and these are removed once all others are in sync
+    offline: tuple[int, ...] = ()  # their disk has failed (KIP-858), until their broker registers again
+    emptied: tuple[int, ...] = ()  # they restarted with an empty log and have not been in sync since
+    full: tuple[int, ...] = ()  # their disk is full: they accept no records
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
 
 
 class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):

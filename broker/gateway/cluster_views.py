@@ -10,7 +10,8 @@ from typing import Any
 
 from tierlog.base.types import NO_LEADER
 from tierlog.metadata.controller.rules import election_rules, is_under_min_isr
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 
 
 class Condition(StrEnum):
@@ -25,7 +26,7 @@ class Condition(StrEnum):
 UNHEALTHY = frozenset({Condition.OFFLINE, Condition.BELOW_MIN, Condition.UNDER_REPLICATED})
 
 
-def conditions(partition: PartitionImage, min_in_sync: int) -> list[Condition]:
+def conditions(partition: PartitionRecord, min_in_sync: int) -> list[Condition]:
     """The partition's conditions, the most serious first. Replicas that are being added need not be in
     sync."""
     there = set(partition.replicas) - set(partition.adding)
@@ -118,7 +119,7 @@ def partitions_view(
 
 def _partitions(
     image: ClusterImage, topic: str | None = None
-) -> Iterator[tuple[str, int, PartitionImage, list[Condition]]]:
+) -> Iterator[tuple[str, int, PartitionRecord, list[Condition]]]:
     rules = election_rules(image)
     for name in sorted(image.topic_ids) if topic is None else [topic] * (topic in image.topic_ids):
         min_in_sync = rules(name).min_in_sync

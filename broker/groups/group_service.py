@@ -36,7 +36,8 @@ from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEv
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, changed_topics
+from tierlog.metadata.image import BrokerImage, ClusterImage, changed_topics
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.primitives import STRING_BYTES_MAX
 
@@ -251,7 +252,7 @@ class GroupService:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NOT_COORDINATOR
         return shard if shard.ready else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def _open(self, partition: int, image: PartitionImage) -> GroupShard | None:
+    def _open(self, partition: int, image: PartitionRecord) -> GroupShard | None:
         """A new, loading shard if this broker leads the partition and has its replica."""
         replica: ShardReplica | None = self._replicas.get(OFFSETS_TOPIC, partition)
         if replica is None or image.leader != self._settings.node_id:
@@ -346,7 +347,7 @@ class GroupService:
 
         self._timers.set("expire offsets", self._settings.offsets_retention_check_interval_ms, expire)
 
-    def _partitions(self) -> tuple[PartitionImage, ...]:
+    def _partitions(self) -> tuple[PartitionRecord, ...]:
         topic = self.image.topic(OFFSETS_TOPIC)
         return topic.partitions if topic is not None else ()
 

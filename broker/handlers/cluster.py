@@ -10,7 +10,8 @@ from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -163,7 +164,7 @@ def _topic(
 
 
 def _partition(
-    views: PartitionViews, name: TopicPartition, partition: PartitionImage, version: int
+    views: PartitionViews, name: TopicPartition, partition: PartitionRecord, version: int
 ) -> MetadataResponsePartition:
     leader, offline = views.leader_and_offline(name, partition)
     answer = MetadataResponsePartition(

@@ -7,7 +7,7 @@ one that connects to a dead broker loses time.
 
 from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.metadata.image import PartitionImage
+from tierlog.metadata.records import PartitionRecord
 
 
 class PartitionViews:
@@ -20,7 +20,7 @@ class PartitionViews:
         self.live = {one.broker_id for one in brokers if not one.fenced and one.broker_id not in dead}
         self._may_lead = set(self.image.brokers) - dead
 
-    def leader_and_offline(self, name: TopicPartition, partition: PartitionImage) -> tuple[int, list[int]]:
+    def leader_and_offline(self, name: TopicPartition, partition: PartitionRecord) -> tuple[int, list[int]]:
         """Offline replicas are on a fenced, unregistered or dead broker, or on a failed disk. The controller
         may not know of this broker's failed disks yet."""
         leader = partition.leader if partition.leader in self._may_lead else NO_LEADER

@@ -35,7 +35,8 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.range_repair import RangeRepair, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
-from tierlog.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from tierlog.metadata.image import BrokerImage, ClusterImage
+from tierlog.metadata.records import PartitionRecord
 
 RETRY_S = 0.5
 """First delay until the image has the report, a flush has completed, or another replica serves the range. It
@@ -238,7 +239,7 @@ class LogRepair:
             return False
         return was_paused and replica.is_follower and self._truncate(replica)
 
-    async def _is_served_elsewhere(self, replica: Replica, partition: PartitionImage) -> bool:
+    async def _is_served_elsewhere(self, replica: Replica, partition: PartitionRecord) -> bool:
         """Whether an in-sync replica serves everything committed that a truncation removes."""
         damage, brokers = replica.log.damage_in_reach, self._image().brokers
         if self._reader is None or not damage:
@@ -253,7 +254,7 @@ class LogRepair:
             return self._is_here(replica) and replica.log.damage_in_reach[:1] == damage[:1]
         return False
 
-    def _complete_replicas(self, partition: PartitionImage) -> list[int]:
+    def _complete_replicas(self, partition: PartitionRecord) -> list[int]:
         """The replicas that have everything committed and can serve it."""
         brokers = self._image().brokers
         marked = {self._broker_id, *partition.offline, *partition.emptied}

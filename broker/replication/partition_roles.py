@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from tierlog.base.clock import Clock
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 
 
 class PartitionRoles:
@@ -20,7 +21,7 @@ class PartitionRoles:
         self._fetchers = fetchers
         self._live: Mapping[int, int] = {}
 
-    def apply(self, replica: Replica, partition: PartitionImage) -> None:
+    def apply(self, replica: Replica, partition: PartitionRecord) -> None:
         """Give the replica the role that the image has for it."""
         fetchers = self._fetchers
         if partition.leader == self._node_id:

@@ -34,8 +34,9 @@ from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import DAMAGED
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ReportReplicas
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 RETRY_S = 0.2
@@ -160,7 +161,7 @@ class ReplicaReporter:
         limit = REPORT_REPLICAS_MAX
         return Report(tuple(failed[:limit]), full=tuple(full[:limit]), has_room=tuple(has_room[:limit]))
 
-    def _known(self, names: Sequence[TopicPartition]) -> Iterator[tuple[Key, PartitionImage]]:
+    def _known(self, names: Sequence[TopicPartition]) -> Iterator[tuple[Key, PartitionRecord]]:
         """The partitions of these names which the image places on this broker."""
         image = self._metadata.image
         for name in names:

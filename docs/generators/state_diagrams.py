@@ -13,10 +13,11 @@ from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
+from tierlog.metadata.records import PartitionRecord
 
 Arrows = dict[tuple[str, str], set[str]]  # (from, to) -> causes
 Step = tuple[str, ClusterImage]
@@ -262,7 +263,7 @@ def _stopping(image: ClusterImage, broker_id: int) -> c.StopBroker:
     return c.StopBroker(broker_id=broker_id, broker_epoch=image.brokers[broker_id].broker_epoch)
 
 
-def _partition(image: ClusterImage) -> PartitionImage:
+def _partition(image: ClusterImage) -> PartitionRecord:
     topic = image.topic(TOPIC)
     if topic is None:
         raise InvariantViolation("the topic does not exist")

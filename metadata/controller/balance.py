@@ -6,7 +6,8 @@ Called by the active controller every leader.imbalance.check.interval.seconds.
 from collections import Counter
 
 from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 
 IMBALANCE_PERCENT = 10  # leader.imbalance.per.broker.percentage
 MAX_ELECTIONS = 1000  # at a time: each makes clients refresh their metadata
@@ -35,7 +36,7 @@ def rebalance(
     return ElectLeaders(partitions=tuple(chosen[:limit]), kind=ElectionKind.PREFERRED) if chosen else None
 
 
-def _can_lead(partition: PartitionImage, broker_id: int) -> bool:
+def _can_lead(partition: PartitionRecord, broker_id: int) -> bool:
     """An in-sync replica whose disk has failed, is full or came back empty is not elected."""
     marked = any(broker_id in marks for marks in (partition.offline, partition.emptied, partition.full))
     return broker_id in partition.in_sync and not marked

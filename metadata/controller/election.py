@@ -16,12 +16,12 @@ from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.controller.partition_change import NO_BROKERS, build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules, election_rules
 from tierlog.metadata.evolve import evolve_all
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.metadata.records import AnyRecord, ConfigScope, PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 T = TypeVar("T")
-NextState = Callable[[PartitionImage, ElectionRules], PartitionImage]
+NextState = Callable[[PartitionRecord, ElectionRules], PartitionRecord]
 
 
 def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) -> list[PartitionRecord]:
@@ -29,7 +29,7 @@ def broker_lost(image: ClusterImage, broker_id: int, *, for_good: bool = False) 
     in-sync set that has another member. `for_good`: it will not return, so it is not eligible either."""
     ineligible = frozenset({broker_id}) if for_good else NO_BROKERS
 
-    def lost(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def lost(partition: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         return build_partition_change(
             partition, without_in_sync(partition, broker_id), rules, ineligible=ineligible
         )
@@ -45,7 +45,7 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
     replica whose disk had failed must first catch up.
     """
 
-    def restarted(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def restarted(partition: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         complete, online = not may_have_lost, partition
         if broker_id in partition.offline:
             complete = False
@@ -74,7 +74,7 @@ def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord
     """Controlled shutdown began (in `image` already): the broker leaves in-sync sets where another member can
     lead. It stays the leader of the other partitions, which would otherwise go offline early."""
 
-    def leave(partition: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def leave(partition: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         others = without_in_sync(partition, broker_id)
         if rules.may_lead.isdisjoint(others.in_sync):
             return partition
@@ -95,7 +95,7 @@ def count_transferable_leaderships(image: ClusterImage, broker_id: int) -> int:
     )
 
 
-def _may_catch_up(partition: PartitionImage, broker_id: int) -> bool:
+def _may_catch_up(partition: PartitionRecord, broker_id: int) -> bool:
     stuck = broker_id in partition.full and broker_id not in partition.in_sync
     return broker_id not in partition.offline and not stuck
 
@@ -112,10 +112,10 @@ def election_settings_changed(before: ClusterImage, after: ClusterImage) -> list
     else:
         topics = [topic for name in _reconfigured(before, after) if (topic := after.topic(name)) is not None]
     return [
-        partition_record(topic.topic_id, number, state)
+        state
         for topic in topics
         if _eased(was(topic.name), rules := now(topic.name))
-        for number, partition in enumerate(topic.partitions)
+        for partition in topic.partitions
         if (partition.eligible or partition.leader == NO_LEADER)
         and (state := build_partition_change(partition, partition, rules)) is not partition
     ]
@@ -147,7 +147,7 @@ def elect_leaders(image: ClusterImage, command: c.ElectLeaders) -> Decision[c.Le
 def change_named_partitions(
     image: ClusterImage,
     requested: Iterable[tuple[str, int, T]],
-    change: Callable[[PartitionImage, ElectionRules, T], PartitionImage],
+    change: Callable[[PartitionRecord, ElectionRules, T], PartitionRecord],
 ) -> tuple[tuple[PartitionRecord, ...], tuple[c.NamedOutcome, ...]]:
     """Change partitions that a command names: (topic, partition number, wanted change).
 
@@ -155,7 +155,7 @@ def change_named_partitions(
     record for each partition that changes, and an outcome for each that was named.
     """
     rules = election_rules(image)
-    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    pending: dict[tuple[UUID, int], PartitionRecord] = {}
     outcomes: list[c.NamedOutcome] = []
     for name, number, wanted in requested:
         try:
@@ -173,8 +173,7 @@ def change_named_partitions(
         if after is not before:
             pending[key] = after
         outcomes.append(c.NamedOutcome(topic=name, partition=number))
-    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
-    return records, tuple(outcomes)
+    return tuple(pending.values()), tuple(outcomes)
 
 
 def _requested(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[str, int]]:
@@ -190,7 +189,7 @@ def _requested(image: ClusterImage, command: c.ElectLeaders) -> Iterable[tuple[s
     )
 
 
-def _elected(partition: PartitionImage, rules: ElectionRules, kind: c.ElectionKind) -> PartitionImage:
+def _elected(partition: PartitionRecord, rules: ElectionRules, kind: c.ElectionKind) -> PartitionRecord:
     preferred = partition.replicas[0]
     if kind is c.ElectionKind.PREFERRED:
         if partition.leader == preferred:
@@ -209,25 +208,6 @@ def _elected(partition: PartitionImage, rules: ElectionRules, kind: c.ElectionKi
     return after
 
 
-def partition_record(topic_id: UUID, number: int, partition: PartitionImage) -> PartitionRecord:
-    return PartitionRecord(
-        topic_id=topic_id,
-        partition=number,
-        replicas=partition.replicas,
-        in_sync=partition.in_sync,
-        leader=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        eligible=partition.eligible,
-        last_leader=partition.last_leader,
-        adding=partition.adding,
-        removing=partition.removing,
-        offline=partition.offline,
-        emptied=partition.emptied,
-        full=partition.full,
-    )
-
-
 def with_partition_changes(
     image: ClusterImage,
     records: Iterable[AnyRecord],
@@ -239,22 +219,22 @@ def with_partition_changes(
 
 
 def _each(
-    image: ClusterImage, affected: Callable[[PartitionImage], bool], next_state: NextState
+    image: ClusterImage, affected: Callable[[PartitionRecord], bool], next_state: NextState
 ) -> list[PartitionRecord]:
     """A record for each partition that `next_state` changes, by topic id. Only topics with a partition that
     `affected` selects are sorted: there may be 100,000 others."""
     rules = election_rules(image)
-    touched: list[tuple[TopicImage, list[int]]] = []
+    touched: list[tuple[TopicImage, list[PartitionRecord]]] = []
     for topic in image.topics.values():
-        numbers = [number for number, partition in enumerate(topic.partitions) if affected(partition)]
-        if numbers:
-            touched.append((topic, numbers))
+        partitions = [partition for partition in topic.partitions if affected(partition)]
+        if partitions:
+            touched.append((topic, partitions))
     touched.sort(key=lambda each: each[0].topic_id.int)
     return [
-        partition_record(topic.topic_id, number, after)
-        for topic, numbers in touched
-        for number in numbers
-        if (after := next_state(before := topic.partitions[number], rules(topic.name))) is not before
+        after
+        for topic, partitions in touched
+        for before in partitions
+        if (after := next_state(before, rules(topic.name))) is not before
     ]
 
 
@@ -262,11 +242,11 @@ def _by_id(topics: Iterable[TopicImage]) -> list[TopicImage]:
     return sorted(topics, key=lambda topic: topic.topic_id.int)
 
 
-def _is_affected(partition: PartitionImage, broker_id: int) -> bool:
+def _is_affected(partition: PartitionRecord, broker_id: int) -> bool:
     return broker_id in partition.in_sync or broker_id == partition.leader or broker_id in partition.eligible
 
 
-def without_in_sync(partition: PartitionImage, broker_id: int) -> PartitionImage:
+def without_in_sync(partition: PartitionRecord, broker_id: int) -> PartitionRecord:
     """The partition without the broker in its in-sync set."""
     if broker_id not in partition.in_sync:
         return partition

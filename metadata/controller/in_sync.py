@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal
-from tierlog.metadata.controller.election import partition_record
 from tierlog.metadata.controller.partition_change import build_partition_change
 from tierlog.metadata.controller.rules import election_rules
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 
@@ -23,7 +23,7 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
         message = f"broker {command.broker_id}: not the current registration"
         return Decision((), c.PartitionsAltered(error=ErrorCode.STALE_BROKER_EPOCH, message=message))
     rules = election_rules(image)
-    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    pending: dict[tuple[UUID, int], PartitionRecord] = {}
     outcomes: list[c.PartitionOutcome] = []
     for change in command.changes:
         key = change.topic_id, change.partition
@@ -48,11 +48,10 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
             outcomes.append(_outcome(change, after, ErrorCode.NEW_LEADER_ELECTED, message))
         else:
             outcomes.append(_outcome(change, after))
-    records = tuple(partition_record(*key, partition) for key, partition in pending.items())
-    return Decision(records, c.PartitionsAltered(partitions=tuple(outcomes)))
+    return Decision(tuple(pending.values()), c.PartitionsAltered(partitions=tuple(outcomes)))
 
 
-def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.IsrChange) -> None:
+def _check(image: ClusterImage, leader: int, before: PartitionRecord, change: c.IsrChange) -> None:
     """Checks in Kafka's order. Raises Refusal."""
     if change.leader_epoch > before.leader_epoch or change.partition_epoch > before.partition_epoch:
         raise Refusal(ErrorCode.NOT_CONTROLLER, "the leader knows a later state than the controller")
@@ -75,7 +74,7 @@ def _check(image: ClusterImage, leader: int, before: PartitionImage, change: c.I
             _check_member(image, before, member)
 
 
-def _check_member(image: ClusterImage, before: PartitionImage, member: c.InSync) -> None:
+def _check_member(image: ClusterImage, before: PartitionRecord, member: c.InSync) -> None:
     """A stopping or full broker does not join, but may stay: it may be the only possible leader."""
     broker = image.brokers.get(member.broker_id)
     if broker is None or broker.fenced:
@@ -102,7 +101,7 @@ def _unknown(change: c.IsrChange, *, known_topic: bool) -> c.PartitionOutcome:
 
 def _outcome(
     change: c.IsrChange,
-    partition: PartitionImage,
+    partition: PartitionRecord,
     error: ErrorCode = ErrorCode.NONE,
     message: str | None = None,
 ) -> c.PartitionOutcome:

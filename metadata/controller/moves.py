@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from tierlog.metadata.controller.commands import Reassign
 from tierlog.metadata.controller.placement import Placement
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 
 MAX_MOVES = 1000  # per plan, because moves share the network
 
@@ -79,11 +80,11 @@ def _replaced(replicas: tuple[int, ...], leaving: int, substitute: int) -> tuple
     return tuple(substitute if one == leaving else one for one in replicas)
 
 
-def _target(partition: PartitionImage) -> tuple[int, ...]:
+def _target(partition: PartitionRecord) -> tuple[int, ...]:
     return tuple(one for one in partition.replicas if one not in partition.removing)
 
 
-def _partitions(image: ClusterImage) -> Iterator[tuple[str, int, PartitionImage]]:
+def _partitions(image: ClusterImage) -> Iterator[tuple[str, int, PartitionRecord]]:
     for name in sorted(image.topic_ids):
         for number, partition in enumerate(image.topics[image.topic_ids[name]].partitions):
             yield name, number, partition

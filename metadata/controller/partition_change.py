@@ -18,20 +18,20 @@ from msgspec.structs import replace
 
 from tierlog.base.types import NO_LEADER, require
 from tierlog.metadata.controller.rules import ElectionRules
-from tierlog.metadata.image import PartitionImage
+from tierlog.metadata.records import PartitionRecord
 
 NO_BROKERS: frozenset[int] = frozenset()
 
 
 def build_partition_change(
-    before: PartitionImage,
-    wanted: PartitionImage,
+    before: PartitionRecord,
+    wanted: PartitionRecord,
     rules: ElectionRules,
     *,
     ineligible: frozenset[int] = NO_BROKERS,
     elect_preferred: bool = False,
     restarted_broker: int = NO_LEADER,
-) -> PartitionImage:
+) -> PartitionRecord:
     """Returns `before` itself if nothing changes.
 
     `wanted`: replicas, adding, removing, in-sync set, offline, emptied and full as they should be. An empty
@@ -69,37 +69,33 @@ def build_partition_change(
 
 
 def _with_epochs(
-    before: PartitionImage,
-    after: PartitionImage,
+    before: PartitionRecord,
+    after: PartitionRecord,
     in_sync: tuple[int, ...],
     leader: int,
     eligible: tuple[int, ...],
     restarted_broker: int,
-) -> PartitionImage:
+) -> PartitionRecord:
     """The removal of a replica also starts a leader epoch, so that the leader stops counting it (KIP-704)."""
     removed = not set(before.replicas) <= set(after.replicas)
     new_leader_epoch = leader != before.leader or removed or leader == restarted_broker != NO_LEADER
     last_leader = NO_LEADER
     if leader == NO_LEADER:
         last_leader = before.leader if before.leader != NO_LEADER else before.last_leader
-    result = PartitionImage(
-        replicas=after.replicas,
+    result = replace(
+        after,
         in_sync=in_sync,
         leader=leader,
         leader_epoch=before.leader_epoch + new_leader_epoch,
         partition_epoch=before.partition_epoch,
         eligible=eligible,
         last_leader=last_leader,
-        adding=after.adding,
-        removing=after.removing,
-        offline=after.offline,
         emptied=tuple(one for one in after.emptied if one != leader),
-        full=after.full,
     )
     return before if result == before else replace(result, partition_epoch=before.partition_epoch + 1)
 
 
-def _completed(wanted: PartitionImage) -> PartitionImage:
+def _completed(wanted: PartitionRecord) -> PartitionRecord:
     """A reassignment completes once all target replicas are in sync (KIP-455)."""
     if not wanted.is_reassigned:
         return wanted
@@ -109,7 +105,7 @@ def _completed(wanted: PartitionImage) -> PartitionImage:
     return replace(wanted, replicas=target, in_sync=target, adding=(), removing=())
 
 
-def _cleared_marks(before: PartitionImage, wanted: PartitionImage) -> PartitionImage:
+def _cleared_marks(before: PartitionRecord, wanted: PartitionRecord) -> PartitionRecord:
     """Clear marks of brokers without a replica. A replica that joins the in-sync set is no longer emptied. If
     all replicas are emptied, none lacks anything that another has, so that mark is cleared."""
     if not (wanted.offline or wanted.emptied or wanted.full):
@@ -121,7 +117,7 @@ def _cleared_marks(before: PartitionImage, wanted: PartitionImage) -> PartitionI
 
 
 def _last_in_sync(
-    before: PartitionImage,
+    before: PartitionRecord,
     replicas: tuple[int, ...],
     complete: set[int],
     rules: ElectionRules,
@@ -180,7 +176,7 @@ def _in_order(replicas: tuple[int, ...], members: Iterable[int]) -> tuple[int, .
     return tuple(one for one in replicas if one in chosen)
 
 
-def check_partition(partition: PartitionImage, rules: ElectionRules) -> None:
+def check_partition(partition: PartitionRecord, rules: ElectionRules) -> None:
     """Raise InvariantViolation if the state breaks an invariant of this module."""
     replicas, in_sync, eligible = set(partition.replicas), set(partition.in_sync), set(partition.eligible)
     require(len(replicas) == len(partition.replicas) > 0, f"{partition}: duplicate replicas, or none")

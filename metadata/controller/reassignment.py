@@ -17,8 +17,8 @@ from tierlog.metadata.controller.election import change_named_partitions
 from tierlog.metadata.controller.partition_change import build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.controller.throttles import throttle
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
-from tierlog.metadata.records import AnyRecord
+from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.metadata.records import AnyRecord, PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 MAX_REPLICAS = 64  # per partition, so that a record stays small
@@ -26,8 +26,8 @@ MAX_REPLICAS = 64  # per partition, so that a record stays small
 
 def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
     def change(
-        before: PartitionImage, rules: ElectionRules, target: tuple[int, ...] | None
-    ) -> PartitionImage:
+        before: PartitionRecord, rules: ElectionRules, target: tuple[int, ...] | None
+    ) -> PartitionRecord:
         if target is None:
             return _cancelled(before, rules)
         _check_target(image, target)
@@ -58,7 +58,7 @@ def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
     return Decision((), c.Reassigned(partitions=tuple(outcomes)))
 
 
-def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionRecord]]:
     """Ongoing reassignments by topic name (ListPartitionReassignments)."""
     moving = [topic for topic in image.topics.values() if any(p.is_reassigned for p in topic.partitions)]
     for topic in sorted(moving, key=lambda topic: topic.name):
@@ -67,26 +67,26 @@ def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionI
                 yield topic, number, partition
 
 
-def _begun(before: PartitionImage, target: tuple[int, ...], rules: ElectionRules) -> PartitionImage:
+def _begun(before: PartitionRecord, target: tuple[int, ...], rules: ElectionRules) -> PartitionRecord:
     original = _original(before)
     removing = tuple(one for one in original if one not in target)
     adding = tuple(one for one in target if one not in original)
     return _moved(before, (*target, *removing), adding, removing, rules)
 
 
-def _cancelled(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
+def _cancelled(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
     if not before.is_reassigned:
         raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress")
     return _moved(before, _original(before), (), (), rules)
 
 
 def _moved(
-    before: PartitionImage,
+    before: PartitionRecord,
     replicas: tuple[int, ...],
     adding: tuple[int, ...],
     removing: tuple[int, ...],
     rules: ElectionRules,
-) -> PartitionImage:
+) -> PartitionRecord:
     """Replicas that an earlier reassignment was adding are removed at once. Raises Refusal if too few of the
     others have all committed records."""
     in_sync = tuple(one for one in before.in_sync if one in replicas)
@@ -95,7 +95,7 @@ def _moved(
     return build_partition_change(before, wanted, rules)
 
 
-def _check_holders(before: PartitionImage, replicas: tuple[int, ...], least: int) -> None:
+def _check_holders(before: PartitionRecord, replicas: tuple[int, ...], least: int) -> None:
     """Raise Refusal if fewer than `least` replicas with all committed records stay.
 
     Records that were committed during a reassignment may be on the added replicas and on fewer than
@@ -113,11 +113,11 @@ def _check_holders(before: PartitionImage, replicas: tuple[int, ...], least: int
     raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def _original(partition: PartitionImage) -> tuple[int, ...]:
+def _original(partition: PartitionRecord) -> tuple[int, ...]:
     return tuple(one for one in partition.replicas if one not in partition.adding)
 
 
-def _check_factor(before: PartitionImage, target: tuple[int, ...]) -> None:
+def _check_factor(before: PartitionRecord, target: tuple[int, ...]) -> None:
     """Compare with the replication factor after the current reassignment. Raises Refusal."""
     factor = len(before.replicas) - len(before.removing)
     if len(target) != factor:

@@ -18,7 +18,8 @@ from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
 from tierlog.metadata.delete_queue import QueuedDelete
-from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, StartedCopy
+from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 MAX_ENTRIES = 512  # per partition in memory; the oldest must be spilled to pages first
@@ -161,7 +162,7 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
     return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
 
 
-def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionImage:
+def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRecord:
     partition = image.partition(topic_id, number)
     if partition is None:
         error = (
@@ -171,14 +172,14 @@ def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionIma
     return partition
 
 
-def _check_leader(partition: PartitionImage, broker_id: int, leader_epoch: int) -> None:
+def _check_leader(partition: PartitionRecord, broker_id: int, leader_epoch: int) -> None:
     if partition.leader != broker_id:
         message = f"the leader is broker {partition.leader}, not {broker_id}"
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
     _check_epoch(partition, leader_epoch)
 
 
-def _check_epoch(partition: PartitionImage, leader_epoch: int) -> None:
+def _check_epoch(partition: PartitionRecord, leader_epoch: int) -> None:
     if leader_epoch < partition.leader_epoch:
         message = f"leader epoch {leader_epoch} is stale; the current one is {partition.leader_epoch}"
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, message)

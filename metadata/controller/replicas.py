@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, done, refused
-from tierlog.metadata.controller.election import partition_record, without_in_sync
+from tierlog.metadata.controller.election import without_in_sync
 from tierlog.metadata.controller.partition_change import build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules, election_rules
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 MAX_REPLICAS_PER_REPORT = 5_000
@@ -40,11 +41,11 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
         message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
         return refused(ErrorCode.INVALID_REQUEST, message)
     rules = election_rules(image)
-    pending: dict[tuple[UUID, int], PartitionImage] = {}
+    pending: dict[tuple[UUID, int], PartitionRecord] = {}
 
     def change(
         named: Iterable[tuple[UUID, int]],
-        next_state: Callable[[PartitionImage, ElectionRules], PartitionImage],
+        next_state: Callable[[PartitionRecord, ElectionRules], PartitionRecord],
     ) -> None:
         for key in named:
             topic, before = image.topics.get(key[0]), pending.get(key) or image.partition(*key)
@@ -54,7 +55,7 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
             if after is not before:
                 pending[key] = after
 
-    def failed(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def failed(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         if broker_id in before.offline:
             return before
         offline = (*before.offline, broker_id)
@@ -62,16 +63,16 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
             before, replace(without_in_sync(before, broker_id), offline=offline), rules
         )
 
-    def emptied(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def emptied(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         marked = before.emptied if broker_id in before.emptied else (*before.emptied, broker_id)
         wanted = replace(without_in_sync(before, broker_id), emptied=marked)
         return build_partition_change(before, wanted, rules, ineligible=frozenset({broker_id}))
 
-    def full(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def full(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         marked = before.full if broker_id in before.full else (*before.full, broker_id)
         return build_partition_change(before, replace(before, full=marked), rules)
 
-    def has_room(before: PartitionImage, rules: ElectionRules) -> PartitionImage:
+    def has_room(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         left = tuple(one for one in before.full if one != broker_id)
         return build_partition_change(before, replace(before, full=left), rules)
 
@@ -79,4 +80,4 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
     change(command.emptied, emptied)
     change(command.full, full)
     change(command.has_room, has_room)
-    return done(*(partition_record(*key, partition) for key, partition in pending.items()))
+    return done(*pending.values())

@@ -14,8 +14,8 @@ from immutables import Map
 
 from tierlog.config.definitions import Setting
 from tierlog.config.topic import TOPIC_SETTINGS
-from tierlog.metadata.image import ClusterImage, PartitionImage
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import ConfigScope, PartitionRecord
 
 MIN_IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 _NO_SETTINGS: Map[str, str] = Map()
@@ -55,7 +55,7 @@ def min_in_sync(image: ClusterImage, topic: str) -> int:
     return election_rules(image)(topic).min_in_sync
 
 
-def is_under_min_isr(partition: PartitionImage, min_in_sync: int) -> bool:
+def is_under_min_isr(partition: PartitionRecord, min_in_sync: int) -> bool:
     """Whether the in-sync set is below the effective min.insync.replicas, so that nothing commits."""
     return len(partition.in_sync) < min(min_in_sync, len(partition.replicas))
 

@@ -24,13 +24,13 @@ from tierlog.base.types import Rng, random_uuid
 from tierlog.metadata.controller.commands import FenceBroker
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import Loaded, MetadataStorage, read_owner
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Snapshot
-from tierlog.metadata.records import decode_records
+from tierlog.metadata.records import PartitionRecord, decode_records
 
 INDEX_GAP = 1_000_000
 """Assumed maximum of entries that the lost majority had beyond this log: hours of them."""
@@ -164,7 +164,7 @@ def _with_gaps(image: ClusterImage) -> ClusterImage:
     )
 
 
-def _with_epoch_gaps(partition: PartitionImage) -> PartitionImage:
+def _with_epoch_gaps(partition: PartitionRecord) -> PartitionRecord:
     return replace(
         partition,
         leader_epoch=partition.leader_epoch + EPOCH_GAP,

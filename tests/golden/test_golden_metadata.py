@@ -178,8 +178,14 @@ IMAGE = i.ClusterImage(
                 topic_id=TOPIC,
                 name="flights",
                 partitions=(
-                    i.PartitionImage(
-                        replicas=(1,), in_sync=(1,), leader=1, leader_epoch=4, partition_epoch=6
+                    r.PartitionRecord(
+                        topic_id=TOPIC,
+                        partition=0,
+                        replicas=(1,),
+                        in_sync=(1,),
+                        leader=1,
+                        leader_epoch=4,
+                        partition_epoch=6,
                     ),
                 ),
             )
@@ -246,7 +252,9 @@ IMAGE_3 = replace(
             TOPIC: replace(
                 IMAGE.topics[TOPIC],
                 partitions=(
-                    i.PartitionImage(
+                    r.PartitionRecord(
+                        topic_id=TOPIC,
+                        partition=0,
                         replicas=(3, 1, 2),
                         in_sync=(1,),
                         leader=-1,
@@ -270,7 +278,9 @@ IMAGE_4 = replace(
             TOPIC: replace(
                 IMAGE.topics[TOPIC],
                 partitions=(
-                    i.PartitionImage(
+                    r.PartitionRecord(
+                        topic_id=TOPIC,
+                        partition=0,
                         replicas=(3, 1, 2),
                         in_sync=(1,),
                         leader=-1,
@@ -292,7 +302,9 @@ IMAGE_5 = replace(
             TOPIC: replace(
                 IMAGE.topics[TOPIC],
                 partitions=(
-                    i.PartitionImage(
+                    r.PartitionRecord(
+                        topic_id=TOPIC,
+                        partition=0,
                         replicas=(3, 1, 2),
                         in_sync=(3, 1),
                         leader=3,

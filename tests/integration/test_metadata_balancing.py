@@ -8,8 +8,9 @@ from metadata_quorum import Quorum, register
 
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.balancing import BalanceSettings
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 PARTITIONS = 20
@@ -26,7 +27,7 @@ async def quorum(tmp_path: Path) -> AsyncIterator[Quorum]:
     assert quorum.failures == []
 
 
-def partitions(image: ClusterImage) -> tuple[PartitionImage, ...]:
+def partitions(image: ClusterImage) -> tuple[PartitionRecord, ...]:
     found = image.topic("orders")
     assert found is not None
     return found.partitions

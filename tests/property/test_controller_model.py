@@ -18,9 +18,9 @@ from tierlog.metadata.controller.partition_change import check_partition
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.controller.rules import election_rules, min_in_sync
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import ConfigScope, decode_records, encode_records
+from tierlog.metadata.records import ConfigScope, PartitionRecord, decode_records, encode_records
 
 BROKERS = range(5)
 TOPIC, PARTITIONS = "t", 3
@@ -39,7 +39,7 @@ class Disks:
         self.committed = 0
         self.sure: list[int] = []
 
-    def write(self, number: int, partition: PartitionImage, least: int) -> None:
+    def write(self, number: int, partition: PartitionRecord, least: int) -> None:
         """Append to the leader and all in-sync replicas. Committed if these are at least `least`."""
         log = self.logs.setdefault(partition.leader, [])
         log.append(number)
@@ -192,7 +192,7 @@ class Cluster:
 
     # --- what is
 
-    def partition(self, number: int) -> PartitionImage:
+    def partition(self, number: int) -> PartitionRecord:
         topic = self.image.topic(TOPIC)
         assert topic is not None
         return topic.partitions[number]
@@ -231,7 +231,7 @@ class Cluster:
             for one in (*now.in_sync, *now.eligible):
                 assert self.lost[number] or self.disks[number].holds_all(one)
 
-    def check_leader(self, number: int, was: PartitionImage, now: PartitionImage, unclean: bool) -> None:
+    def check_leader(self, number: int, was: PartitionRecord, now: PartitionRecord, unclean: bool) -> None:
         if now.leader in (-1, was.leader) and now.leader_epoch == was.leader_epoch:
             return
         members = {*was.in_sync, *was.eligible, *self.proposed}

@@ -27,10 +27,11 @@ from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import BrokerImage, PartitionImage
+from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.peers import NoPeers
 from tierlog.metadata.raft.messages import AnyMessage
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.api import BY_NAME
 
 GROUP_APIS = (
@@ -172,7 +173,7 @@ class AdminCluster:
     async def ask(self, api: str, version: int, **request: Any) -> Any:
         return await self.client.ask(BY_NAME[api].key, version, message(api, request))
 
-    def partition(self, name: str, number: int = 0) -> PartitionImage:
+    def partition(self, name: str, number: int = 0) -> PartitionRecord:
         found = self.metadata.image.topic(name)
         assert found is not None
         return found.partitions[number]

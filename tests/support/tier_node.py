@@ -19,8 +19,8 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import PartitionImage
 from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, assign, read_header
 from tierlog.records.writer import NewRecord, encode_batch
@@ -256,7 +256,7 @@ class TierNode:
         return content(found)
 
 
-def take_role(replica: Replica, broker_id: int, partition: PartitionImage) -> None:
+def take_role(replica: Replica, broker_id: int, partition: PartitionRecord) -> None:
     """Assign the role as the replica manager does."""
     epochs = partition.leader_epoch, partition.partition_epoch
     if partition.leader == broker_id:

@@ -8,7 +8,8 @@ from simulator.broker import SimBroker
 from simulator.faults import Victim
 from simulator.witness import Violation
 from tierlog.broker.replication.replica import Replica
-from tierlog.metadata.image import ClusterImage, PartitionImage, TopicImage
+from tierlog.metadata.image import ClusterImage, TopicImage
+from tierlog.metadata.records import PartitionRecord
 
 Key = tuple[UUID, int]
 """Topic id and partition."""
@@ -147,7 +148,7 @@ class PartitionWitness:
             for number, partition in enumerate(topic.partitions)
         )
 
-    def _is_fully_replicated(self, topic: str, number: int, partition: PartitionImage) -> bool:
+    def _is_fully_replicated(self, topic: str, number: int, partition: PartitionRecord) -> bool:
         serving = [broker.replicas for broker in self._brokers.values() if broker.replicas is not None]
         found = [replicas.get(topic, number) for replicas in serving]
         leaders = [one for one in found if one is not None and one.is_leader]
@@ -272,7 +273,7 @@ class PartitionWitness:
         )
 
 
-def _is_empty_last_replica(partition: PartitionImage) -> bool:
+def _is_empty_last_replica(partition: PartitionRecord) -> bool:
     return len(partition.in_sync) == 1 and partition.leader < 0 and partition.in_sync[0] in partition.emptied
 
 

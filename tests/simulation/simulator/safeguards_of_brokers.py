@@ -24,7 +24,8 @@ from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller import brokers, partition_change, reassignment, rules
 from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.controller.sessions import BrokerSessions
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.schema import ZERO_UUID
 
 # --- timestamps
@@ -47,7 +48,7 @@ def _() -> Patches:
     "a replica that lacks records becomes leader",
 )
 def _() -> Patches:
-    def without(wanted: PartitionImage) -> PartitionImage:
+    def without(wanted: PartitionRecord) -> PartitionRecord:
         if not wanted.is_reassigned:
             return wanted
         target = tuple(one for one in wanted.replicas if one not in wanted.removing)
@@ -61,7 +62,7 @@ def _() -> Patches:
     "the loss of one disk loses acknowledged records",
 )
 def _() -> Patches:
-    def without(before: PartitionImage, replicas: tuple[int, ...], _: int) -> None:
+    def without(before: PartitionRecord, replicas: tuple[int, ...], _: int) -> None:
         """As in Kafka: one in-sync replica is enough."""
         check(before, replicas, 1)
 

@@ -6,7 +6,7 @@ from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage import recovery
 from tierlog.broker.storage.core.continuity import HeaderRules
-from tierlog.metadata.image import PartitionImage
+from tierlog.metadata.records import PartitionRecord
 
 
 @safeguard(
@@ -49,7 +49,7 @@ def _() -> Patches:
 def _() -> Patches:
     """Repair truncates at the damage as soon as another replica is in sync."""
 
-    async def is_elsewhere(repair: LogRepair, replica: Replica, partition: PartitionImage) -> bool:
+    async def is_elsewhere(repair: LogRepair, replica: Replica, partition: PartitionRecord) -> bool:
         return bool(repair._complete_replicas(partition))
 
     async def without(repair: LogRepair, replica: Replica, tries: int) -> bool:

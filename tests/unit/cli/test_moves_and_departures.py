@@ -20,8 +20,9 @@ from tierlog.cli.admin import AdminApi
 from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage, PartitionImage
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import QUORUM_PATH
+from tierlog.metadata.records import PartitionRecord
 
 RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
 
@@ -50,7 +51,7 @@ class Cluster:
     url: str
 
     @property
-    def partition(self) -> PartitionImage:
+    def partition(self) -> PartitionRecord:
         return self.controller.image.topic("orders").partitions[0]
 
     @property

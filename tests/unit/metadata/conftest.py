@@ -12,9 +12,9 @@ from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.controller.partition_change import check_partition
 from tierlog.metadata.controller.rules import election_rules
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.records import RemoteSegment, decode_records, encode_records
+from tierlog.metadata.records import PartitionRecord, RemoteSegment, decode_records, encode_records
 
 
 class World:
@@ -51,7 +51,7 @@ class World:
     def create(self, name: str, **more: Any) -> c.TopicOutcome:
         return self.do(c.CreateTopics(topics=(c.NewTopic(name=name, **more),))).topics[0]
 
-    def partition(self, name: str = "t", number: int = 0) -> PartitionImage:
+    def partition(self, name: str = "t", number: int = 0) -> PartitionRecord:
         return self.image.topic(name).partitions[number]
 
     def fence(self, broker_id: int, fenced: bool = True) -> c.Acknowledged:

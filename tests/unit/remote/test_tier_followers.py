@@ -25,7 +25,8 @@ from tierlog.broker.replication.replica import AppendResult, ReadResult, Replica
 from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import PartitionImage, RemotePartition
+from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -132,7 +133,7 @@ class Pair:
         return self.node.remote(self.leader)
 
     @property
-    def partition(self) -> PartitionImage:
+    def partition(self) -> PartitionRecord:
         return self.node.metadata.image.topic("t").partitions[0]
 
     def produce(self, batches: int) -> AppendResult:

@@ -25,8 +25,8 @@ from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.broker.storage.log_dir import CheckpointRow
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.image import ClusterImage, PartitionImage, RemotePartition, TopicImage
-from tierlog.metadata.records import ConfigScope
+from tierlog.metadata.image import ClusterImage, RemotePartition, TopicImage
+from tierlog.metadata.records import ConfigScope, PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch
 
@@ -45,7 +45,15 @@ def with_topic(
         topic_id=uuid.UUID(int=topic_id),
         name=name,
         partitions=(
-            PartitionImage(replicas=(1,), in_sync=(1,), leader=1, leader_epoch=0, partition_epoch=0),
+            PartitionRecord(
+                topic_id=uuid.UUID(int=topic_id),
+                partition=0,
+                replicas=(1,),
+                in_sync=(1,),
+                leader=1,
+                leader_epoch=0,
+                partition_epoch=0,
+            ),
         ),
     )
     return ClusterImage(
@@ -459,7 +467,9 @@ async def test_log_end_of_a_failed_leader_stays_when_it_is_elected_again(tmp_pat
 
 def led_by(image: ClusterImage, leader: int, *, leader_epoch: int) -> ClusterImage:
     topic = image.topics[uuid.UUID(int=1)]
-    partition = PartitionImage(
+    partition = PartitionRecord(
+        topic_id=topic.topic_id,
+        partition=0,
         replicas=(1, 2),
         in_sync=(leader,),
         leader=leader,
