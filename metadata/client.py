@@ -3,7 +3,7 @@ commands."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 from tierlog.base.tasks import Report
 from tierlog.metadata.controller import commands as c
@@ -12,19 +12,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Subscriber
 from tierlog.metadata.quorum.status import NodeStatus
 
-AcknowledgedCommand = (
-    c.UnregisterBroker
-    | c.FenceBroker
-    | c.ReportReplicas
-    | c.UpdateFormat
-    | c.StartCopy
-    | c.FinishCopy
-    | c.AbandonCopy
-    | c.ConfirmRemoteDeleted
-    | c.StartSpill
-    | c.SpillEntries
-    | c.StartRemoteDeletes
-)
+R = TypeVar("R", bound=c.Reply)
 
 
 class Publisher(NamedTuple):
@@ -128,39 +116,13 @@ class MetadataClient:
         await self._node.submit(c.Reassign(changes=()), timeout_s)
         return self.image
 
-    @overload
-    async def submit(self, command: c.RegisterBroker, timeout_s: float = 30.0) -> c.BrokerRegistered: ...
-    @overload
-    async def submit(
-        self, command: c.CreateTopics | c.DeleteTopics | c.CreatePartitions, timeout_s: float = 30.0
-    ) -> c.TopicsChanged: ...
-    @overload
-    async def submit(self, command: c.StopBroker, timeout_s: float = 30.0) -> c.BrokerStopping: ...
-    @overload
-    async def submit(self, command: c.AlterPartitions, timeout_s: float = 30.0) -> c.PartitionsAltered: ...
-    @overload
-    async def submit(self, command: c.ElectLeaders, timeout_s: float = 30.0) -> c.LeadersElected: ...
-    @overload
-    async def submit(self, command: c.Reassign, timeout_s: float = 30.0) -> c.Reassigned: ...
-    @overload
-    async def submit(self, command: c.AlterConfigs, timeout_s: float = 30.0) -> c.ConfigsAltered: ...
-    @overload
-    async def submit(self, command: c.AlterQuotas, timeout_s: float = 30.0) -> c.QuotasAltered: ...
-    @overload
-    async def submit(
-        self, command: c.AllocateProducerIds, timeout_s: float = 30.0
-    ) -> c.ProducerIdsAllocated: ...
-    @overload
-    async def submit(self, command: c.MoveLogStart, timeout_s: float = 30.0) -> c.LogStartReply: ...
-    @overload
-    async def submit(self, command: AcknowledgedCommand, timeout_s: float = 30.0) -> c.Acknowledged: ...
-    async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> c.AnyReply:
+    async def submit(self, command: c.Command[R], timeout_s: float = 30.0) -> R:
         """Have the leader decide and commit the command, and wait until this node's image includes the
         result.
 
         Raises MetadataUnavailable if no quorum responds. Errors of the command itself are in the reply.
         """
-        return await self._node.submit(command, timeout_s)
+        return cast(R, await self._node.submit(cast(c.AnyCommand, command), timeout_s))
 
 
 def _publish(publisher: Publisher, old: ClusterImage, new: ClusterImage) -> None:

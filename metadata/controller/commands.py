@@ -7,6 +7,7 @@ deletes).
 """
 
 from enum import IntEnum
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,12 +20,15 @@ USE_DEFAULT = -1  # partitions or replication factor of the cluster's settings (
 PRODUCER_ID_BLOCK = 1000
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="command"):
-    """Base of all commands."""
-
-
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="reply"):
     """Base of all replies."""
+
+
+R_co = TypeVar("R_co", bound=Reply, covariant=True)
+
+
+class Command(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, tag_field="command"):
+    """Base of all commands, with the type of their reply."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +51,7 @@ class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
 # --- brokers
 
 
-class RegisterBroker(Command, frozen=True, kw_only=True, tag=True):
+class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag=True):
     """A broker process started (KIP-631). The same incarnation again is a retry and keeps its broker epoch.
 
     `may_have_lost`: unsynced data may be lost, so the broker may lack acknowledged records. `min_in_sync`,
@@ -80,11 +84,11 @@ class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
     broker_epoch: int = -1
 
 
-class UnregisterBroker(Command, frozen=True, kw_only=True, tag=True):
+class UnregisterBroker(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     broker_id: int
 
 
-class StopBroker(Command, frozen=True, kw_only=True, tag=True):
+class StopBroker(Command["BrokerStopping"], frozen=True, kw_only=True, tag=True):
     """Controlled shutdown: leadership moves to other in-sync replicas. Repeated until the broker leads no
     partition that another broker could lead."""
 
@@ -101,7 +105,7 @@ class BrokerStopping(Reply, frozen=True, kw_only=True, tag=True):
     leads: int = 0
 
 
-class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
+class FenceBroker(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Fence or unfence a broker, with the elections that follow."""
 
     broker_id: int
@@ -109,7 +113,7 @@ class FenceBroker(Command, frozen=True, kw_only=True, tag=True):
     fenced: bool
 
 
-class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
+class ReportReplicas(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """State of the broker's replicas, as (topic id, partition): the disk of `failed` ones has failed
     (KIP-858), `emptied` ones had no log at the start and begin with an empty one, `full` ones have no disk
     space, and `has_room` ones have it again.
@@ -123,7 +127,7 @@ class ReportReplicas(Command, frozen=True, kw_only=True, tag=True):
     has_room: tuple[tuple[UUID, int], ...] = ()
 
 
-class UpdateFormat(Command, frozen=True, kw_only=True, tag=True):
+class UpdateFormat(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Set the format version that the quorum writes (KIP-584). Every registered broker must support it."""
 
     version: int
@@ -171,7 +175,7 @@ class IsrChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     in_sync: tuple[InSync, ...]
 
 
-class AlterPartitions(Command, frozen=True, kw_only=True, tag=True):
+class AlterPartitions(Command["PartitionsAltered"], frozen=True, kw_only=True, tag=True):
     """Change of in-sync sets, requested by their leader (AlterPartition, KIP-497)."""
 
     broker_id: int
@@ -207,7 +211,7 @@ class ElectionKind(IntEnum):
     UNCLEAN = 1
 
 
-class ElectLeaders(Command, frozen=True, kw_only=True, tag=True):
+class ElectLeaders(Command["LeadersElected"], frozen=True, kw_only=True, tag=True):
     """`partitions`: (topic name, number); None: all that need an election."""
 
     partitions: tuple[tuple[str, int], ...] | None
@@ -228,7 +232,7 @@ class LeadersElected(Reply, frozen=True, kw_only=True, tag=True):
     partitions: tuple[NamedOutcome, ...]
 
 
-class Reassign(Command, frozen=True, kw_only=True, tag=True):
+class Reassign(Command["Reassigned"], frozen=True, kw_only=True, tag=True):
     """`changes`: (topic name, number, replicas with the preferred leader first, or None to cancel) (KIP-455).
 
     `may_change_factor`: whether the replication factor may change (KIP-860). `throttle`: replication rate in
@@ -261,7 +265,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     configs: tuple[tuple[str, str | None], ...] = ()
 
 
-class CreateTopics(Command, frozen=True, kw_only=True, tag=True):
+class CreateTopics(Command["TopicsChanged"], frozen=True, kw_only=True, tag=True):
     topics: tuple[NewTopic, ...]
     default_partitions: int = 1
     default_replication_factor: int = 1
@@ -290,7 +294,7 @@ class TopicRef(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: UUID | None = None
 
 
-class DeleteTopics(Command, frozen=True, kw_only=True, tag=True):
+class DeleteTopics(Command[TopicsChanged], frozen=True, kw_only=True, tag=True):
     topics: tuple[TopicRef, ...]
 
 
@@ -303,7 +307,7 @@ class MorePartitions(msgspec.Struct, frozen=True, kw_only=True):
     assignments: tuple[tuple[int, ...], ...] = ()
 
 
-class CreatePartitions(Command, frozen=True, kw_only=True, tag=True):
+class CreatePartitions(Command[TopicsChanged], frozen=True, kw_only=True, tag=True):
     topics: tuple[MorePartitions, ...]
     validate_only: bool = False
 
@@ -334,7 +338,7 @@ class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[ConfigChange, ...]
 
 
-class AlterConfigs(Command, frozen=True, kw_only=True, tag=True):
+class AlterConfigs(Command["ConfigsAltered"], frozen=True, kw_only=True, tag=True):
     resources: tuple[ConfigResource, ...]
     validate_only: bool = False
 
@@ -362,7 +366,7 @@ class QuotaAlteration(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[QuotaChange, ...]
 
 
-class AlterQuotas(Command, frozen=True, kw_only=True, tag=True):
+class AlterQuotas(Command["QuotasAltered"], frozen=True, kw_only=True, tag=True):
     alterations: tuple[QuotaAlteration, ...]
     validate_only: bool = False
 
@@ -382,7 +386,7 @@ class QuotasAltered(Reply, frozen=True, kw_only=True, tag=True):
 # --- producer ids
 
 
-class AllocateProducerIds(Command, frozen=True, kw_only=True, tag=True):
+class AllocateProducerIds(Command["ProducerIdsAllocated"], frozen=True, kw_only=True, tag=True):
     """A block of ids that no other broker ever gets (KIP-730)."""
 
     broker_id: int
@@ -402,7 +406,7 @@ class ProducerIdsAllocated(Reply, frozen=True, kw_only=True, tag=True):
 # --- remote log segments (KIP-405). Offsets are inclusive, as in the object keys.
 
 
-class StartCopy(Command, frozen=True, kw_only=True, tag=True):
+class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent before the first PUT. Replaces unfinished copies of older leader epochs and of the same
     offsets."""
 
@@ -415,7 +419,7 @@ class StartCopy(Command, frozen=True, kw_only=True, tag=True):
     last_offset: int
 
 
-class FinishCopy(Command, frozen=True, kw_only=True, tag=True):
+class FinishCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent once the objects are in the store and verified. `segment.leader_epoch` must be current."""
 
     topic_id: UUID
@@ -424,14 +428,14 @@ class FinishCopy(Command, frozen=True, kw_only=True, tag=True):
     segment: RemoteSegment
 
 
-class AbandonCopy(Command, frozen=True, kw_only=True, tag=True):
+class AbandonCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     topic_id: UUID
     partition: int
     leader_epoch: int
     uuid: UUID
 
 
-class MoveLogStart(Command, frozen=True, kw_only=True, tag=True):
+class MoveLogStart(Command["LogStartReply"], frozen=True, kw_only=True, tag=True):
     """Raise the log start offset, for retention or DeleteRecords. A lower offset changes nothing and is no
     error."""
 
@@ -447,7 +451,7 @@ class LogStartReply(Reply, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
 
-class StartRemoteDeletes(Command, frozen=True, kw_only=True, tag=True):
+class StartRemoteDeletes(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Mark deletions that have been queued for `grace_ms`, oldest first and a limited number. Only then may
     the objects be deleted. Without any, only the quorum's time advances, so that a new controller loses
     little of it."""
@@ -455,13 +459,13 @@ class StartRemoteDeletes(Command, frozen=True, kw_only=True, tag=True):
     grace_ms: int
 
 
-class ConfirmRemoteDeleted(Command, frozen=True, kw_only=True, tag=True):
+class ConfirmRemoteDeleted(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """The objects of these queued deletions are gone from the store. Unknown ids are no error."""
 
     uuids: tuple[UUID, ...]
 
 
-class StartSpill(Command, frozen=True, kw_only=True, tag=True):
+class StartSpill(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent before a page with the oldest entries is put."""
 
     topic_id: UUID
@@ -472,7 +476,7 @@ class StartSpill(Command, frozen=True, kw_only=True, tag=True):
     last_offset: int
 
 
-class SpillEntries(Command, frozen=True, kw_only=True, tag=True):
+class SpillEntries(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """The page with the oldest entries is in the store, so the quorum may drop them. StartSpill must have
     announced the page, and its deletion must not have begun."""
 
