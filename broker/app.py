@@ -32,7 +32,7 @@ from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.stats import measured
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.lifecycle import BrokerLifecycle, Registration, RegistrationRefused
+from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
@@ -64,7 +64,7 @@ from tierlog.broker.storage.unclean_restart import (
 )
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.client import Publisher
-from tierlog.metadata.controller.commands import AllocateProducerIds
+from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
@@ -412,7 +412,7 @@ class Broker(NodeBase):
                 why=why,
             )
         self.lifecycle.set_registration(
-            Registration(
+            RegisterBroker(
                 broker_id=self.settings.node_id,
                 incarnation=random_uuid(self.rng),
                 host=host,

@@ -9,10 +9,9 @@ standalone broker needs none of this, since no other broker could lead.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from uuid import UUID
 
 import structlog
+from msgspec.structs import replace
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
@@ -57,23 +56,6 @@ class RegistrationRefused(Exception):
     """The controller rejects this broker; its configuration must change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What the broker registers with the controller. `may_have_lost`: unflushed records may be gone."""
-
-    broker_id: int
-    incarnation: UUID
-    host: str
-    port: int
-    admin_url: str
-    rack: str | None
-    may_have_lost: bool
-    directories: tuple[UUID, ...] = ()
-    previous_epoch: int | None = None
-    min_in_sync: int = 1
-    unclean_election: bool = False
-
-
 class BrokerLifecycle:
     def __init__(
         self,
@@ -96,7 +78,7 @@ class BrokerLifecycle:
         self._metadata = metadata
         self._clock = clock
         self._tasks = tasks
-        self._registration: Registration | None = None
+        self._registration: RegisterBroker | None = None
         self._interval_s = interval_ms / 1000
         self._register_ms = max(int(REGISTER_TIMEOUT_S * 1000), REGISTER_SESSIONS * session_ms)
         self._shutdown_ms = SHUTDOWN_SESSIONS * session_ms
@@ -118,9 +100,10 @@ class BrokerLifecycle:
         """Whether the broker may serve now."""
         return self._clock.monotonic_ms() < self._lease_until_ms
 
-    def set_registration(self, registration: Registration) -> None:
-        """Called before `register`, when the listener's address is known."""
-        self._registration = registration
+    def set_registration(self, registration: RegisterBroker) -> None:
+        """Called before `register`, when the listener's address is known. A broker that is not standalone
+        starts fenced."""
+        self._registration = replace(registration, start_fenced=not self._standalone)
 
     async def register(self) -> None:
         """Register; wait while another process of this broker has a valid session. Raises
@@ -147,24 +130,7 @@ class BrokerLifecycle:
         self._on_registered(reply.broker_epoch)
 
     async def _submit_registration(self) -> BrokerRegistered:
-        known = self._known_registration
-        return await self._metadata.submit(
-            RegisterBroker(
-                broker_id=known.broker_id,
-                incarnation=known.incarnation,
-                host=known.host,
-                port=known.port,
-                admin_url=known.admin_url,
-                rack=known.rack,
-                start_fenced=not self._standalone,
-                may_have_lost=known.may_have_lost,
-                directories=known.directories,
-                previous_epoch=known.previous_epoch,
-                min_in_sync=known.min_in_sync,
-                unclean_election=known.unclean_election,
-            ),
-            REGISTER_TIMEOUT_S,
-        )
+        return await self._metadata.submit(self._known_registration, REGISTER_TIMEOUT_S)
 
     def start(self) -> None:
         """Start to send heartbeats; the broker stays fenced until `unfence`."""
@@ -204,7 +170,7 @@ class BrokerLifecycle:
             self._lease_until_ms = 0
 
     @property
-    def _known_registration(self) -> Registration:
+    def _known_registration(self) -> RegisterBroker:
         if self._registration is None:
             raise InvariantViolation("a broker without addresses cannot register")
         return self._registration

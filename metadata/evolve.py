@@ -11,7 +11,7 @@ from itertools import groupby
 from uuid import UUID
 
 from immutables import Map
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
@@ -103,21 +103,10 @@ def _register_broker(image: ClusterImage, record: r.RegisterBroker) -> ClusterIm
     process does not end its controlled shutdown."""
     known = image.brokers.get(record.broker_id)
     broker = BrokerImage(
-        broker_id=record.broker_id,
-        broker_epoch=record.broker_epoch,
-        incarnation=record.incarnation,
-        host=record.host,
-        port=record.port,
-        admin_url=record.admin_url,
-        rack=record.rack,
+        **asdict(record),
         fenced=True,
         stopping=known is not None and known.stopping and known.broker_epoch == record.broker_epoch,
-        directories=record.directories,
-        min_in_sync=record.min_in_sync,
-        unclean_election=record.unclean_election,
-        formats=record.formats,
         served_epoch=-1 if known is None else known.served_epoch,
-        keeps_epochs=record.keeps_epochs,
     )
     return replace(image, brokers=image.brokers.set(record.broker_id, broker))
 

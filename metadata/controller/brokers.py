@@ -4,6 +4,8 @@
 
 from collections.abc import Container
 
+from msgspec.structs import asdict
+
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
@@ -153,20 +155,9 @@ def _current(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerIm
 
 
 def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
-    return r.RegisterBroker(
-        broker_id=command.broker_id,
-        broker_epoch=epoch,
-        incarnation=command.incarnation,
-        host=command.host,
-        port=command.port,
-        admin_url=command.admin_url,
-        rack=command.rack,
-        directories=command.directories,
-        min_in_sync=command.min_in_sync,
-        unclean_election=command.unclean_election,
-        formats=command.formats,
-        keeps_epochs=command.previous_epoch is not None,
-    )
+    wanted = asdict(command)
+    same = {name: wanted[name] for name in r.RegisterBroker.__struct_fields__ if name in wanted}
+    return r.RegisterBroker(**same, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
 
 
 def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:

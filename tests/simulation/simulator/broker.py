@@ -33,7 +33,7 @@ from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.lifecycle import BrokerLifecycle, Registration
+from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
@@ -52,7 +52,7 @@ from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.unclean_restart import may_have_lost, previous_broker_epoch, record_boot_id
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient, Publisher
-from tierlog.metadata.controller.commands import AllocateProducerIds
+from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
@@ -441,7 +441,7 @@ class SimBroker:
         paths = [directory.path for directory in self.directories.online]
         self.directories.may_have_lost = may_have_lost(self.files, paths, str(self.boot))
         lifecycle.set_registration(
-            Registration(
+            RegisterBroker(
                 broker_id=self.node_id,
                 incarnation=random_uuid(rng),
                 host=self.name,

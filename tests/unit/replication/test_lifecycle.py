@@ -14,7 +14,6 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.lifecycle import (
     SHUTDOWN_SESSIONS,
     BrokerLifecycle,
-    Registration,
     RegistrationRefused,
 )
 from tierlog.metadata.client import MetadataClient
@@ -24,7 +23,7 @@ from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 LEASE_MS = 2700
-BROKER = Registration(
+BROKER = c.RegisterBroker(
     broker_id=1,
     incarnation=uuid.UUID(int=1),
     host="h",
