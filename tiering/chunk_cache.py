@@ -3,13 +3,12 @@
 A chunk is about 8 MiB of complete record batches, between two entries of the segment's offset index. Each
 batch is verified (CRC, offsets) once, after the download and before any read. Chunks are served as file
 slices, for sendfile; an evicted file stays until its last reader closes it. Concurrent readers share one
-download, and a reader that is cancelled does not cancel it. The directory is emptied at start-up, because
+download. The directory is emptied at start-up, because
 files from before a crash are not trusted. Called by the remote log, on one event loop.
 """
 
 import asyncio
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import count
@@ -19,8 +18,8 @@ from typing import Any
 from tierlog.base.files import DISK_FULL, Files
 from tierlog.base.open_files import SharedFile
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicIdPartition, require
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.base.types import TopicIdPartition
+from tierlog.tiering.single_flight import SingleFlightCache
 
 CHUNK_BYTES = 8 << 20
 DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times PIECE_BYTES, it limits memory
@@ -35,6 +34,9 @@ class ChunkKey:
     segment: uuid.UUID
     start: int
     end: int
+
+    def __str__(self) -> str:
+        return f"chunk {self.segment}:{self.start}"
 
     @property
     def size(self) -> int:
@@ -53,9 +55,6 @@ class Chunk:
 Download = Callable[[Path], Coroutine[Any, Any, int]]
 """Downloads and verifies one chunk, and writes it to a path. Returns its end offset, exclusive."""
 
-PendingDownload = asyncio.Task[Chunk | ObjectStoreError | OSError]
-"""A failure is returned as a value, so that only the waiting readers see it, not the log of failed tasks."""
-
 
 @dataclass(slots=True)
 class CacheCounts:
@@ -63,7 +62,6 @@ class CacheCounts:
 
     misses: int = 0
     read_aheads: int = 0
-    bytes: int = 0
 
 
 class ChunkCache:
@@ -79,11 +77,13 @@ class ChunkCache:
         downloads_at_once: int = DOWNLOADS_AT_ONCE,
     ) -> None:
         self._directory = directory
-        self._budget = budget_bytes
         self._files = files
-        self._tasks = tasks
-        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
-        self._pending: dict[ChunkKey, PendingDownload] = {}
+        self._chunks: SingleFlightCache[ChunkKey, Chunk] = SingleFlightCache(
+            tasks,
+            budget_bytes,
+            lambda chunk: chunk.key.size,
+            lambda chunk: files.unlink(chunk.file.path, missing_ok=True),
+        )
         self._downloads_at_once = downloads_at_once
         self._slots = asyncio.Semaphore(downloads_at_once)
         self._reading_ahead = 0
@@ -99,64 +99,45 @@ class ChunkCache:
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
         """Return the chunk, and download it first if necessary. Raises the download's error."""
-        chunk = self._chunks.get(key)
-        if chunk is not None:
-            self._chunks.move_to_end(key)
-            return chunk
-        self.counts.misses += 1
-        # shielded: a reader's timeout must not cancel the shared download
-        result = await asyncio.shield(self._start(key, download))
-        if not isinstance(result, Chunk):
-            raise result
-        return result
+        if key not in self._chunks:
+            self.counts.misses += 1
+        return await self._chunks.get(key, lambda: self._fetch(key, download))
 
     def read_ahead(self, key: ChunkKey, download: Download) -> None:
         """Start a download that will probably be needed, unless READ_AHEADS_AT_ONCE are running."""
-        if key in self._chunks or key in self._pending or self._reading_ahead >= READ_AHEADS_AT_ONCE:
+        is_known = key in self._chunks or self._chunks.is_loading(key)
+        if is_known or self._reading_ahead >= READ_AHEADS_AT_ONCE:
             return
         self.counts.read_aheads += 1
         self._reading_ahead += 1
-        self._start(key, download).add_done_callback(self._read_ahead_ended)
+        pending = self._chunks.start(key, lambda: self._fetch(key, download))
+        pending.add_done_callback(self._read_ahead_ended)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the cached chunks."""
+        return self._chunks.weight
 
     async def idle(self) -> None:
         """Wait until no download is running."""
-        while self._pending:
-            await asyncio.wait(list(self._pending.values()))
+        await self._chunks.idle()
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Remove the partition's chunks that end at or below an offset, because their records are deleted."""
-        expired = [
-            key
-            for key, chunk in self._chunks.items()
-            if key.partition == partition and chunk.end_offset <= below
-        ]
-        for key in expired:
-            self._evict(key)
+        self._chunks.forget(lambda key, chunk: key.partition == partition and chunk.end_offset <= below)
 
     def check(self) -> None:
         """Raises InvariantViolation if the byte count is wrong or over the budget."""
-        require(self.counts.bytes == sum(key.size for key in self._chunks), "cached bytes are miscounted")
-        require(self.counts.bytes <= self._budget or len(self._chunks) <= 1, "the cache is over its budget")
+        self._chunks.check()
 
-    def _start(self, key: ChunkKey, download: Download) -> PendingDownload:
-        """The pending download of the chunk, started if there is none."""
-        pending = self._pending.get(key)
-        if pending is None:
-            pending = self._tasks.spawn(f"chunk {key.segment}:{key.start}", self._fetch(key, download))
-            self._pending[key] = pending
-            pending.add_done_callback(lambda done: self._download_ended(key, done))
-        return pending
-
-    async def _fetch(self, key: ChunkKey, download: Download) -> Chunk | ObjectStoreError | OSError:
+    async def _fetch(self, key: ChunkKey, download: Download) -> Chunk:
         path = self._directory / f"{next(self._names)}.chunk"
         async with self._slots:
             try:
                 end_offset = await self._download(path, download)
                 return Chunk(key, SharedFile(self._files, path), end_offset)
-            except BaseException as failure:
+            except BaseException:
                 self._files.unlink(path, missing_ok=True)
-                if isinstance(failure, (ObjectStoreError, OSError)):
-                    return failure
                 raise
 
     async def _download(self, path: Path, download: Download) -> int:
@@ -164,32 +145,14 @@ class ChunkCache:
         try:
             return await download(path)
         except OSError as failure:
-            if failure.errno not in DISK_FULL or not self._chunks:
+            if failure.errno not in DISK_FULL or not self.bytes:
                 raise
         self._files.unlink(path, missing_ok=True)
-        for key in list(self._chunks):
-            self._evict(key)
+        self._chunks.forget(lambda key, chunk: True)
         return await download(path)
 
-    def _download_ended(self, key: ChunkKey, pending: PendingDownload) -> None:
-        del self._pending[key]
-        if pending.cancelled() or pending.exception() is not None:
-            return
-        result = pending.result()
-        if not isinstance(result, Chunk):
-            return
-        self._chunks[key] = result
-        self.counts.bytes += key.size
-        while self.counts.bytes > self._budget and len(self._chunks) > 1:
-            self._evict(next(iter(self._chunks)))
-
-    def _read_ahead_ended(self, pending: PendingDownload) -> None:
+    def _read_ahead_ended(self, pending: object) -> None:
         self._reading_ahead -= 1
-
-    def _evict(self, key: ChunkKey) -> None:
-        chunk = self._chunks.pop(key)
-        self.counts.bytes -= key.size
-        self._files.unlink(chunk.file.path, missing_ok=True)
 
 
 def _empty(files: Files, directory: Path) -> None:

@@ -7,10 +7,7 @@ share one load per object, and a reader that is cancelled does not cancel the lo
 import asyncio
 import uuid
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import crc32c
 
@@ -29,7 +26,8 @@ from tierlog.tiering.chunk_cache import CHUNK_BYTES, ChunkKey
 from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
-from tierlog.tiering.object_store import CorruptObject, ObjectStore, ObjectStoreError
+from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.single_flight import SingleFlightCache
 
 INDEX_BUDGET_BYTES = 64 << 20
 """A full 1 GiB segment has about 2.5 MB of indexes, so this is enough for about 25 readers of old
@@ -42,9 +40,6 @@ segments."""
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,63 +162,6 @@ class SegmentIndexes:
         if (page.topic_id, page.partition) != partition:
             raise CorruptObject(f"{key}: the page belongs to another partition")
         return page.entries
-
-
-class SingleFlightCache(Generic[K, V]):
-    """LRU cache with a budget and one concurrent load per key."""
-
-    def __init__(self, tasks: TaskGroup, budget: int, weigh: Callable[[V], int]) -> None:
-        self._tasks = tasks
-        self._budget = budget
-        self._weigh = weigh
-        self._weight = 0
-        self._values: OrderedDict[K, V] = OrderedDict()
-        self._loads: dict[K, asyncio.Task[V | ObjectStoreError]] = {}
-
-    def peek(self, key: K) -> V | None:
-        return self._values.get(key)
-
-    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
-        """Evict matching values. A value that is being loaded is still added, until the budget evicts it."""
-        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
-            self._weight -= self._weigh(self._values.pop(key))
-
-    @property
-    def weight(self) -> int:
-        return self._weight
-
-    async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return the value, and load it first if necessary. Raises the load's ObjectStoreError."""
-        if key in self._values:
-            self._values.move_to_end(key)
-            return self._values[key]
-        pending = self._loads.get(key)
-        if pending is None:
-            pending = self._tasks.spawn(f"load {key}", self._load(load))
-            self._loads[key] = pending
-            pending.add_done_callback(lambda done: self._load_ended(key, done))
-        result = await asyncio.shield(pending)
-        if isinstance(result, ObjectStoreError):
-            raise result
-        return result
-
-    async def _load(self, load: Callable[[], Coroutine[Any, Any, V]]) -> V | ObjectStoreError:
-        try:
-            return await load()
-        except ObjectStoreError as error:
-            return error
-
-    def _load_ended(self, key: K, done: "asyncio.Task[V | ObjectStoreError]") -> None:
-        del self._loads[key]
-        if done.cancelled() or done.exception() is not None:
-            return
-        value = done.result()
-        if isinstance(value, ObjectStoreError):
-            return
-        self._values[key] = value
-        self._weight += self._weigh(value)
-        while self._weight > self._budget and len(self._values) > 1:
-            self._weight -= self._weigh(self._values.popitem(last=False)[1])
 
 
 def _index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:

@@ -96,13 +96,13 @@ async def test_least_recently_used_chunk_is_evicted_and_stays_readable(cache, tm
     assert source.started == 3
     await cache.get(key(1), source.download)
     assert source.started == 4
-    assert cache.counts.bytes == 200
+    assert cache.bytes == 200
     assert len(list((tmp_path / "cache").iterdir())) == 2
     cache.forget(OTHER, first.end_offset)
     cache.forget(PARTITION, first.end_offset - 1)
-    assert cache.counts.bytes == 200
+    assert cache.bytes == 200
     cache.forget(PARTITION, first.end_offset)
-    assert cache.counts.bytes == 0
+    assert cache.bytes == 0
     assert list((tmp_path / "cache").iterdir()) == []
     assert FileSlice(first.file, 10, 5).read() == b"xxxxx"
 

@@ -220,11 +220,11 @@ async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, 
                 *node.where(replica), node.remote(replica), entry.base_offset, 700, min_one=True
             )
         assert reader.index_bytes >= len(entries) * INDEX_OVERHEAD_BYTES
-    held, cached = node.remote_log.index_bytes, node.cache.counts.bytes
+    held, cached = node.remote_log.index_bytes, node.cache.bytes
     await node.move_log_start(replica, entries[-2].end_offset)
     for reader in (node.remote_log, other):
         assert 0 < reader.index_bytes < held / len(entries) * 2
-    assert 0 < node.cache.counts.bytes < cached
+    assert 0 < node.cache.bytes < cached
     assert await read(node, replica, entries[-1].base_offset)
     await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-    assert node.remote_log.index_bytes == other.index_bytes == node.cache.counts.bytes == 0
+    assert node.remote_log.index_bytes == other.index_bytes == node.cache.bytes == 0

@@ -1,0 +1,103 @@
+"""Single-flight cache: an LRU cache with a budget and one concurrent load per key.
+
+Concurrent readers share one load, and a reader that is cancelled does not cancel it. A failed load is not
+kept. Called on one event loop, by the caches of chunks, indexes and pages.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from tierlog.base.tasks import TaskGroup
+from tierlog.base.types import require
+from tierlog.tiering.object_store import ObjectStoreError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Load = Callable[[], Coroutine[Any, Any, V]]
+
+
+class SingleFlightCache(Generic[K, V]):
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        budget: int,
+        weigh: Callable[[V], int],
+        evicted: Callable[[V], None] = lambda value: None,
+    ) -> None:
+        self._tasks = tasks
+        self._budget = budget
+        self._weigh = weigh
+        self._evicted = evicted
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._loads: dict[K, asyncio.Task[V | ObjectStoreError | OSError]] = {}
+        self.weight = 0
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._values
+
+    def peek(self, key: K) -> V | None:
+        return self._values.get(key)
+
+    def is_loading(self, key: K) -> bool:
+        return key in self._loads
+
+    async def get(self, key: K, load: Load[V]) -> V:
+        """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        result = await asyncio.shield(self.start(key, load))
+        if isinstance(result, (ObjectStoreError, OSError)):
+            raise result
+        return result
+
+    def start(self, key: K, load: Load[V]) -> "asyncio.Task[V | ObjectStoreError | OSError]":
+        """The pending load of a key that has no value, started if there is none."""
+        pending = self._loads.get(key)
+        if pending is None:
+            pending = self._tasks.spawn(f"load {key}", _as_value(load))
+            self._loads[key] = pending
+            pending.add_done_callback(lambda done: self._load_ended(key, done))
+        return pending
+
+    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
+        """Evict matching values. A value that is being loaded is still added, until the budget evicts it."""
+        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
+            self._evict(key)
+
+    async def idle(self) -> None:
+        """Wait until no load is running."""
+        while self._loads:
+            await asyncio.wait(list(self._loads.values()))
+
+    def check(self) -> None:
+        """Raises InvariantViolation if the weight is wrong or over the budget."""
+        require(self.weight == sum(map(self._weigh, self._values.values())), "cached values are miscounted")
+        require(self.weight <= self._budget or len(self._values) <= 1, "the cache is over its budget")
+
+    def _load_ended(self, key: K, done: "asyncio.Task[V | ObjectStoreError | OSError]") -> None:
+        del self._loads[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        value = done.result()
+        if isinstance(value, (ObjectStoreError, OSError)):
+            return
+        self._values[key] = value
+        self.weight += self._weigh(value)
+        while self.weight > self._budget and len(self._values) > 1:
+            self._evict(next(iter(self._values)))
+
+    def _evict(self, key: K) -> None:
+        value = self._values.pop(key)
+        self.weight -= self._weigh(value)
+        self._evicted(value)
+
+
+async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:
+    """A failure is returned as a value: only the waiting readers see it, not the log of failed tasks."""
+    try:
+        return await load()
+    except (ObjectStoreError, OSError) as failure:
+        return failure
