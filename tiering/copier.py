@@ -8,10 +8,10 @@ while it is read.
 import asyncio
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 
 import crc32c
 
+from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
@@ -19,23 +19,6 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
 
 _READ_BYTES = 4 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSource:
-    """A rolled segment to upload. Offsets are inclusive, timestamps in milliseconds."""
-
-    base_offset: int
-    last_offset: int
-    path: Path
-    size_bytes: int
-    log_crc32c: int
-    records: int
-    first_timestamp: int
-    max_timestamp: int
-    has_transactions: bool
-    has_aborts: bool
-    bundle: IndexBundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +31,23 @@ class Attempt:
 
 
 async def copy_segment(
-    store: ObjectStore, keys: Keys, source: SegmentSource, attempt: Attempt
+    store: ObjectStore, keys: Keys, exported: SegmentExport, checksum: int, attempt: Attempt
 ) -> RemoteSegment:
     """Put `.idx`, then `.log`, and return the entry to commit. Raises ObjectStoreError, or OSError of the
-    file."""
-    index = encode_bundle(source.bundle)
-    entry = _entry(source, attempt, index)
+    file. `checksum`: the CRC-32C of the segment's verified bytes."""
+    index = encode_bundle(
+        IndexBundle(
+            offset_index=exported.offset_index,
+            time_index=exported.time_index,
+            txn_index=exported.txn_index,
+            producer_snapshot=exported.producer_snapshot,
+            leader_epochs=exported.leader_epochs,
+        )
+    )
+    entry = _entry(exported, checksum, attempt, index)
     log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
-    await store.put(log_key, source.path, crc32c=entry.log_crc32c)
+    await store.put(log_key, exported.descriptor.path_log, crc32c=entry.log_crc32c)
     await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
     await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
     return entry
@@ -77,27 +68,28 @@ async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> Non
         raise CorruptObject(f"{key}: the stored object has checksum {stored:08x}, expected {checksum:08x}")
 
 
-def _entry(source: SegmentSource, attempt: Attempt, index: bytes) -> RemoteSegment:
+def _entry(exported: SegmentExport, checksum: int, attempt: Attempt, index: bytes) -> RemoteSegment:
+    segment = exported.descriptor
     return RemoteSegment(
         uuid=attempt.uuid,
-        base_offset=source.base_offset,
-        last_offset=source.last_offset,
-        leader_epochs=_epochs_within(source),
-        log_bytes=source.size_bytes,
+        base_offset=segment.base_offset,
+        last_offset=segment.end_offset - 1,
+        leader_epochs=_epochs_within(exported),
+        log_bytes=segment.size_bytes,
         index_bytes=len(index),
-        records=source.records,
-        first_timestamp=source.first_timestamp,
-        max_timestamp=source.max_timestamp,
-        has_transactions=source.has_transactions,
-        has_aborts=source.has_aborts,
-        log_crc32c=source.log_crc32c,
+        records=segment.records,
+        first_timestamp=segment.first_timestamp,
+        max_timestamp=segment.newest_ms,
+        has_transactions=bool(segment.has_transactions),
+        has_aborts=bool(exported.txn_index),
+        log_crc32c=checksum,
         index_crc32c=crc32c.crc32c(index),
         leader_epoch=attempt.leader_epoch,
     )
 
 
-def _epochs_within(source: SegmentSource) -> tuple[tuple[int, int], ...]:
+def _epochs_within(exported: SegmentExport) -> tuple[tuple[int, int], ...]:
     """Epochs of the segment's own offsets only, so that entries stay small."""
-    epochs = source.bundle.leader_epochs
-    first = max((at for at, (_, start) in enumerate(epochs) if start <= source.base_offset), default=0)
-    return tuple(line for line in epochs[first:] if line[1] <= source.last_offset)
+    epochs, segment = exported.leader_epochs, exported.descriptor
+    first = max((at for at, (_, start) in enumerate(epochs) if start <= segment.base_offset), default=0)
+    return tuple(line for line in epochs[first:] if line[1] < segment.end_offset)

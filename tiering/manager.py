@@ -15,11 +15,12 @@ from uuid import UUID
 import crc32c
 import structlog
 
+from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
-from tierlog.tiering.copier import Attempt, SegmentSource, copy_segment
+from tierlog.tiering.copier import Attempt, copy_segment
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt
 from tierlog.tiering.format.manifest import (
     ClusterDocument,
@@ -97,18 +98,19 @@ class TierManager:
         """Timeout of one disk read while a segment is checked before its copy."""
         return self._limits.check_seconds
 
-    async def copy(self, source: SegmentSource, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copying`.
+    async def copy(self, exported: SegmentExport, checksum: int, attempt: Attempt) -> RemoteSegment:
+        """Upload and verify one segment. The caller holds a slot of `copying`. `checksum`: the CRC-32C of its
+        verified bytes.
 
         Raises ObjectStoreError, or OSError of the local file.
         """
         limits = self._limits
-        share = limits.copy_seconds_per_mib * source.size_bytes / (1 << 20)
+        share = limits.copy_seconds_per_mib * exported.descriptor.size_bytes / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + share):
             self.counts.uploading += 1
             try:
                 async with _deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
-                    entry = await copy_segment(self._store, self._keys, source, attempt)
+                    entry = await copy_segment(self._store, self._keys, exported, checksum, attempt)
             finally:
                 self.counts.uploading -= 1
         self.counts.copies += 1

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import RemoteSegment
 
@@ -26,20 +27,6 @@ spill."""
 
 SPILL_ENTRIES = 256
 """Entries of one page: about 15 KB compressed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSegment:
-    """A segment on local disk. `end_offset` is exclusive; `max_timestamp` is the one for retention
-    (`SegmentInfo.newest_ms`); `damaged_end` is the end of the last known damage, or -1.
-    """
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int
-    rolled: bool
-    damaged_end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +58,7 @@ class Copy:
     """Upload this segment, or its part from `start_offset` if the part before is already remote. The driver
     runs one copy per partition at a time, in the order of the plan."""
 
-    segment: LocalSegment
+    segment: SegmentDescriptor
     start_offset: int | None = None
 
 
@@ -115,7 +102,7 @@ Action = Copy | DropLocal | MoveLogStart | Spill | Abandon | Blocked
 
 def plan(
     remote: RemotePartition,
-    segments: Sequence[LocalSegment],
+    segments: Sequence[SegmentDescriptor],
     policy: TierPolicy,
     view: LeaderView,
     now_ms: int,
@@ -141,7 +128,7 @@ def plan(
 
 def follower_local_start(
     remote: RemotePartition,
-    segments: Sequence[LocalSegment],
+    segments: Sequence[SegmentDescriptor],
     policy: TierPolicy,
     log_start_offset: int,
     now_ms: int,
@@ -151,14 +138,14 @@ def follower_local_start(
     return _droppable_end(segments, policy, remote.end_offset or 0, log_start_offset, now_ms)
 
 
-def pending_bytes(remote: RemotePartition, segments: Sequence[LocalSegment]) -> int:
+def pending_bytes(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> int:
     """Upload lag: bytes of rolled segments that are not yet in the object store."""
     end = _remote_end(remote)
     return sum(_bytes_above(end, segment) for segment in segments if segment.rolled)
 
 
 def _copies(
-    remote: RemotePartition, segments: Sequence[LocalSegment], view: LeaderView, log_start: int
+    remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView, log_start: int
 ) -> Iterator[Action]:
     limit = min(view.high_watermark, view.last_stable_offset)
     following = _next_base(remote)
@@ -179,7 +166,7 @@ def _copies(
         following = segment.end_offset
 
 
-def _bridged(remote: RemotePartition, segment: LocalSegment, log_start: int) -> bool:
+def _bridged(remote: RemotePartition, segment: SegmentDescriptor, log_start: int) -> bool:
     """Whether nothing remote is left and missing offsets are below the log start: no gap for readers."""
     return remote.end_offset is None and segment.base_offset <= log_start
 
@@ -194,7 +181,7 @@ def _remote_end(remote: RemotePartition) -> int:
 
 
 def _droppable_end(
-    segments: Sequence[LocalSegment], policy: TierPolicy, tiered_end: int, log_start: int, now_ms: int
+    segments: Sequence[SegmentDescriptor], policy: TierPolicy, tiered_end: int, log_start: int, now_ms: int
 ) -> int:
     """End of the local segments that may be deleted: below the log start, or remote and past local
     retention."""
@@ -202,7 +189,7 @@ def _droppable_end(
     end = -1
     for segment in segments:
         below_start = segment.end_offset <= log_start
-        past_time = _expired(segment.max_timestamp, policy.local_retention_ms, now_ms)
+        past_time = _expired(segment.newest_ms, policy.local_retention_ms, now_ms)
         past_size = 0 <= policy.local_retention_bytes <= size - segment.size_bytes
         if not segment.rolled or not (
             below_start or (segment.end_offset <= tiered_end and (past_time or past_size))
@@ -225,7 +212,7 @@ class _Range:
 
 def _retained_from(
     remote: RemotePartition,
-    segments: Sequence[LocalSegment],
+    segments: Sequence[SegmentDescriptor],
     policy: TierPolicy,
     view: LeaderView,
     now_ms: int,
@@ -244,7 +231,9 @@ def _retained_from(
     return start
 
 
-def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: LeaderView) -> Iterator[_Range]:
+def _ranges(
+    remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView
+) -> Iterator[_Range]:
     """Disjoint ranges, oldest first. Inexact sizes delay a deletion and never advance it: a page that is not
     loaded is one range, and a local segment that starts in the remote part counts no bytes (as in Kafka),
     since only its batches show how many are above."""
@@ -259,10 +248,10 @@ def _ranges(remote: RemotePartition, segments: Sequence[LocalSegment], view: Lea
     for segment in segments:
         if segment.end_offset > end:
             size = segment.size_bytes if segment.base_offset >= end else 0
-            yield _Range(segment.end_offset, size, segment.max_timestamp, segment.rolled)
+            yield _Range(segment.end_offset, size, segment.newest_ms, segment.rolled)
 
 
-def _bytes_above(offset: int, segment: LocalSegment) -> int:
+def _bytes_above(offset: int, segment: SegmentDescriptor) -> int:
     """Bytes of a segment at or above an offset, estimated by the share of its offsets."""
     if segment.base_offset >= offset:
         return segment.size_bytes

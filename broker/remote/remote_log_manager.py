@@ -22,6 +22,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
+from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
 from tierlog.broker.maintenance.scrubber import FoundDamage
@@ -31,14 +32,12 @@ from tierlog.broker.remote.tier_views import (
     TierRefused,
     describe,
     find_place,
-    local_segments,
 )
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.storage.damage import lies_in
 from tierlog.broker.storage.log_suffix import copy_suffix
-from tierlog.broker.storage.lookups import SegmentExport
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -47,8 +46,7 @@ from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering import planner
-from tierlog.tiering.copier import Attempt, SegmentSource
-from tierlog.tiering.format.bundle import IndexBundle
+from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError
@@ -167,7 +165,7 @@ class RemoteLogManager:
                 continue
             remote = self._metadata.image.remote_partition(replica.topic_id, replica.name.partition)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
-            segments = local_segments(replica)
+            segments = replica.segments
             kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
             # Above its high watermark the follower's log may differ from the uploaded one.
             kept_from = min(kept_from, replica.high_watermark)
@@ -302,7 +300,7 @@ class RemoteLogManager:
             replica.raise_log_start(remote.log_start_offset)
         store_error = await self._write_root(where, state, remote, image.index)
         view = await self._view(where, state, remote)
-        actions = planner.plan(remote, local_segments(replica), _policy(replica), view, self._clock.now_ms())
+        actions = planner.plan(remote, replica.segments, _policy(replica), view, self._clock.now_ms())
         if store_error is not None:
             actions = [action for action in actions if isinstance(action, WITHOUT_STORE)]
         if actions:
@@ -424,20 +422,23 @@ class RemoteLogManager:
         if exported is None:
             return  # the segment was deleted during the check
         if action.start_offset is None:
-            await self._upload(where, state, _source(exported, checksum))
+            await self._upload(where, state, exported, checksum)
             return
         interval_bytes = replica.config.index_interval_bytes
         copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
         suffix, suffix_checksum = await loop.run_in_executor(threads, copy)
         try:
-            await self._upload(where, state, _source(suffix, suffix_checksum))
+            await self._upload(where, state, suffix, suffix_checksum)
         finally:  # a job is cancelled only when the broker stops; the next start removes what is left
-            unlink = partial(self._files.unlink, suffix.log_path, missing_ok=True)
+            unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
             await loop.run_in_executor(threads, unlink)
 
-    async def _upload(self, where: TopicIdPartition, state: _State, source: SegmentSource) -> None:
-        replica = state.replica
+    async def _upload(
+        self, where: TopicIdPartition, state: _State, exported: SegmentExport, checksum: int
+    ) -> None:
+        """`checksum`: the CRC-32C of the segment's verified bytes."""
+        replica, segment = state.replica, exported.descriptor
         attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
         await self._submit(
             c.StartCopy(
@@ -446,18 +447,18 @@ class RemoteLogManager:
                 broker_id=self._broker_id,
                 leader_epoch=attempt.leader_epoch,
                 uuid=attempt.uuid,
-                base_offset=source.base_offset,
-                last_offset=source.last_offset,
+                base_offset=segment.base_offset,
+                last_offset=segment.end_offset - 1,
             )
         )
         state.copying = attempt.uuid
         try:
-            entry = await self._manager.copy(source, attempt)
+            entry = await self._manager.copy(exported, checksum, attempt)
         finally:
             state.copying = None
         state.failures = 0
-        if lies_in(replica.log.damage, source.base_offset, source.last_offset):
-            raise CorruptLog(f"{source.path} was found to be damaged during its upload")
+        if lies_in(replica.log.damage, segment.base_offset, segment.end_offset - 1):
+            raise CorruptLog(f"{segment.path_log} was found to be damaged during its upload")
         await self._submit(
             c.FinishCopy(
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
@@ -573,28 +574,4 @@ def _policy(replica: Replica) -> planner.TierPolicy:
         local_retention_bytes=config.effective_local_retention_bytes,
         copy=not config.remote_log_copy_disable,
         delete="delete" in config.cleanup_policy,
-    )
-
-
-def _source(export: SegmentExport, checksum: int) -> SegmentSource:
-    """A segment for the upload, with the CRC-32C of its verified bytes."""
-    info = export.info
-    return SegmentSource(
-        base_offset=info.base_offset,
-        last_offset=info.end_offset - 1,
-        path=export.log_path,
-        size_bytes=info.size_bytes,
-        log_crc32c=checksum,
-        records=info.records,
-        first_timestamp=info.first_timestamp,
-        max_timestamp=info.newest_ms,
-        has_transactions=export.has_transactions,
-        has_aborts=bool(export.txn_index),
-        bundle=IndexBundle(
-            offset_index=export.offset_index,
-            time_index=export.time_index,
-            txn_index=export.txn_index,
-            producer_snapshot=export.producer_snapshot,
-            leader_epochs=tuple((line.epoch, line.start_offset) for line in export.leader_epochs),
-        ),
     )

@@ -58,7 +58,7 @@ def describe(
     replica: Replica, remote: RemotePartition, uploading: bool, last_error: str | None
 ) -> PartitionTier:
     """The current status of a partition, from its leader."""
-    segments = local_segments(replica)
+    segments = replica.segments
     first = remote.first_offset
     return PartitionTier(
         topic=replica.name.topic,
@@ -103,21 +103,6 @@ async def find_place(
         base_offset=place.base_offset,
         last_offset=place.last_offset,
     )
-
-
-def local_segments(replica: Replica) -> list[planner.LocalSegment]:
-    """The replica's segments, for the planner."""
-    return [
-        planner.LocalSegment(
-            base_offset=info.base_offset,
-            end_offset=info.end_offset,
-            size_bytes=info.size_bytes,
-            max_timestamp=info.newest_ms,
-            rolled=info.rolled,
-            damaged_end=info.damaged_end,
-        )
-        for info in replica.segments
-    ]
 
 
 def _local_place(replica: Replica, offset: int, also_remote: str | None) -> OffsetPlace:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, TopicPartition
 from tierlog.broker.replication.core.follower import FollowerCore
@@ -36,7 +36,7 @@ from tierlog.broker.storage.core.record_validation import BatchValidation, Valid
 from tierlog.broker.storage.core.retention import count_expired
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_flusher import SyncFailed
-from tierlog.broker.storage.lookups import SegmentExport, TimestampSearch
+from tierlog.broker.storage.lookups import TimestampSearch
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
@@ -234,7 +234,7 @@ class Replica(ReplicaRoles):
         return self.log.local_log_start_offset
 
     @property
-    def segments(self) -> tuple[SegmentInfo, ...]:
+    def segments(self) -> tuple[SegmentDescriptor, ...]:
         return self.log.segments
 
     @property

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import EpochEntry
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import require
 from tierlog.broker.storage import recovery
@@ -32,12 +32,11 @@ from tierlog.broker.storage.delayed_deletion import DelayedDeletion
 from tierlog.broker.storage.log_flusher import LogFlusher
 from tierlog.broker.storage.log_reader import LogReader
 from tierlog.broker.storage.lookups import (
-    SegmentExport,
     TimestampSearch,
+    describe,
     export,
     find_first,
     find_largest,
-    info_of,
     retry_if_replaced,
 )
 from tierlog.broker.storage.names import DELETED, SNAPSHOT, segment_file
@@ -172,8 +171,8 @@ class PartitionLog:
         return self._bases[-1]
 
     @property
-    def segments(self) -> tuple[SegmentInfo, ...]:
-        return tuple(map(self._info, self._segments))
+    def segments(self) -> tuple[SegmentDescriptor, ...]:
+        return tuple(map(self._describe, self._segments))
 
     @property
     def segment_files(self) -> tuple[Segment, ...]:
@@ -505,7 +504,7 @@ class PartitionLog:
             return None
         segment.detect_transactions()
         aborted = self.aborted(base_offset, segment.end_offset)
-        found = export(segment, self._info(segment), aborted, self.epochs.covering(0, segment.end_offset))
+        found = export(segment, self._describe(segment), aborted, self.epochs.covering(0, segment.end_offset))
         self._reader.mark_used(segment)
         return found
 
@@ -593,8 +592,8 @@ class PartitionLog:
         """Index of the segment that holds an offset, or of the first segment."""
         return max(0, bisect_right(self._bases, offset) - 1)
 
-    def _info(self, segment: Segment) -> SegmentInfo:
-        return info_of(segment, self.epochs.covering(segment.base_offset, segment.end_offset))
+    def _describe(self, segment: Segment) -> SegmentDescriptor:
+        return describe(segment, self.epochs.covering(segment.base_offset, segment.end_offset))
 
     def _snapshot_path(self, offset: int) -> Path:
         return segment_file(self.directory, offset, SNAPSHOT)

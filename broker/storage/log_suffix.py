@@ -16,10 +16,9 @@ from crc32c import crc32c
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
+from tierlog.base.segments import SegmentExport
 from tierlog.broker.storage.checked_batches import verified_batches
 from tierlog.broker.storage.core.continuity import HeaderRules
-from tierlog.broker.storage.lookups import SegmentExport
-from tierlog.broker.storage.names import LOG
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
 from tierlog.records.indexes import encode_txn_index, find_aborted
 
@@ -33,14 +32,15 @@ def copy_suffix(
     files: Files, exported: SegmentExport, offset: int, interval_bytes: int
 ) -> tuple[SegmentExport, int]:
     """The part of an exported segment from `offset` on, and the CRC-32C of its file. The caller removes
-    `log_path`.
+    `descriptor.path_log`.
 
     Raises CorruptLog if no batch begins at the offset, and OSError: ENOSPC if there is too little space,
     before anything is written.
     """
-    directory, info = exported.log_path.parent, exported.info
-    source = Segment(files, directory, info.base_offset, 0)
-    source.size, source.rolled = info.size_bytes, True
+    whole = exported.descriptor
+    directory = whole.path_log.parent
+    source = Segment(files, directory, whole.base_offset, 0)
+    source.size, source.rolled = whole.size_bytes, True
     source.set_indexes(exported.offset_index, exported.time_index, b"")
     suffix = Segment(files, directory, offset, 0)
     suffix.file_suffix = UNFINISHED
@@ -60,19 +60,18 @@ def copy_suffix(
         suffix.close()
     export = replace(
         exported,
-        info=replace(
-            info,
+        descriptor=replace(
+            whole,
             base_offset=offset,
             size_bytes=suffix.size,
             first_timestamp=suffix.first_timestamp,
             max_timestamp=suffix.max_timestamp,
+            has_transactions=bool(suffix.has_transactions),
             path_log=suffix.path(),
         ),
-        log_path=suffix.path(LOG),
         offset_index=bytes(suffix.offset_index),
         time_index=bytes(suffix.time_index),
-        txn_index=encode_txn_index(find_aborted(exported.txn_index, offset, info.end_offset)),
-        has_transactions=bool(suffix.has_transactions),
+        txn_index=encode_txn_index(find_aborted(exported.txn_index, offset, whole.end_offset)),
     )
     return export, checksum
 

@@ -4,10 +4,9 @@ handlers.
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tierlog.base.leader_epochs import EpochEntry
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.types import NO_TIMESTAMP
 from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
@@ -24,24 +23,6 @@ HEADERS_A_TURN = 256
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentExport:
-    """Everything that tiering uploads of a rolled segment. The producer snapshot is that of the next base
-    offset.
-    """
-
-    info: SegmentInfo
-    log_path: Path
-    offset_index: bytes
-    time_index: bytes
-    txn_index: bytes  # all aborted transactions that overlap it: a later marker may not be tiered yet
-    producer_snapshot: bytes
-    leader_epochs: tuple[
-        EpochEntry, ...
-    ]  # all up to its end: a replica that starts after it has no other source
-    has_transactions: bool
-
-
-@dataclass(frozen=True, slots=True)
 class FoundTimestamp:
     offset: int
     timestamp: int
@@ -55,20 +36,18 @@ RecordsError, CorruptLog and OSError.
 
 
 def export(
-    segment: Segment, info: SegmentInfo, aborted: list[AbortedTxn], epochs: tuple[EpochEntry, ...]
+    segment: Segment, descriptor: SegmentDescriptor, aborted: list[AbortedTxn], epochs: tuple[EpochEntry, ...]
 ) -> SegmentExport:
     """Export a rolled segment. `aborted`: transactions that overlap it; `epochs`: leader epochs up to its
     end. Raises OSError.
     """
     return SegmentExport(
-        info,
-        segment.path(LOG),
+        descriptor,
         bytes(segment.offset_index),
         bytes(segment.time_index),
         b"".join(map(encode_txn_entry, aborted)),
         segment.files.read_whole(segment_file(segment.directory, segment.end_offset, SNAPSHOT)),
         epochs,
-        bool(segment.has_transactions),
     )
 
 
@@ -156,8 +135,8 @@ def _found(batch: BatchAt, record: RecordAt) -> FoundTimestamp:
     return FoundTimestamp(record.offset, record.timestamp, batch.header.leader_epoch)
 
 
-def info_of(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentInfo:
-    return SegmentInfo(
+def describe(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> SegmentDescriptor:
+    return SegmentDescriptor(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.size,

@@ -127,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.close(clean=False)
         if suspects:
             victim = data.draw(st.sampled_from(suspects))
-            path = Path(victim.path_log)
+            path = victim.path_log
             content = bytearray(path.read_bytes())
             durable = sum(
                 header.size for _, header in iter_batches(content) if header.next_offset <= recovery_point
@@ -245,10 +245,10 @@ class LogMachine(RuleBasedStateMachine):
         for segment in self.log.segments[:-1]:
             exported = self.log.export_segment(segment.base_offset)
             assert exported is not None
-            data = exported.log_path.read_bytes()
+            data = exported.descriptor.path_log.read_bytes()
             last = list(iter_batches(data))[-1][1]
             assert len(data) == segment.size_bytes and last.next_offset == segment.end_offset
-            assert exported.info.max_timestamp == max(
+            assert exported.descriptor.max_timestamp == max(
                 self.model[at].timestamp for at in range(segment.base_offset, segment.end_offset)
             )
 

@@ -1,5 +1,6 @@
 """Executes plans on a model of quorum, disk and bucket: no offset is lost or copied twice."""
 
+import dataclasses
 import random
 import uuid
 
@@ -7,18 +8,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
-from remote_segments import remote_segment
+from remote_segments import local_segment, remote_segment
 
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering import planner
-from tierlog.tiering.planner import LeaderView, LocalSegment, TierPolicy, plan
+from tierlog.tiering.planner import LeaderView, TierPolicy, plan
 
 limits = st.one_of(st.just(-1), st.integers(0, 500))
 
 
-def empty_segment(base: int) -> LocalSegment:
-    return LocalSegment(base_offset=base, end_offset=base, size_bytes=0, max_timestamp=-1, rolled=False)
+def empty_segment(base: int) -> SegmentDescriptor:
+    return local_segment(base, base, size=0, at=-1, rolled=False)
 
 
 class TieringModel(RuleBasedStateMachine):
@@ -43,11 +45,11 @@ class TieringModel(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20), size=st.integers(1, 200))
     def append(self, count: int, size: int) -> None:
         last = self.segments[-1]
-        self.segments[-1] = LocalSegment(
-            base_offset=last.base_offset,
-            end_offset=last.end_offset + count,
-            size_bytes=last.size_bytes + size,
-            max_timestamp=self.now,
+        self.segments[-1] = local_segment(
+            last.base_offset,
+            last.end_offset + count,
+            size=last.size_bytes + size,
+            at=self.now,
             rolled=False,
         )
 
@@ -55,13 +57,7 @@ class TieringModel(RuleBasedStateMachine):
     def roll(self) -> None:
         last = self.segments[-1]
         if last.end_offset > last.base_offset:
-            self.segments[-1] = LocalSegment(
-                base_offset=last.base_offset,
-                end_offset=last.end_offset,
-                size_bytes=last.size_bytes,
-                max_timestamp=last.max_timestamp,
-                rolled=True,
-            )
+            self.segments[-1] = dataclasses.replace(last, rolled=True)
             self.segments.append(empty_segment(self.end))
 
     @rule(data=st.data())
@@ -122,7 +118,7 @@ class TieringModel(RuleBasedStateMachine):
             case planner.Spill(_):
                 raise AssertionError("far fewer entries than that")
 
-    def copy(self, segment: LocalSegment, fails: bool) -> None:
+    def copy(self, segment: SegmentDescriptor, fails: bool) -> None:
         assert segment.rolled
         assert segment.end_offset <= min(self.high, self.stable)
         assert segment in self.segments

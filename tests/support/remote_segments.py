@@ -1,10 +1,12 @@
-"""Remote log segments for tests that need only a few of their fields."""
+"""Remote and local segments for tests that need only a few of their fields."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.records import RemoteSegment
 
 
@@ -29,3 +31,23 @@ def remote_segment(base_offset: int, last_offset: int, **changes: Any) -> Remote
         leader_epoch=0,
     )
     return replace(entry, **changes)
+
+
+def local_segment(
+    base: int, end: int, *, size: int, at: int, rolled: bool, damaged_end: int = -1
+) -> SegmentDescriptor:
+    """A segment on local disk, `at` being the time of its records; -1: it has none."""
+    return SegmentDescriptor(
+        base_offset=base,
+        end_offset=end,
+        size_bytes=size,
+        first_timestamp=at,
+        max_timestamp=at,
+        last_modified_ms=at,
+        rolled=rolled,
+        has_transactions=False,
+        has_aborts=False,
+        leader_epochs=(),
+        path_log=Path("unused"),
+        damaged_end=damaged_end,
+    )

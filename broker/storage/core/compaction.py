@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop
 from typing import NamedTuple
 
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.broker.storage.core.offset_map import OffsetMap
 from tierlog.broker.storage.core.producer_state import EndMarker, ProducerStateManager
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
@@ -47,7 +47,7 @@ class LogToClean(NamedTuple):
 
 
 def log_to_clean(
-    segments: Sequence[SegmentInfo],
+    segments: Sequence[SegmentDescriptor],
     config: TopicConfig,
     *,
     cleaned_to: int,

@@ -6,7 +6,7 @@ Called by the replica on append and by the periodic retention task.
 from collections.abc import Sequence
 from typing import Protocol
 
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.base.types import NO_TIMESTAMP, Rng
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
@@ -106,7 +106,7 @@ def must_roll_idle(fill: ActiveSegment, now_ms: int, age_limit_ms: int) -> bool:
 
 
 def count_expired(
-    segments: Sequence[SegmentInfo],
+    segments: Sequence[SegmentDescriptor],
     config: TopicConfig,
     log_start_offset: int,
     high_watermark: int,
@@ -152,5 +152,5 @@ def _age_ms(fill: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
     return now_ms - fill.created_ms
 
 
-def _too_old(segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:
+def _too_old(segment: SegmentDescriptor, retention_ms: int, now_ms: int) -> bool:
     return now_ms - segment.newest_ms > retention_ms

@@ -1,13 +1,16 @@
-"""Segment descriptions without files. Built by the log; read by the rules of retention and tiering."""
+"""Segment descriptors: what retention, tiering and uploads know of a segment. Built by the log.
+
+Read by the rules of retention, the tiering planner and the segment copier.
+"""
 
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 
 from tierlog.base.leader_epochs import EpochEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo:
+class SegmentDescriptor:
     """Offsets [base_offset, end_offset); timestamps in milliseconds, -1 if no record has one."""
 
     base_offset: int
@@ -20,7 +23,7 @@ class SegmentInfo:
     has_transactions: bool | None  # None: unknown until its batches are read (after a clean start)
     has_aborts: bool
     leader_epochs: tuple[EpochEntry, ...]
-    path_log: PurePath
+    path_log: Path
     damaged_end: int = -1
     """End of known damage, exclusive; -1: none."""
 
@@ -35,3 +38,19 @@ class SegmentInfo:
     def records(self) -> int:
         """Number of records. Offsets have no gaps: compacted logs are never tiered (KIP-405)."""
         return self.end_offset - self.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentExport:
+    """Everything that tiering uploads of a rolled segment. The producer snapshot is that of the next base
+    offset.
+    """
+
+    descriptor: SegmentDescriptor
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes  # all aborted transactions that overlap it: a later marker may not be tiered yet
+    producer_snapshot: bytes
+    leader_epochs: tuple[
+        EpochEntry, ...
+    ]  # all up to its end: a replica that starts after it has no other source

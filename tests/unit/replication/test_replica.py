@@ -322,7 +322,7 @@ def test_read_below_the_local_log_start_is_remote(tmp_path: Path) -> None:
     before = replica.segments
     export = replica.export_segment(before[0].base_offset)
     assert export is not None
-    assert offsets(export.log_path.read_bytes()) == list(range(before[0].end_offset))
+    assert offsets(export.descriptor.path_log.read_bytes()) == list(range(before[0].end_offset))
     assert export.leader_epochs == ((0, 0),)
     assert replica.delete_local_before(before[1].end_offset, NOW) == 2
     assert (replica.log_start_offset, replica.local_log_start_offset) == (0, before[2].base_offset)

@@ -1,11 +1,11 @@
 """Compaction rules: the cleanable range, which segments are merged, and what is kept."""
 
 import struct
-from pathlib import PurePath
+from pathlib import Path
 
 import pytest
 
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.broker.storage.core.compaction import (
     BatchFilter,
     CleanedTransactionMetadata,
@@ -29,8 +29,8 @@ NOW = 1_000_000
 DAY = 86_400_000
 
 
-def segment(at: int, *, size: int = 100, rolled: bool = True, age: int = 500) -> SegmentInfo:
-    return SegmentInfo(
+def segment(at: int, *, size: int = 100, rolled: bool = True, age: int = 500) -> SegmentDescriptor:
+    return SegmentDescriptor(
         base_offset=at * 10,
         end_offset=at * 10 + 10,
         size_bytes=size,
@@ -41,7 +41,7 @@ def segment(at: int, *, size: int = 100, rolled: bool = True, age: int = 500) ->
         has_transactions=False,
         has_aborts=False,
         leader_epochs=(),
-        path_log=PurePath("x"),
+        path_log=Path("x"),
     )
 
 

@@ -1,19 +1,19 @@
 """Retention and roll rules."""
 
-from pathlib import PurePath
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tierlog.base.segments import SegmentInfo
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.broker.storage.core.retention import age_limit_ms, count_expired, must_roll, must_roll_idle
 from tierlog.config.topic import TopicConfig
 
 NOW = 1_000_000
 
 
-def segment(at: int, *, newest: int = NOW, size: int = 100, rolled: bool = True) -> SegmentInfo:
-    return SegmentInfo(
+def segment(at: int, *, newest: int = NOW, size: int = 100, rolled: bool = True) -> SegmentDescriptor:
+    return SegmentDescriptor(
         base_offset=at * 10,
         end_offset=at * 10 + 10,
         size_bytes=size,
@@ -24,7 +24,7 @@ def segment(at: int, *, newest: int = NOW, size: int = 100, rolled: bool = True)
         has_transactions=False,
         has_aborts=False,
         leader_epochs=(),
-        path_log=PurePath("x"),
+        path_log=Path("x"),
     )
 
 

@@ -3,8 +3,9 @@
 import uuid
 
 import pytest
-from remote_segments import remote_segment
+from remote_segments import local_segment, remote_segment
 
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.planner import (
@@ -15,7 +16,6 @@ from tierlog.tiering.planner import (
     Copy,
     DropLocal,
     LeaderView,
-    LocalSegment,
     MoveLogStart,
     Spill,
     TierPolicy,
@@ -45,18 +45,11 @@ def page(base: int, end: int, *, size: int, at: int = 1) -> PageRef:
 
 def local(
     base: int, end: int, *, size: int = 100, at: int = 1, rolled: bool = True, damaged_end: int = -1
-) -> LocalSegment:
-    return LocalSegment(
-        base_offset=base,
-        end_offset=end,
-        size_bytes=size,
-        max_timestamp=at,
-        rolled=rolled,
-        damaged_end=damaged_end,
-    )
+) -> SegmentDescriptor:
+    return local_segment(base, end, size=size, at=at, rolled=rolled, damaged_end=damaged_end)
 
 
-def active(base: int, end: int) -> LocalSegment:
+def active(base: int, end: int) -> SegmentDescriptor:
     return local(base, end, rolled=False)
 
 
