@@ -30,7 +30,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.core.offsets import ByPartition
 from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
-from tierlog.broker.groups.group_shard import GroupShard, LoadFailed, ShardReplica
+from tierlog.broker.groups.group_shard import GroupShard, LoadFailed
 from tierlog.broker.groups.timers import Timers
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.config.node import NodeSettings
@@ -254,7 +254,7 @@ class GroupService:
 
     def _open(self, partition: int, image: PartitionRecord) -> GroupShard | None:
         """A new, loading shard if this broker leads the partition and has its replica."""
-        replica: ShardReplica | None = self._replicas.get(OFFSETS_TOPIC, partition)
+        replica = self._replicas.get(OFFSETS_TOPIC, partition)
         if replica is None or image.leader != self._settings.node_id:
             return None
         shard = GroupShard(

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -40,6 +40,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.core.formats import FormatError
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.broker.groups.timers import Timers
+from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import check_batch, iter_batches
 from tierlog.records.errors import RecordsError
@@ -59,32 +60,6 @@ others: a request of a member replaces its last one, and commits wait for a limi
 
 R = TypeVar("R")
 _log = structlog.get_logger("tierlog.groups")
-
-
-class ShardReplica(Protocol):
-    """The part of Replica that is used here."""
-
-    listeners: list[Any]
-
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def high_watermark_is_current(self) -> bool: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
-    @property
-    def repairs(self) -> int: ...
-    @property
-    def suspect(self) -> Callable[[int, str], None]: ...
-    def append(
-        self, records: memoryview, now_ms: int, *, acks: int = -1, from_client: bool = True
-    ) -> Any: ...
-    def acknowledgement(self, end_offset: int, acks: int, leader_epoch: int) -> ErrorCode | None: ...
-    def read(self, offset: int, max_bytes: int) -> Any: ...
 
 
 class LoadFailed(Exception):
@@ -125,7 +100,7 @@ class GroupShard:
     def __init__(
         self,
         partition: int,
-        replica: ShardReplica,
+        replica: Replica,
         settings: GroupSettings,
         clock: Clock,
         timers: Timers,
@@ -307,7 +282,7 @@ class GroupShard:
         now_ms = self._clock.now_ms()
         batch = encode_batch([NewRecord(now_ms, key, value) for key, value in effect.records])
         written = _Written(effect.write_id, -1, self.replica.leader_epoch, ErrorCode.NONE)
-        result = self.replica.append(memoryview(batch), now_ms, acks=-1, from_client=False)
+        result = self.replica.as_leader.append(memoryview(batch), now_ms, acks=-1, from_client=False)
         written.error = ErrorCode(result.error)
         written.end_offset = result.last_offset + 1 if written.error == ErrorCode.NONE else -1
         self._written.append(written)
@@ -334,7 +309,7 @@ class GroupShard:
             written.is_late = True
             self.submit(AppendLate(write_id=written.write_id))
 
-    def _replica_moved(self, replica: Any) -> None:
+    def _replica_moved(self, replica: Replica) -> None:
         self._moved.set()
         if self.ready and self._is_repaired:
             _log.info("a coordinator shard is rebuilt from its repaired log", partition=self.partition)
@@ -351,7 +326,7 @@ class GroupShard:
         """In the order of the appends, even if a later one has failed at once."""
         while self._written:
             written = self._written[0]
-            error = written.error or self.replica.acknowledgement(
+            error = written.error or self.replica.as_leader.acknowledgement(
                 written.end_offset, -1, written.leader_epoch
             )
             if error is None:

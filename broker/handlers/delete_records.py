@@ -83,7 +83,7 @@ class _Deletion:
         if found is not replica:
             self.fail(found if isinstance(found, ErrorCode) else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return True
-        self.result.low_watermark = replica.low_watermark
+        self.result.low_watermark = replica.as_leader.low_watermark
         return self.result.low_watermark >= self._target
 
     def expire(self) -> None:

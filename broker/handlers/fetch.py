@@ -263,9 +263,9 @@ class _Fetcher:
     ) -> PartitionData | PartitionResponse | Replica:
         """Read up to the log end. Its fetch offset says what the follower has; recorded once for each
         request."""
-        if not replica.knows_follower(follower.broker_id, follower.broker_epoch):
+        if not replica.as_leader.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if replica.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
+        if replica.as_leader.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
             self._record_fetch(params, follower, item, replica, read)
             return replica
         most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
@@ -304,7 +304,7 @@ class _Fetcher:
         read: _ReadResult,
     ) -> None:
         """The follower's log agrees with the leader's up to where it fetches."""
-        if not follower.recorded and replica.follower_fetched(
+        if not follower.recorded and replica.as_leader.follower_fetched(
             follower.broker_id,
             follower.broker_epoch,
             item.fetch_offset,

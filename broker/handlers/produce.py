@@ -13,7 +13,8 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
-from tierlog.broker.replication.replica import AppendResult, Replica
+from tierlog.broker.replication.leader_role import AppendResult
+from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import ValidationResult
 from tierlog.protocol.api import PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode
@@ -60,7 +61,7 @@ class _UnacknowledgedBatch:
     def is_complete(self) -> bool:
         """Whether the batch is acknowledged or has failed; the response then has the error."""
         if not self.completed:
-            code = self.replica.acknowledgement(self.end_offset, self.acks, self.leader_epoch)
+            code = self.replica.as_leader.acknowledgement(self.end_offset, self.acks, self.leader_epoch)
             if code != ErrorCode.NONE and not self.deps.replicas.holds(self.replica):
                 code = _gone(self.deps, self.replica)
             if code is not None:
@@ -164,7 +165,7 @@ def _append(
         answer = PartitionProduceResponse(index=data.index)
         before.append(UnvalidatedBatch(replica, records, answer))
         return answer
-    result = replica.append(records, now_ms, acks=acks, at_once=False)
+    result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
         unvalidated[replica] = [UnvalidatedBatch(replica, records, answer, result.validation)]
@@ -186,7 +187,7 @@ def _append_validated(
         batch.answer.error_code, batch.answer.base_offset = _gone(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
-    result = replica.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
+    result = replica.as_leader.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
     batch.validation = result.validation
     if result.validation is None:
         _fill_in(deps, batch.answer, replica, result, acks, pending)

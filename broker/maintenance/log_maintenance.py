@@ -21,7 +21,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportDamaged
-from tierlog.broker.replication.replica_roles import LogDirState
+from tierlog.broker.replication.replica_state import LogDirState
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.node import NodeSettings

@@ -125,7 +125,7 @@ class LogRepair:
                 if await self._continue(replica, tries):
                     tries = 0
                 else:
-                    wait_s = RETRY_S if replica.is_fetching_paused else RETRY_S * 2**tries
+                    wait_s = RETRY_S if replica.as_follower.is_fetching_paused else RETRY_S * 2**tries
                     took_s = time_s() - began_s  # up to a read of everything after the damage
                     await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
                     tries = min(tries + 1, 2 * REPAIR_TRIES)
@@ -223,7 +223,7 @@ class LogRepair:
         partition = self._image().partition(replica.topic_id, replica.name.partition)
         if partition is None or self._report_lost is None:
             return False
-        was_paused = replica.is_fetching_paused
+        was_paused = replica.as_follower.is_fetching_paused
         if not await self._is_served_elsewhere(replica, partition):
             self._resume_fetching(replica)  # this may be the only copy
             return False
@@ -231,7 +231,7 @@ class LogRepair:
         if partition is None:
             return False
         if not was_paused:
-            replica.is_fetching_paused = True
+            replica.as_follower.is_fetching_paused = True
             if replica.is_follower:
                 self._replicas.restart_fetching(replica)
         if self._broker_id in (*partition.in_sync, *partition.eligible):
@@ -271,7 +271,7 @@ class LogRepair:
             return False
         start, end = damage[0].start_offset, log.log_end_offset
         try:
-            replica.truncate_to(start, self._clock.now_ms())
+            replica.as_follower.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
             return False  # a flush is under way
         except CorruptLog as more:  # there is more damage in the remaining part
@@ -292,7 +292,7 @@ class LogRepair:
         return True
 
     def _resume_fetching(self, replica: Replica) -> None:
-        if replica.is_fetching_paused:
-            replica.is_fetching_paused = False
+        if replica.as_follower.is_fetching_paused:
+            replica.as_follower.is_fetching_paused = False
             if replica.is_follower and self._replicas.holds(replica):
                 self._replicas.restart_fetching(replica)

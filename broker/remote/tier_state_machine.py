@@ -74,7 +74,7 @@ class TierStateMachine:
         return started
 
     async def _start(self, replica: Replica, step: StartFromTier) -> bool:
-        position = replica.fetch_position()
+        position = replica.as_follower.fetch_position()
         if position is None:
             return False
         local_start = await self._local_start(replica, position)
@@ -83,9 +83,9 @@ class TierStateMachine:
         where = replica.topic_id, replica.name.partition
         remote = self._image().remote_partition(*where)
         history = await self._remote.history(*where, remote, local_start - 1)
-        if replica.fetch_position() != position:
+        if replica.as_follower.fetch_position() != position:
             return False  # the leader has changed, or the replica was removed or has failed
-        replica.start_at(
+        replica.as_follower.start_at(
             history.end_offset,
             self._clock.now_ms(),
             log_start_offset=max(step.log_start_offset, replica.log_start_offset),

@@ -94,7 +94,7 @@ class AlterPartitionManager:
         while self._due and len(proposals) < COMMAND_PARTITIONS_MAX:
             replica = next(iter(self._due))
             del self._due[replica]
-            proposal = replica.isr_proposal(now_ms, self._settings.replica_lag_time_max_ms, live)
+            proposal = replica.as_leader.isr_proposal(now_ms, self._settings.replica_lag_time_max_ms, live)
             if proposal is not None:
                 proposals.append((replica, proposal))
         return proposals
@@ -122,12 +122,14 @@ class AlterPartitionManager:
             if outcome.error is ErrorCode.NONE and outcome.partition_epoch > proposal.partition_epoch:
                 self.shrinks += len(proposal.in_sync) < size
                 self.expands += len(proposal.in_sync) > size
-            replica.on_isr_response(proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch)
+            replica.as_leader.on_isr_response(
+                proposal, outcome.error, outcome.leader_epoch, outcome.partition_epoch
+            )
         return True
 
     def _failed(self, proposals: list[tuple[Replica, IsrProposal]]) -> None:
         for replica, proposal in proposals:
-            replica.on_isr_failure(proposal)
+            replica.as_leader.on_isr_failure(proposal)
             self._due[replica] = None
 
 

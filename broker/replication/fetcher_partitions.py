@@ -184,7 +184,7 @@ class FetcherPartitions:
     def _add_state(self, partition: FetcherPartition, changed: dict[Key, FetchState]) -> None:
         """A replica that needs a checkpoint waits until it is written."""
         replica = partition.replica
-        position = None if replica.needs_checkpoint else replica.fetch_position()
+        position = None if replica.needs_checkpoint else replica.as_follower.fetch_position()
         if position is not None:
             changed[partition.key] = FetchState(position, replica.log_start_offset)
             return
@@ -238,7 +238,7 @@ class FetcherPartitions:
         records = memoryview(content) if isinstance(content, Buffered) else _NO_RECORDS
         if records and self._deps.throttle.is_set and self._is_throttled(partition):
             self._deps.throttle.took(len(records))
-        step = partition.replica.take_fetched(requested.position, fetched, records, now_ms)
+        step = partition.replica.as_follower.take_fetched(requested.position, fetched, records, now_ms)
         if isinstance(step, Append):
             self._make_due(partition.key)
         elif isinstance(step, Retry):

@@ -16,7 +16,7 @@ import structlog
 
 from tierlog.base.histogram import Histogram
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_roles import LogDirState
+from tierlog.broker.replication.replica_state import LogDirState
 from tierlog.broker.storage.disk_threads import all_done
 from tierlog.broker.storage.log_flusher import LogClosed
 

@@ -38,7 +38,7 @@ class PartitionRoles:
                 emptied=partition.emptied,
             )
             if replica.followers:
-                replica.set_live(self._live)
+                replica.as_leader.set_live(self._live)
             return
         replica.become_follower(partition.leader, partition.leader_epoch, partition.partition_epoch)
         if fetchers is not None:
@@ -53,7 +53,7 @@ class PartitionRoles:
         self._live = live_brokers(image)
         for replica in replicas:
             if replica.followers:
-                replica.set_live(self._live)
+                replica.as_leader.set_live(self._live)
         if self._fetchers is not None:
             self._fetchers.brokers_changed()
 

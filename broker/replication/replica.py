@@ -10,7 +10,7 @@ and the fetchers.
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -19,20 +19,14 @@ from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.slices import LogSlice, empty_slice
-from tierlog.base.types import NO_EPOCH, TopicPartition
-from tierlog.broker.replication.core.follower import FollowerCore
-from tierlog.broker.replication.core.leader import LeaderCore
-from tierlog.broker.replication.replica_roles import LogDirState, ReplicaRoles
-from tierlog.broker.storage.core.batch_validation import (
-    RecordChecks,
-    first_records_are_consistent,
-    refusal,
-    required_checks,
-    stored_codec,
-    validate_header,
+from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicPartition, require
+from tierlog.broker.replication.core.follower import (
+    FollowerCore,
 )
-from tierlog.broker.storage.core.producer_state import Duplicate, InvalidRecord, Rejection
-from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
+from tierlog.broker.replication.core.leader import Follower, LeaderCore
+from tierlog.broker.replication.follower_role import FollowerRole
+from tierlog.broker.replication.leader_role import LeaderRole
+from tierlog.broker.replication.replica_state import LogDirState
 from tierlog.broker.storage.core.retention import count_expired
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_flusher import SyncFailed
@@ -40,36 +34,12 @@ from tierlog.broker.storage.lookups import TimestampSearch
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
-from tierlog.records.batch import (
-    BatchHeader,
-    assign,
-    check_batch,
-    check_produced,
-    read_header,
-    set_log_append_time,
-)
-from tierlog.records.errors import RecordsError
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
 
 LATEST_OFFSET = -1
 """DeleteRecords: everything below the high watermark."""
-
-
-class AppendResult(NamedTuple):
-    """Offsets of the batch (for a duplicate, of its first copy), or -1 and an error: the batch was not
-    written, or, with KAFKA_STORAGE_ERROR, that is unknown. If `validation` is set, run it and append again.
-    """
-
-    error: ErrorCode
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    message: str | None = None
-    bad_records: tuple[InvalidRecord, ...] = ()
-    validation: BatchValidation | None = None
 
 
 class ReadResult(NamedTuple):
@@ -122,7 +92,7 @@ def flush_at_once(replica: "Replica") -> None:
         replica.flushed()
 
 
-class Replica(ReplicaRoles):
+class Replica:
     def __init__(
         self,
         name: TopicPartition,
@@ -160,7 +130,10 @@ class Replica(ReplicaRoles):
         self._opened_at = log.log_end_offset
         self.repairs = 0
         """Number of damaged ranges of its log that were repaired."""
-        self._failed_end = 0  # unflushed batches which end at or below it have failed with their flush
+        self.failed_end = 0
+        """Unflushed batches which end at or below it have failed with their flush."""
+        self.as_leader = LeaderRole(self, self._core)
+        self.as_follower = FollowerRole(self, self._core, self._follower)
 
     @classmethod
     def open(
@@ -244,138 +217,164 @@ class Replica(ReplicaRoles):
     def update_config(self, config: TopicConfig) -> None:
         self.log.update_config(config)
         if self._core.set_min_in_sync(config.min_insync_replicas):
-            self._on_high_watermark_moved()
+            self.on_high_watermark_moved()
 
-    # -- produce --
+    @property
+    def leader_epoch(self) -> int:
+        return self._core.leader_epoch
 
-    def append(
-        self,
-        records: memoryview,
-        now_ms: int,
-        *,
-        acks: int = -1,
-        from_client: bool = True,
-        at_once: bool = True,
-        validated: ValidationResult | None = None,
-    ) -> AppendResult:
-        """Append one batch in place: offset and epoch are written into `records`, which must be writable.
+    @property
+    def partition_epoch(self) -> int:
+        return self._core.partition_epoch
 
-        `from_client=False` is for coordinators, which build their batches here: only the CRC and leadership
-        are checked. Unless `at_once`, a batch whose records take long to validate is not written; the result
-        has the validation to run. Then call again with its result as `validated`; everything else is checked
-        again.
+    @property
+    def is_leader(self) -> bool:
+        return self._core.is_leader and self.failed is None
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether it was elected leader, even if it has failed since."""
+        return self._core.is_leader
+
+    @property
+    def leader(self) -> int:
+        """The broker it fetches from; -1 while it is the leader or there is none."""
+        return self._follower.leader
+
+    @property
+    def is_follower(self) -> bool:
+        return self._follower.is_follower and self.failed is None
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        return self._core.in_sync
+
+    @property
+    def followers(self) -> Mapping[int, Follower]:
+        """What the leader knows of its followers; empty unless it is the leader."""
+        return self._core.followers
+
+    @property
+    def high_watermark(self) -> int:
+        return self._core.high_watermark
+
+    @property
+    def offset_lag(self) -> int:
+        """A follower's missing committed offsets, by the leader's high watermark in its last response."""
+        return self._core.lag
+
+    @property
+    def checkpoint(self) -> tuple[int, int, int | None]:
+        """Recovery point, log start offset and high watermark, for a restart. The high watermark is None if
+        no other broker has a replica; then it is the log end.
+
+        It is at most the recovery point: a power failure can undo a truncation and the appends after it, and
+        then uncommitted records are back at these offsets.
         """
-        config = self.log.config
-        if self.failed is not None:
-            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.failed))
-        try:
-            header = check_produced(records) if from_client else check_batch(records)
-        except RecordsError as error:
-            return self._refuse(refusal(error))
-        verdict: Duplicate | Rejection | None = None
-        if from_client:
-            verdict = validate_header(header, config)
-        verdict = verdict or self._core.decide_append(
-            header,
-            self.log.producers,
-            acks=acks,
-            from_client=from_client,
-        )
-        if verdict is not None:
-            return self._answer(verdict)
-        try:
-            must_validate = from_client and (
-                validated is not None or self._must_validate_records(records, header, now_ms)
-            )
-        except RecordsError as error:
-            return self._refuse(refusal(error))
-        if must_validate or stored_codec(header, config) is not header.codec:
-            if validated is None or validated.config != config:
-                validation = BatchValidation(records, header, config, now_ms)
-                if not (at_once or validation.fits_one_turn()):
-                    return AppendResult(
-                        ErrorCode.NONE, -1, -1, -1, self.log.log_start_offset, validation=validation
-                    )
-                validated = validation.at_once()
-            verdict, records, header = validated.refused, validated.records, validated.header
-        if verdict is not None:
-            return self._answer(verdict)
-        return self._write(records, header, now_ms)
-
-    def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
-        """Whether the header and the first records of a client's batch are not enough to validate it. Raises
-        RecordsError."""
-        config = self.log.config
-        if required_checks(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
-            return True
-        agree = first_records_are_consistent(records, header)
-        return not agree and config.message_timestamp_type == "CreateTime"
-
-    def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         log, core = self.log, self._core
-        if self.log_dir.refusal is not None:
-            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.log_dir.refusal))
-        config = log.config
-        base_offset, append_time = log.log_end_offset, -1
-        if config.message_timestamp_type == "LogAppendTime":
-            set_log_append_time(records, 0, now_ms)
-            header, append_time = read_header(records), now_ms
-        assign(records, 0, base_offset, core.leader_epoch)
-        try:
-            log.append(records, header, base_offset, core.leader_epoch, now_ms)
-        except OSError as error:
-            return self._refuse(self._storage_error(error.strerror))
-        self._after_append()
-        if self._failed_end > base_offset:
-            return self._refuse(self._storage_error(self.failed))
-        self.bytes_in += len(records)
-        last_offset = base_offset + header.last_offset_delta
-        return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
+        known = min(core.high_watermark, log.recovery_point) if core.has_peers else None
+        return log.recovery_point, log.log_start_offset, known
 
-    def _after_append(self, moved: bool = False) -> None:
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether the recovery point on disk is too high, since the log was truncated. If it is not lowered
+        before a segment is rolled, the roll waits for the disk.
+        """
+        return self.log.flusher.checkpointed_recovery_point > 0
+
+    def on_checkpoint_written(self, truncations: int) -> None:
+        """`checkpoint` is on disk, as it was after this number of truncations (`log.flusher.truncations`)."""
+        if self.log.flusher.on_checkpointed(truncations):
+            self.notify()
+
+    @property
+    def high_watermark_is_current(self) -> bool:
+        """False just after an election: more may be committed than this leader knows (KIP-207)."""
+        core = self._core
+        return core.is_leader and core.high_watermark >= core.epoch_start_offset
+
+    # -- roles --
+
+    def become_leader(
+        self,
+        leader_epoch: int,
+        partition_epoch: int,
+        in_sync: Collection[int],
+        replicas: Collection[int] | None = None,
+        now_ms: int = 0,
+        *,
+        min_in_sync: int | None = None,
+        full: Collection[int] = (),
+        emptied: Collection[int] = (),
+    ) -> None:
+        """Become leader in that epoch, with this in-sync set and these replicas (default: the in-sync set).
+
+        `now_ms` is monotonic. `min_in_sync`: min.insync.replicas of the same image, if the current settings
+        may differ; the controller relies on nothing being committed below it. `full`: replicas on full disks.
+        `emptied`: replicas which lost their records.
+        """
+        core, log = self._core, self.log
+        least = log.config.min_insync_replicas if min_in_sync is None else min_in_sync
+        if leader_epoch < core.leader_epoch or partition_epoch < core.partition_epoch:
+            return
+        if core.is_leader and (leader_epoch, partition_epoch) == (core.leader_epoch, core.partition_epoch):
+            if core.set_min_in_sync(least):
+                self.on_high_watermark_moved()
+            return  # unchanged: another partition of the topic has changed
+        began = leader_epoch > core.leader_epoch
+        require(began or core.is_leader, f"leader epoch {leader_epoch} has another leader")
+        self._follower.follow(NO_LEADER, leader_epoch)
+        moved = core.become_leader(
+            leader_epoch,
+            partition_epoch,
+            in_sync if replicas is None else replicas,
+            in_sync,
+            now_ms,
+            min_in_sync=least,
+            epoch_start_offset=log.log_end_offset,
+            full=full,
+            emptied=emptied,
+        )
+        if began:
+            log.assign_epoch(leader_epoch, log.log_end_offset)
+        (self.on_high_watermark_moved if moved else self.notify)()
+
+    def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
+        """Follow another broker in that epoch, or none. The log is truncated only after a fetch finds it to
+        diverge."""
+        core = self._core
+        if leader_epoch < core.leader_epoch or partition_epoch < core.partition_epoch:
+            return
+        led = core.is_leader
+        require(leader_epoch > core.leader_epoch or not led, f"leader epoch {leader_epoch} is this broker's")
+        is_new = not self._follower.is_follower or leader_epoch > self._follower.leader_epoch
+        self._follower.follow(leader, leader_epoch)
+        if is_new:
+            core.resign(leader_epoch, partition_epoch)
+            self.log.drop_empty_epochs()
+        if led:
+            self.notify()  # requests which wait for an acknowledgement
+
+    # -- appends --
+
+    def after_append(self, moved: bool = False) -> None:
         """Request an fsync if flush.messages requires it, and otherwise advance the high watermark. `moved`:
         it has already advanced, and the listeners must still be called.
         """
         if self.wants_flush:
-            self._failed_end = 0
+            self.failed_end = 0
             self.flusher(self)
             if self._core.followers:
-                self._notify()  # followers fetch and flush the batch during the flush here
+                self.notify()  # followers fetch and flush the batch during the flush here
             if moved:
-                self._on_high_watermark_moved()
+                self.on_high_watermark_moved()
         else:
             self._on_flushed(self.log.log_end_offset, moved)
 
     def _on_flushed(self, end_offset: int, moved: bool = False) -> None:
         if self._core.appended(end_offset) or moved:
             self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self._notify()
-
-    def _answer(self, verdict: Duplicate | Rejection) -> AppendResult:
-        if isinstance(verdict, Rejection):
-            if verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.log_dir.refusal is not None:
-                # The previous batch was refused for the full disk, and will be retried. librdkafka takes a
-                # gap for a loss of its sequences: it starts a new epoch, and duplicates what it had in flight
-                # elsewhere.
-                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self.log_dir.refusal)
-            return self._refuse(verdict)
-        if self.log.log_end_offset > self._core.log_end_offset:
-            self._after_append()  # the first copy was written, and its flush is in progress or has failed
-            if self.acknowledgement(verdict.last_offset + 1, 1):
-                return self._refuse(self._storage_error(self.failed))
-        by_log = self.log.config.message_timestamp_type == "LogAppendTime"
-        append_time = verdict.timestamp if by_log else -1
-        return AppendResult(
-            ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self.log.log_start_offset
-        )
-
-    def _storage_error(self, what: str | None) -> Rejection:
-        return Rejection(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {what or 'not flushed'}")
-
-    def _refuse(self, refused: Rejection) -> AppendResult:
-        return AppendResult(
-            refused.error, -1, -1, -1, self.log.log_start_offset, refused.message, refused.records
-        )
+        self.notify()
 
     # -- fetch --
 
@@ -490,7 +489,7 @@ class Replica(ReplicaRoles):
 
     def raise_log_start(self, offset: int) -> None:
         if self.log.raise_log_start(min(offset, self.high_watermark)):
-            self._on_high_watermark_moved()
+            self.on_high_watermark_moved()
 
     def maybe_roll(self, now_ms: int) -> bool:
         return self.log.maybe_roll(now_ms)
@@ -523,7 +522,7 @@ class Replica(ReplicaRoles):
         """Delete rolled segments which end at or below an offset; the local log start is raised first."""
         count = self.log.delete_local_before(offset, now_ms)
         if count:
-            self._on_high_watermark_moved()
+            self.on_high_watermark_moved()
         return count
 
     def export_segment(self, base_offset: int) -> SegmentExport | None:
@@ -562,8 +561,8 @@ class Replica(ReplicaRoles):
         requests the next flush.
         """
         if failure is not None:
-            self._failed_end = self.log.log_end_offset
-            self._notify()
+            self.failed_end = self.log.log_end_offset
+            self.notify()
         elif self.failed is None:
             end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
             self._on_flushed(max(end, self._core.log_end_offset))
@@ -571,7 +570,7 @@ class Replica(ReplicaRoles):
     def repaired(self) -> None:
         """A damaged range of its log is served again."""
         self.repairs += 1
-        self._notify()
+        self.notify()
 
     def close(self, *, clean: bool) -> None:
         """Close the log; every later call returns KAFKA_STORAGE_ERROR. Raises OSError if a clean close
@@ -584,10 +583,14 @@ class Replica(ReplicaRoles):
         self.log.check()
         self._core.check()
 
-    def _on_high_watermark_moved(self) -> None:
-        self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self._notify()
+    def on_restarted(self, offset: int) -> None:
+        """The log was truncated fully and starts at `offset`."""
+        self._opened_at, self.failed_end = offset, 0
 
-    def _notify(self) -> None:
+    def on_high_watermark_moved(self) -> None:
+        self.log.producers.on_high_watermark_updated(self._core.high_watermark)
+        self.notify()
+
+    def notify(self) -> None:
         for listener in self.listeners:
             listener(self)

@@ -118,4 +118,4 @@ class ReplicaLoader:
         remote = image.remote_partition(replica.topic_id, replica.name.partition)
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end and not replica.is_elected:
-            replica.start_at(used_end, self._clock.now_ms())
+            replica.as_follower.start_at(used_end, self._clock.now_ms())

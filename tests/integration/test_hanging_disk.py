@@ -79,7 +79,7 @@ class Node:
 
 
 def append(replica: Replica) -> None:
-    assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
+    assert not replica.as_leader.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
 
 
 async def settled(replica: Replica) -> None:

@@ -233,7 +233,7 @@ class Partition(ReplicaDriver):
         self.model.truncate(self.model.boundary(offset))
         self.epoch += 1
         self.replica.become_follower(OTHER_BROKER, self.epoch, 0)
-        self.replica.truncate_to(offset, self.now)
+        self.replica.as_follower.truncate_to(offset, self.now)
         self.check()
         self.check_truncated_epochs()
         point, start, cleaned_to = self.checkpoint  # lowered before the truncated records are replaced

@@ -34,7 +34,7 @@ from power_loss import KEPT, LOST, TORN, ZEROED, PowerLoss
 
 from tierlog.base.files import FileSlice
 from tierlog.base.leader_epochs import UNKNOWN_END
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.replication.core.follower import Fetched, FetchPosition, Retry, StartFromTier
 from tierlog.broker.replication.core.in_sync import IsrProposal
 from tierlog.broker.replication.replica import Replica
@@ -174,10 +174,10 @@ class Partition(RuleBasedStateMachine):
         if view.leader == broker.number:
             replica.become_leader(view.leader_epoch, view.partition_epoch, view.in_sync, BROKERS, self.now)
         elif view.leader == NOBODY:
-            replica.stand_by(view.leader_epoch, view.partition_epoch)
+            replica.become_follower(NO_LEADER, view.leader_epoch, view.partition_epoch)
         else:
             replica.become_follower(view.leader, view.leader_epoch, view.partition_epoch)
-        replica.set_live(view.live)
+        replica.as_leader.set_live(view.live)
 
     def teardown(self) -> None:
         if hasattr(self, "brokers"):
@@ -196,7 +196,7 @@ class Partition(RuleBasedStateMachine):
         values = tuple(b"%d" % (self.written + n) for n in range(count))
         self.written += count
         batch = encode_batch([NewRecord(NOW, None, value, ()) for value in values])
-        result = replica.append(memoryview(batch), NOW, acks=acks)
+        result = replica.as_leader.append(memoryview(batch), NOW, acks=acks)
         if result.error:
             assert result.error == ErrorCode.NOT_ENOUGH_REPLICAS and acks == ALL
         elif acks == ALL:
@@ -212,7 +212,7 @@ class Partition(RuleBasedStateMachine):
 
     def send_fetch(self, number: int) -> Request | None:
         broker = self.brokers[number]
-        asked = broker.replica.fetch_position() if broker.replica is not None else None
+        asked = broker.replica.as_follower.fetch_position() if broker.replica is not None else None
         if broker.replica is None or asked is None:
             return None
         return Request(number, broker.epoch, broker.replica.leader, asked)
@@ -225,11 +225,11 @@ class Partition(RuleBasedStateMachine):
         asked = request.asked
         if asked.leader_epoch != replica.leader_epoch or not replica.is_leader:
             return Answer(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
-        if not replica.knows_follower(request.follower, request.epoch):
+        if not replica.as_leader.knows_follower(request.follower, request.epoch):
             return Answer(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
         found = replica.read_for_follower(asked.offset, 200, last_fetched_epoch=asked.last_fetched_epoch)
         if not found.error and found.diverging == UNKNOWN_END:
-            replica.follower_fetched(request.follower, request.epoch, asked.offset, self.now)
+            replica.as_leader.follower_fetched(request.follower, request.epoch, asked.offset, self.now)
         fetched = Fetched(found.error, replica.high_watermark, found.log_start_offset, found.diverging)
         parts = found.slice.parts if found.slice is not None else ()
         records = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
@@ -240,7 +240,7 @@ class Partition(RuleBasedStateMachine):
         broker = self.brokers[answer.request.follower]
         if broker.replica is None or broker.epoch != answer.request.epoch:
             return
-        step = broker.replica.take_fetched(
+        step = broker.replica.as_follower.take_fetched(
             answer.request.asked, answer.fetched, memoryview(bytearray(answer.records)), NOW
         )
         assert not isinstance(step, StartFromTier)
@@ -296,7 +296,7 @@ class Partition(RuleBasedStateMachine):
         broker = self.brokers[number]
         if broker.replica is None or broker.view is None:
             return None
-        proposal = broker.replica.isr_proposal(self.now, LAG_MS, broker.view.live)
+        proposal = broker.replica.as_leader.isr_proposal(self.now, LAG_MS, broker.view.live)
         return None if proposal is None else Proposed(number, broker.epoch, broker.replica, proposal)
 
     def decide(self, proposed: Proposed, *, answered: bool) -> None:
@@ -308,11 +308,11 @@ class Partition(RuleBasedStateMachine):
         if self.brokers[proposed.broker].replica is not proposed.replica:
             return
         if answered:
-            proposed.replica.on_isr_response(
+            proposed.replica.as_leader.on_isr_response(
                 proposed.proposal, error, view.leader_epoch, view.partition_epoch, view.in_sync
             )
         else:
-            proposed.replica.on_isr_failure(proposed.proposal)
+            proposed.replica.as_leader.on_isr_failure(proposed.proposal)
 
     @rule(number=brokers, answered=st.booleans())
     def alter(self, number: int, answered: bool) -> None:
@@ -327,7 +327,7 @@ class Partition(RuleBasedStateMachine):
         if proposed is not None:
             self.proposed.append(proposed)
             if given_up:
-                proposed.replica.on_isr_failure(proposed.proposal)
+                proposed.replica.as_leader.on_isr_failure(proposed.proposal)
 
     @precondition(lambda self: self.proposed)
     @rule(pick=picks, answered=st.booleans())
@@ -511,7 +511,9 @@ class Partition(RuleBasedStateMachine):
     def what_is_acknowledged_is_committed(self) -> None:
         still: list[Sent] = []
         for sent in self.waiting:
-            known = sent.replica.acknowledgement(sent.base + len(sent.values), ALL, sent.leader_epoch)
+            known = sent.replica.as_leader.acknowledgement(
+                sent.base + len(sent.values), ALL, sent.leader_epoch
+            )
             if known is None:
                 still.append(sent)
             elif known == ErrorCode.NONE:

@@ -104,7 +104,7 @@ class Node:
     def lead(self, records: int, partition: int = LED) -> None:
         """Append this many one-byte records as the leader."""
         written = memoryview(encode_batch([NewRecord(0, None, b"v")] * records))
-        assert self.replica(partition).append(written, 0).error == 0
+        assert self.replica(partition).as_leader.append(written, 0).error == 0
 
     def take_lead(self, partition: int, epoch: int) -> None:
         """Make this broker the partition's leader in that epoch."""
@@ -115,19 +115,19 @@ class Node:
 
     def hear(self, follower: int, offset: int, log_start_offset: int = 0) -> None:
         now_ms = SystemClock().monotonic_ms()
-        self.replica(LED).follower_fetched(follower, follower, offset, now_ms, log_start_offset)
+        self.replica(LED).as_leader.follower_fetched(follower, follower, offset, now_ms, log_start_offset)
 
     def follow(self, records: int, committed: int) -> None:
         """Append `records` from the leader of the other partition, of which `committed` are committed."""
         replica = self.replica(FOLLOWED)
-        asked = replica.fetch_position()
+        asked = replica.as_follower.fetch_position()
         assert asked is not None
         batches = b""
         for number in range(records):
             one = encode_batch([NewRecord(0, None, b"v")])
             assign(one, 0, asked.offset + number, EPOCH)
             batches += one
-        replica.take_fetched(asked, Fetched(ErrorCode.NONE, committed, 0), memoryview(batches), 0)
+        replica.as_follower.take_fetched(asked, Fetched(ErrorCode.NONE, committed, 0), memoryview(batches), 0)
 
     async def read(self, partition: int, offset: int, *, version: int = NEWEST, **fields: Any) -> Any:
         asked = fetch.FetchPartition(

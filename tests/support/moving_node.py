@@ -194,7 +194,7 @@ class Node:
         if producer is not None:
             identity = dict(zip(("producer_id", "producer_epoch", "base_sequence"), producer, strict=True))
         batch = encode_batch([NewRecord(now_ms, b"k", b"%d" % number + b"." * 100)], **identity)
-        result = self.replica.append(memoryview(bytearray(batch)), now_ms)
+        result = self.replica.as_leader.append(memoryview(bytearray(batch)), now_ms)
         assert result.error is ErrorCode.NONE, result
         return result.base_offset
 

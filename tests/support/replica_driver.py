@@ -19,7 +19,8 @@ from power_loss import KEPT, LOST, TORN, PowerLoss
 from tierlog.base.files import FileSlice
 from tierlog.base.open_files import OpenFiles
 from tierlog.base.types import TopicPartition
-from tierlog.broker.replication.replica import AppendResult, Replica
+from tierlog.broker.replication.leader_role import AppendResult
+from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.names import LOG, SNAPSHOT
 from tierlog.broker.storage.segment import BatchAt
 from tierlog.broker.storage_tools.index_checks import OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
@@ -129,7 +130,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         self.model.append(batch)
         if producer >= 0:
             self.idle_since_ms[producer] = None
-        result = self.replica.append(
+        result = self.replica.as_leader.append(
             memoryview(data), self.now, from_client=not transactional and ends is None
         )
         if result.error or result.base_offset != base:
@@ -141,7 +142,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         base, data = self.model.end, bytearray(encode_batch(new))
         assign(data, 0, base, leader_epoch)
         self.model.append(Batch(_as_stored(new, base), leader_epoch, self.now))
-        error = self.replica.append_replicated(
+        error = self.replica.as_follower.append_replicated(
             memoryview(data),
             leader_epoch=self.epoch,
             high_watermark=self.model.end,

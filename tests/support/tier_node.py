@@ -301,5 +301,5 @@ def produce(replica: Replica, batches: int, *, records: int = 5, size: int = 60)
             NewRecord(START_MS + base + n, b"key-%d" % (base + n), b"%0*d" % (size, base + n), ())
             for n in range(records)
         ]
-        result = replica.append(memoryview(encode_batch(new)), START_MS)
+        result = replica.as_leader.append(memoryview(encode_batch(new)), START_MS)
         assert result.error == ErrorCode.NONE, result

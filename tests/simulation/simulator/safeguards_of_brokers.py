@@ -13,11 +13,11 @@ from tierlog.broker.groups.group_shard import GroupShard
 from tierlog.broker.handlers import fetch
 from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.replication import dynamic_settings as running_settings
-from tierlog.broker.replication import replica, topic_configs
+from tierlog.broker.replication import leader_role, topic_configs
 from tierlog.broker.replication.core.follower import FetchPosition
+from tierlog.broker.replication.follower_role import FollowerRole
 from tierlog.broker.replication.replica import ReadResult, Replica
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
-from tierlog.broker.replication.replica_roles import ReplicaRoles
 from tierlog.broker.storage import unclean_restart
 from tierlog.broker.storage.core.batch_validation import RecordChecks
 from tierlog.config.node import NodeSettings
@@ -36,8 +36,8 @@ from tierlog.protocol.schema import ZERO_UUID
     "a false timestamp in a header deletes acknowledged records",
 )
 def _() -> Patches:
-    yield replica, "required_checks", lambda *_: RecordChecks.FIRST_RECORDS
-    yield replica, "first_records_are_consistent", lambda *_: True
+    yield leader_role, "required_checks", lambda *_: RecordChecks.FIRST_RECORDS
+    yield leader_role, "first_records_are_consistent", lambda *_: True
 
 
 # --- the controller
@@ -179,12 +179,12 @@ def _() -> Patches:
 
 @safeguard("a follower fetches from its flushed offset", "a loss of power loses acknowledged records")
 def _() -> Patches:
-    def without(replica: Replica) -> FetchPosition | None:
-        if replica.failed is not None or not replica._follower.is_follower:
+    def without(role: FollowerRole) -> FetchPosition | None:
+        if role._replica.failed is not None or not role._follower.is_follower:
             return None
-        return replica._follower.position(replica.log)
+        return role._follower.position(role._log)
 
-    yield ReplicaRoles, "fetch_position", without
+    yield FollowerRole, "fetch_position", without
 
 
 # --- restarts
@@ -194,8 +194,8 @@ def _() -> Patches:
     "the high watermark is written to a checkpoint", "committed records cannot be read after a restart"
 )
 def _() -> Patches:
-    known = ReplicaRoles.checkpoint
-    yield ReplicaRoles, "checkpoint", property(lambda replica: (*known.fget(replica)[:2], None))
+    known = Replica.checkpoint
+    yield Replica, "checkpoint", property(lambda replica: (*known.fget(replica)[:2], None))
 
 
 # --- group coordinators

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulator.switches import Patches, safeguard
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
-from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.follower_role import FollowerRole
 from tierlog.config.topic import MAX_LONG
 from tierlog.tiering import planner
 
@@ -51,9 +51,9 @@ def _() -> Patches:
 
 @safeguard("a follower adopts the leader's log start offset", "the next leader serves deleted records again")
 def _() -> Patches:
-    append = Replica.append_replicated
+    append = FollowerRole.append_replicated
 
-    def without(replica: Replica, records: memoryview, **options: Any) -> Any:
-        return append(replica, records, **{**options, "log_start_offset": 0})
+    def without(role: FollowerRole, records: memoryview, **options: Any) -> Any:
+        return append(role, records, **{**options, "log_start_offset": 0})
 
-    yield Replica, "append_replicated", without
+    yield FollowerRole, "append_replicated", without

@@ -138,5 +138,5 @@ def lag_behind(broker: OneBroker) -> None:
 def catch_up(broker: OneBroker) -> None:
     """It appends everything, and leaves the in-sync set."""
     for replica in broker.replicas.values():
-        replica.follower_fetched(2, 1, replica.log_end_offset, 0)
+        replica.as_leader.follower_fetched(2, 1, replica.log_end_offset, 0)
         replica.become_leader(replica.leader_epoch, replica.partition_epoch + 1, [1], now_ms=0)

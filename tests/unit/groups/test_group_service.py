@@ -374,11 +374,11 @@ async def test_unusable_records_are_skipped_with_one_log_line(broker):
     no_member_id = b"\x00\x03" + b"\x00\x01x" * 2
     for value in (no_member_id, b"\x00\x09", b""):
         record = NewRecord(1, encode_key(GroupKey("g")), value)
-        shard.replica.append(memoryview(encode_batch([record])), 1, from_client=False)
+        shard.replica.as_leader.append(memoryview(encode_batch([record])), 1, from_client=False)
     unreadable = bytearray(encode_batch([NewRecord(1, b"k", b"v")]))
     unreadable[61] = 0x7F  # the length of the record
     struct.pack_into(">I", unreadable, 17, crc32c.crc32c(bytes(unreadable[21:])))
-    shard.replica.append(memoryview(unreadable), 1, from_client=False)
+    shard.replica.as_leader.append(memoryview(unreadable), 1, from_client=False)
     with capture_logs() as logged:
         await broker.service._load_shard(shard)
     assert await fetched(broker) == 5

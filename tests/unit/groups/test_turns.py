@@ -93,7 +93,7 @@ async def test_work_on_many_partitions_yields_to_the_loop(node: Node, look: str)
 async def test_traffic_is_summed_over_all_slices(node: Node) -> None:
     for replica in node.replicas:
         if replica.name.partition % 100 == 0:
-            replica.append(memoryview(bytearray(encode_batch([NewRecord(0, b"k", b"v")]))), 0)
+            replica.as_leader.append(memoryview(bytearray(encode_batch([NewRecord(0, b"k", b"v")]))), 0)
     text = (await exposition(metrics.topic_families(node.replicas))).decode()
     assert f'kafka_server_brokertopicmetrics_messagesin_total{{topic="t"}} {PARTITIONS // 100}' in text
     assert f"kafka_server_brokertopicmetrics_messagesin_total {PARTITIONS // 100}" in text

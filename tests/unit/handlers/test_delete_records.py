@@ -74,7 +74,7 @@ async def test_delete_records_does_not_wait_for_a_dead_broker(node: Node) -> Non
     await waits(node)
     node.hear(2, RECORDS, DELETED)
     node.hear(3, RECORDS, DELETED)
-    node.replica(LED).set_live({1: 1, 2: 2, 3: 3})
+    node.replica(LED).as_leader.set_live({1: 1, 2: 2, 3: 3})
     await answer
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
 
@@ -83,10 +83,10 @@ async def test_log_start_of_a_restarted_follower_counts(node: Node) -> None:
     """Its log start is unchanged since its previous process; only the broker epoch of its fetch is new."""
     for follower in ALIVE:
         node.hear(follower, RECORDS, DELETED)
-    node.replica(LED).set_live({1: 1, 2: 22, 3: 3, 4: 4})
+    node.replica(LED).as_leader.set_live({1: 1, 2: 22, 3: 3, 4: 4})
     answer = asked_to_delete(node)
     await waits(node)
-    node.replica(LED).follower_fetched(2, 22, RECORDS, 0, DELETED)
+    node.replica(LED).as_leader.follower_fetched(2, 22, RECORDS, 0, DELETED)
     await until(answer.done)
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
 
@@ -99,7 +99,7 @@ async def test_completed_deletions_of_a_large_request_are_not_checked_again(
     other = node.replica(FOLLOWED)
     node.lead(RECORDS, FOLLOWED)
     for follower in ALIVE:
-        other.follower_fetched(follower, follower, RECORDS, 0)
+        other.as_leader.follower_fetched(follower, follower, RECORDS, 0)
     answer = asked_to_delete(node, partitions=[FOLLOWED, *[LED] * 100])
     await waits(node)
     for follower in ALIVE:
@@ -109,7 +109,7 @@ async def test_completed_deletions_of_a_large_request_are_not_checked_again(
     is_done = _Deletion.is_done
     monkeypatch.setattr(_Deletion, "is_done", lambda self: looked.append(self) or is_done(self))
     for follower in ALIVE:
-        other.follower_fetched(follower, follower, RECORDS, 0, DELETED)
+        other.as_leader.follower_fetched(follower, follower, RECORDS, 0, DELETED)
         await asyncio.sleep(0)
     await until(answer.done)
     assert len(looked) <= len(ALIVE)

@@ -89,7 +89,7 @@ async def test_truncation_deletion_and_rolls_during_the_copy_apply_to_it(tmp_pat
     node.replica.delete_records(14)
     assert log.delete_local_before(14, now_ms) > 0
     node.replica.become_follower(2, 1, 1)
-    node.replica.truncate_to(29, now_ms)
+    node.replica.as_follower.truncate_to(29, now_ms)
     node.replica.become_leader(2, 2, [1])
     node.fill(100, 15)
     node.disk.gate.set()
@@ -116,14 +116,14 @@ async def test_pending_acknowledgement_is_flushed_in_the_new_directory(
         await until(partial(_is_answered, node, offset + 1))
     await node.moved()
     await node.commits.flush(node.replica)
-    assert node.replica.acknowledgement(offset + 1, 1) is ErrorCode.NONE
+    assert node.replica.as_leader.acknowledgement(offset + 1, 1) is ErrorCode.NONE
     assert node.replica.recovery_point == node.replica.log_end_offset
     assert node.values() == list(range(node.replica.log_end_offset))
     await node.stop()
 
 
 def _is_answered(node: Node, end_offset: int) -> bool:
-    return not node.moves.under_way or node.replica.acknowledgement(end_offset, 1) is not None
+    return not node.moves.under_way or node.replica.as_leader.acknowledgement(end_offset, 1) is not None
 
 
 async def test_new_target_replaces_a_move_and_the_current_directory_cancels_it(tmp_path: Path) -> None:

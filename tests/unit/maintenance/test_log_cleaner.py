@@ -117,7 +117,7 @@ class Node:
         replica = self.replica(topic)
         for n in range(rounds):
             batch = encode_batch([NewRecord(self.clock.now, b"key %d" % (n % keys), b"value %d" % n)])
-            assert not replica.append(memoryview(batch), self.clock.now).error
+            assert not replica.as_leader.append(memoryview(batch), self.clock.now).error
         if roll:
             replica.roll(self.clock.now)
 
@@ -236,7 +236,7 @@ async def test_malformed_batch_is_kept_and_the_rest_is_compacted(tmp_path: Path)
     plain[8 * len(plain) // 10 + 4] = 0x7E  # the key of the ninth is longer than the record
     batch = under_codec(header, plain, Codec.NONE)
     offset = node.replica().log_end_offset
-    assert not node.replica().append(memoryview(batch), node.clock.now).error
+    assert not node.replica().as_leader.append(memoryview(batch), node.clock.now).error
     before = node.image
     node.image = node.configure(cleanup_policy="compact")
     node.replicas.follow(before, node.image)

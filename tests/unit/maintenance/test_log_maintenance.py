@@ -105,7 +105,7 @@ class Node:
     def append(self, replica: Replica) -> None:
         now_ms = self.clock.now_ms()
         batch = encode_batch([NewRecord(now_ms, None, b"v" * 100)])
-        assert not replica.append(memoryview(bytearray(batch)), now_ms).error
+        assert not replica.as_leader.append(memoryview(bytearray(batch)), now_ms).error
 
     def replica(self, number: int) -> Replica:
         found = self.replicas.get("t", number)
@@ -215,7 +215,7 @@ async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> Non
     node = await Node(tmp_path).start(remote_storage_enable="true")
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
-    assert not replica.append(memoryview(batch), now_ms).error
+    assert not replica.as_leader.append(memoryview(batch), now_ms).error
     await node.upkeep.apply_retention()
     node.clock.now += PRODUCER_EXPIRATION_MS
     await node.upkeep.apply_retention()
@@ -227,11 +227,11 @@ async def test_wall_clock_jump_expires_no_producer(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(retention_ms="-1", message_timestamp_after_max_ms=str(1 << 60))
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
-    first = replica.append(memoryview(bytearray(batch)), now_ms)
+    first = replica.as_leader.append(memoryview(bytearray(batch)), now_ms)
     for jump_ms in (10 * PRODUCER_EXPIRATION_MS, -20 * PRODUCER_EXPIRATION_MS):
         node.clock.jumped_ms += jump_ms
         await node.upkeep.apply_retention()
-        again = replica.append(memoryview(bytearray(batch)), node.clock.now_ms())
+        again = replica.as_leader.append(memoryview(bytearray(batch)), node.clock.now_ms())
         assert (again.error, again.base_offset) == (first.error, first.base_offset)
 
 

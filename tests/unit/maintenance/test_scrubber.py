@@ -151,11 +151,11 @@ class Node:
         self.scrubber.start()
         for number in range(BATCHES):
             batch = encode_batch([NewRecord(self.clock.now, b"k", b"value %03d" % number * 5)])
-            assert not self.replica.append(memoryview(batch), self.clock.now).error
+            assert not self.replica.as_leader.append(memoryview(batch), self.clock.now).error
         if self.in_sync:
             self.replica.become_leader(0, 0, self.in_sync, (1, 2, 3), self.clock.now)
             for one in self.in_sync[1:]:
-                self.replica.follower_fetched(one, one, BATCHES, self.clock.now)
+                self.replica.as_leader.follower_fetched(one, one, BATCHES, self.clock.now)
             assert self.replica.high_watermark == BATCHES
         for host in ("h2", "h3"):
             self.peers.batches[host] = self.batches()
@@ -323,10 +323,12 @@ async def test_follower_does_not_truncate_where_damage_hides_the_new_end(tmp_pat
     first = replica.segments[1].base_offset
     node.damage(first, LENGTH_AT)
     replica.become_follower(2, 1, 1)
-    asked = replica.fetch_position()
+    asked = replica.as_follower.fetch_position()
     assert asked is not None
     diverging = Fetched(diverging=EpochEnd(0, first + 2))
-    assert replica.take_fetched(asked, diverging, memoryview(b""), 0) == Retry(ErrorCode.CORRUPT_MESSAGE)
+    assert replica.as_follower.take_fetched(asked, diverging, memoryview(b""), 0) == Retry(
+        ErrorCode.CORRUPT_MESSAGE
+    )
     assert replica.log_end_offset == BATCHES
     replica.check()
     await asyncio.wait_for(node.found.wait(), 30)
@@ -341,10 +343,10 @@ async def test_unknown_leader_epoch_of_the_last_batch_triggers_a_check(tmp_path:
     [position, path] = next(node._batches(BATCHES - 1))
     replica.log.epochs.assign(read_header(path.read_bytes(), position).leader_epoch, BATCHES - 1)
     replica.become_follower(2, 1, 1)
-    asked = replica.fetch_position()
+    asked = replica.as_follower.fetch_position()
     assert asked is not None and asked.last_fetched_epoch > 1
     refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
-    assert isinstance(replica.take_fetched(asked, refused, memoryview(b""), 0), Retry)
+    assert isinstance(replica.as_follower.take_fetched(asked, refused, memoryview(b""), 0), Retry)
     await asyncio.wait_for(node.found.wait(), 30)
     assert replica.log.damage[0].start_offset == BATCHES - 1
     await node.stop()
@@ -354,7 +356,7 @@ async def test_damaged_log_still_accepts_records(node: Node) -> None:
     node.damage(BATCHES - 2)
     await node.scrubber.scrub_all()
     batch = encode_batch([NewRecord(node.clock.now, None, b"new")])
-    assert not node.replica.append(memoryview(batch), node.clock.now).error
+    assert not node.replica.as_leader.append(memoryview(batch), node.clock.now).error
     result = node.read(BATCHES)
     assert result.slice is not None and result.slice.end_offset == BATCHES + 1
     with pytest.raises(CorruptLog):
@@ -377,7 +379,7 @@ async def test_range_truncated_during_the_scrub_is_no_damage(node: Node) -> None
     replica.become_follower(2, 1, 1)
     scrubbing = asyncio.ensure_future(node.scrubber.scrub(replica))
     await asyncio.sleep(0)
-    replica.truncate_to(BATCHES - 1, node.clock.now)
+    replica.as_follower.truncate_to(BATCHES - 1, node.clock.now)
     await scrubbing
     assert replica.log.damage == () and node.repair.found_count == 0
 
@@ -395,7 +397,7 @@ async def test_batch_rejected_by_a_follower_triggers_a_check_on_the_leader(node:
     node.damage(4)
     replica.become_leader(1, 1, (1, 2), (1, 2), 0)
     for now_ms in range(10):
-        replica.follower_fetched(2, 5, 4, now_ms)
+        replica.as_leader.follower_fetched(2, 5, 4, now_ms)
     await asyncio.wait_for(node.found.wait(), 30)
     assert replica.read_for_follower(4, 1 << 20).error is ErrorCode.CORRUPT_MESSAGE
 
@@ -529,7 +531,7 @@ async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_p
     assert await node.repair._continue(replica, REPAIR_TRIES)
     assert (replica.log_end_offset, replica.log.damage) == (13, ())
     node.repair._resume_fetching(replica)
-    position = replica.fetch_position()
+    position = replica.as_follower.fetch_position()
     assert position is not None and position.offset == 13
     await node.stop()
 
@@ -563,8 +565,8 @@ async def test_repair_ends_when_the_damaged_records_are_deleted(tmp_path: Path) 
 async def test_batch_around_the_log_start_is_restored(tmp_path: Path) -> None:
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     batch = encode_batch([NewRecord(node.clock.now, b"k", b"v")] * 5)
-    assert not node.replica.append(memoryview(batch), node.clock.now).error
-    node.replica.follower_fetched(2, 2, BATCHES + 5, node.clock.now)
+    assert not node.replica.as_leader.append(memoryview(batch), node.clock.now).error
+    node.replica.as_leader.follower_fetched(2, 2, BATCHES + 5, node.clock.now)
     whole = node.batches()
     node.peers.batches = {"h2": whole, "h3": whole}
     node.peers.log_start = BATCHES + 2

@@ -21,7 +21,8 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_state_machine import LIST_OFFSETS, TierStateMachine
 from tierlog.broker.replication.core.follower import Append, Fetched, StartFromTier, Step
-from tierlog.broker.replication.replica import AppendResult, ReadResult, Replica
+from tierlog.broker.replication.leader_role import AppendResult
+from tierlog.broker.replication.replica import ReadResult, Replica
 from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
@@ -224,7 +225,7 @@ def send(replica: Replica, sequence: int) -> AppendResult:
     base = replica.log_end_offset
     new = [NewRecord(START_MS + base + n, b"k", b"%060d" % (sequence + n), ()) for n in range(5)]
     data = encode_batch(new, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
-    return replica.append(memoryview(data), START_MS, acks=1)
+    return replica.as_leader.append(memoryview(data), START_MS, acks=1)
 
 
 def content(result: ReadResult) -> memoryview:
@@ -235,13 +236,13 @@ def content(result: ReadResult) -> memoryview:
 
 
 def fetch(follower: Replica, leader: Replica) -> Step:
-    asked = follower.fetch_position()
+    asked = follower.as_follower.fetch_position()
     assert asked is not None
     found = leader.read_for_follower(asked.offset, 1 << 20, last_fetched_epoch=asked.last_fetched_epoch)
     if not found.error and found.diverging == UNKNOWN_END:
-        leader.follower_fetched(follower._core.broker_id, 1, asked.offset, START_MS)
+        leader.as_leader.follower_fetched(follower._core.broker_id, 1, asked.offset, START_MS)
     answer = Fetched(found.error, leader.high_watermark, found.log_start_offset, found.diverging)
-    return follower.take_fetched(asked, answer, content(found), START_MS)
+    return follower.as_follower.take_fetched(asked, answer, content(found), START_MS)
 
 
 def catch_up(follower: Replica, leader: Replica) -> None:
@@ -345,7 +346,7 @@ async def test_start_from_the_tier_does_not_block_the_loop(pair: Pair) -> None:
     assert done[-1] == ("create log", False), "after all that it has to know is durable"
     assert len(done) > 3
     done.clear()
-    pair.follower.start_at(pair.follower.log_end_offset + 7, START_MS)
+    pair.follower.as_follower.start_at(pair.follower.log_end_offset + 7, START_MS)
     assert done == [("create log", False)]
 
 
@@ -356,7 +357,7 @@ async def test_truncation_to_the_start_offset_keeps_the_restored_state(pair: Pai
     start, epochs = pair.follower.local_log_start_offset, pair.follower.log.epochs.entries
     fetch(pair.follower, pair.leader)
     assert pair.follower.log_end_offset > start
-    pair.follower.truncate_to(start, START_MS)
+    pair.follower.as_follower.truncate_to(start, START_MS)
     pair.follower.check()
     assert (pair.follower.local_log_start_offset, pair.follower.log_end_offset) == (start, start)
     assert pair.follower.log.epochs.entries == epochs != ()
@@ -371,7 +372,7 @@ async def test_second_start_at_the_same_offset_keeps_the_state(pair: Pair) -> No
     follower, start = pair.follower, pair.follower.local_log_start_offset
     before = follower.log.epochs.entries
     snapshot = follower.log.directory / f"{start:020d}.snapshot"
-    follower.start_at(start, START_MS, epochs=before, producer_snapshot=snapshot.read_bytes())
+    follower.as_follower.start_at(start, START_MS, epochs=before, producer_snapshot=snapshot.read_bytes())
     assert follower.log_end_offset == start and follower.log.epochs.entries == before
     assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
 
@@ -448,10 +449,13 @@ async def test_follower_deletes_remote_segments_locally_and_uploads_nothing(
 async def test_follower_keeps_segments_above_its_high_watermark(pair: Pair) -> None:
     """Its log may be truncated there; and if elected, it would start above its high watermark."""
     pair.produce(60)
-    asked = pair.follower.fetch_position()
+    asked = pair.follower.as_follower.fetch_position()
     assert asked is not None
     found = content(pair.leader.read_for_follower(0, 1 << 20))
-    assert pair.follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS) == Append()
+    assert (
+        pair.follower.as_follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS)
+        == Append()
+    )
     await pair.tier()
     await pair.other.log_manager.apply_followers_retention()
     assert pair.follower.local_log_start_offset <= pair.follower.high_watermark == 12

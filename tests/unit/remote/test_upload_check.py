@@ -199,7 +199,7 @@ async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) ->
         threads = await reading(node, replica)
         epoch, partition_epoch = replica.leader_epoch, replica.partition_epoch
         replica.become_follower(2, epoch + 1, partition_epoch + 1)
-        replica.truncate_to(20, node.clock.now_ms())
+        replica.as_follower.truncate_to(20, node.clock.now_ms())
         replica.become_leader(epoch + 2, partition_epoch + 2, (1,))
         threads.answer()
         await settled(node)

@@ -97,7 +97,7 @@ def test_max_timestamp_is_that_of_the_records(
     tmp_path: Path, codec: Codec, times: tuple[int, ...], said: int, largest: tuple[int, int]
 ) -> None:
     replica = open_replica(tmp_path)
-    assert replica.append(batch(*times, said=said, codec=codec), NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(batch(*times, said=said, codec=codec), NOW).error is ErrorCode.NONE
     assert stored(replica).max_timestamp == max(times)
     assert newest(replica) == largest
 
@@ -106,7 +106,7 @@ def test_header_timestamp_of_1970_deletes_no_record_early(tmp_path: Path) -> Non
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=1, retention_ms=7 * DAY))
     for said in (0, 1, -1, NOW - 30 * DAY):
         for times in ((-1,) * 3, (NOW,) * MANY):
-            assert replica.append(batch(*times, said=said), NOW).error is ErrorCode.NONE
+            assert replica.as_leader.append(batch(*times, said=said), NOW).error is ErrorCode.NONE
     replica.apply_retention(NOW + 6 * DAY)
     assert replica.log_start_offset == 0
     replica.apply_retention(NOW + 8 * DAY)
@@ -116,7 +116,7 @@ def test_header_timestamp_of_1970_deletes_no_record_early(tmp_path: Path) -> Non
 @pytest.mark.parametrize("said", [NOW + PLAUSIBLE_LEAD_MS, NOW + 30 * DAY, 2**62])
 def test_header_timestamp_in_the_future_keeps_no_record_forever(tmp_path: Path, said: int) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
-    assert replica.append(batch(*[NOW] * MANY, said=said), NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(batch(*[NOW] * MANY, said=said), NOW).error is ErrorCode.NONE
     replica.apply_retention(NOW + DAY + PLAUSIBLE_LEAD_MS + 1)
     assert replica.log_start_offset == replica.log_end_offset
 
@@ -133,7 +133,7 @@ def test_header_timestamp_is_trusted_within_a_minute_or_a_tenth_of_retention(ret
 def test_trusted_header_deletes_a_record_at_most_a_minute_early(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
     times = [NOW - PLAUSIBLE_AGE_MS] * MANY + [NOW]
-    assert replica.append(batch(*times, said=times[0]), NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(batch(*times, said=times[0]), NOW).error is ErrorCode.NONE
     replica.apply_retention(NOW + DAY - PLAUSIBLE_AGE_MS)
     assert replica.log_start_offset == 0
 
@@ -142,22 +142,24 @@ def test_trusted_header_deletes_a_record_at_most_a_minute_early(tmp_path: Path) 
 def test_timestamp_bounds_apply_to_records_and_not_to_headers(tmp_path: Path, codec: Codec) -> None:
     short = TopicConfig(message_timestamp_after_max_ms=1000)
     replica = open_replica(tmp_path, short)
-    refused = replica.append(batch(*[NOW] * MANY, NOW + 50_000, said=NOW, codec=codec), NOW)
+    refused = replica.as_leader.append(batch(*[NOW] * MANY, NOW + 50_000, said=NOW, codec=codec), NOW)
     assert refused.error is ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.bad_records] == [MANY]
-    assert replica.append(batch(NOW, NOW, said=NOW + 50_000, codec=codec), NOW).error is ErrorCode.NONE
+    assert (
+        replica.as_leader.append(batch(NOW, NOW, said=NOW + 50_000, codec=codec), NOW).error is ErrorCode.NONE
+    )
     assert stored(replica).max_timestamp == NOW
     replica.update_config(TopicConfig(message_timestamp_before_max_ms=1000))
-    refused = replica.append(batch(NOW - 50_000, NOW, said=NOW, codec=codec), NOW)
+    refused = replica.as_leader.append(batch(NOW - 50_000, NOW, said=NOW, codec=codec), NOW)
     assert [bad.number for bad in refused.bad_records] == [0]
 
 
 def test_first_records_are_checked_against_the_default_bound(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
-    refused = replica.append(batch(NOW, NOW + 2 * DAY, *[NOW] * MANY, said=NOW), NOW)
+    refused = replica.as_leader.append(batch(NOW, NOW + 2 * DAY, *[NOW] * MANY, said=NOW), NOW)
     assert refused.error is ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.bad_records] == [1]
-    assert replica.append(batch(NOW, said=NOW + 2 * DAY), NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(batch(NOW, said=NOW + 2 * DAY), NOW).error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -170,17 +172,17 @@ def test_broker_attributes_are_cleared_and_unknown_ones_kept(
 ) -> None:
     replica = open_replica(tmp_path)
     given = batch(NOW, NOW + 1, attributes=attributes, codec=codec)
-    assert replica.append(given, NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(given, NOW).error is ErrorCode.NONE
     assert stored(replica).attributes == codec | kept
     assert stored(replica).max_timestamp == NOW + 1
 
 
 def test_client_cannot_set_log_append_time(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(message_timestamp_type="LogAppendTime"))
-    refused = replica.append(batch(NOW, NOW, attributes=0x08), NOW)
+    refused = replica.as_leader.append(batch(NOW, NOW, attributes=0x08), NOW)
     assert refused.error is ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.bad_records] == [0, 1]
-    assert replica.append(batch(NOW + 9 * DAY, 5, said=0), NOW).error is ErrorCode.NONE
+    assert replica.as_leader.append(batch(NOW + 9 * DAY, 5, said=0), NOW).error is ErrorCode.NONE
     assert stored(replica).max_timestamp == NOW
 
 
@@ -189,14 +191,14 @@ def test_max_timestamp_is_found_despite_too_high_headers_on_disk(tmp_path: Path)
     for number in range(MANY):
         times = [NOW + number] * MANY
         said = NOW + 1000 - number
-        assert replica.append(batch(*times, said=said), NOW).error is ErrorCode.NONE
+        assert replica.as_leader.append(batch(*times, said=said), NOW).error is ErrorCode.NONE
     assert newest(replica) == (MANY * (MANY - 1), NOW + MANY - 1)
 
 
 def test_max_timestamp_zero_in_a_segment_of_an_earlier_version_means_unknown(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(retention_ms=DAY))
     old = batch(-1, -1, said=0)
-    assert replica.append(old, NOW, from_client=False).error is ErrorCode.NONE
+    assert replica.as_leader.append(old, NOW, from_client=False).error is ErrorCode.NONE
     assert stored(replica).max_timestamp == 0
     replica.apply_retention(NOW + DAY - 1)
     assert replica.log_start_offset == 0

@@ -56,7 +56,7 @@ def batch(sequence: int, *, producer: int = 7) -> memoryview:
 
 def append(replica: Replica, sequence: int, *, acks: int = ALL, producer: int = 7) -> int:
     """The end offset of a successful append."""
-    result = replica.append(batch(sequence, producer=producer), NOW, acks=acks)
+    result = replica.as_leader.append(batch(sequence, producer=producer), NOW, acks=acks)
     assert result.error == ErrorCode.NONE, result
     return result.last_offset + 1
 
@@ -65,7 +65,7 @@ async def outcome(replica: Replica, end_offset: int, acks: int = ALL) -> ErrorCo
     """Waits for the listeners, as a produce request does."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
-    while (known := replica.acknowledgement(end_offset, acks)) is None:
+    while (known := replica.as_leader.acknowledgement(end_offset, acks)) is None:
         await changed.wait()
         changed.clear()
     return known
@@ -92,9 +92,9 @@ async def test_one_fsync_covers_all_waiting_appends(tmp_path: Path, commits: Gro
     await entered()
     ends = [append(replica, 0, producer=n) for n in range(100, 150)]
     assert (replica.high_watermark, replica.flushed_offset) == (0, 0)
-    assert [replica.acknowledgement(end, acks) for end in (first, *ends) for acks in (ALL, LEADER)] == [
-        None
-    ] * 102
+    assert [
+        replica.as_leader.acknowledgement(end, acks) for end in (first, *ends) for acks in (ALL, LEADER)
+    ] == [None] * 102
     disk.release("t-0")
     assert await outcome(replica, first) == ErrorCode.NONE
     assert await asyncio.gather(*(outcome(replica, end, LEADER) for end in ends)) == [ErrorCode.NONE] * 50
@@ -118,7 +118,7 @@ async def test_append_below_flush_messages_does_not_wait(tmp_path: Path, commits
     replica.flusher = commits.request
     entered = held(disk, replica)
     ends = [append(replica, n) for n in range(10)]
-    assert [replica.acknowledgement(end) for end in ends] == [ErrorCode.NONE] * 9 + [None]
+    assert [replica.as_leader.acknowledgement(end) for end in ends] == [ErrorCode.NONE] * 9 + [None]
     await entered()
     ends += [append(replica, n) for n in range(10, 15)]  # while the tenth is unconfirmed, they wait too
     assert replica.high_watermark == 9
@@ -135,7 +135,7 @@ async def test_hanging_disk_delays_only_its_own_partitions(tmp_path: Path, commi
     end = append(hanging, 0)
     await entered()
     assert await outcome(other, append(other, 0)) == ErrorCode.NONE
-    assert hanging.acknowledgement(end, LEADER) is None
+    assert hanging.as_leader.acknowledgement(end, LEADER) is None
     disk.release("t-0")
     assert await outcome(hanging, end) == ErrorCode.NONE
 
@@ -149,7 +149,7 @@ async def test_retry_waits_for_the_same_fsync(tmp_path: Path, commits: GroupComm
     await entered()
     assert append(replica, 0) == end
     assert replica.log_end_offset == 1
-    assert replica.acknowledgement(end, LEADER) is None
+    assert replica.as_leader.acknowledgement(end, LEADER) is None
     disk.release("t-0")
     assert await outcome(replica, end) == ErrorCode.NONE
 
@@ -170,9 +170,9 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     disk.release("t-0")
     refused = [await outcome(replica, end, acks) for end in ends for acks in (ALL, LEADER)]
     assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
-    assert replica.acknowledgement(settled) == ErrorCode.NONE
+    assert replica.as_leader.acknowledgement(settled) == ErrorCode.NONE
     disk.broken.clear()
-    assert replica.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(SyncFailed):
         await commits.flush(replica)
     assert (replica.high_watermark, replica.recovery_point) == (1, 1)
@@ -209,7 +209,7 @@ async def test_flush_of_log_maintenance_confirms_appends(tmp_path: Path, commits
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     disk.full.add("t-0")
-    assert replica.append(batch(0), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(0), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     disk.full.clear()
     await commits.flush(replica)
     assert (replica.recovery_point, replica.high_watermark) == (1, 1)
@@ -228,7 +228,7 @@ async def test_drain_waits_for_pending_flushes(tmp_path: Path, commits: GroupCom
     assert not draining.done()
     disk.release("t-0")
     await draining
-    assert replica.acknowledgement(end, LEADER) == ErrorCode.NONE
+    assert replica.as_leader.acknowledgement(end, LEADER) == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 700])
@@ -270,4 +270,4 @@ async def test_records_of_a_killed_process_are_synced_before_a_retry_is_acknowle
     replica = open_replica(tmp_path, disk, flush_messages=1)
     assert disk.syncs["t-0"] == 1
     assert append(replica, 0) == end
-    assert replica.acknowledgement(end) == ErrorCode.NONE
+    assert replica.as_leader.acknowledgement(end) == ErrorCode.NONE

@@ -47,7 +47,7 @@ def replica_in(directory: Path, number: int = 0) -> Replica:
     replica.become_leader(0, 0, [1])
     for age in range(SEGMENTS):
         records = [NewRecord(NOW - age * 1000 + n, b"k", b"v" * 100) for n in range(RECORDS)]
-        appended = replica.append(memoryview(encode_batch(records, codec=Codec.GZIP)), NOW)
+        appended = replica.as_leader.append(memoryview(encode_batch(records, codec=Codec.GZIP)), NOW)
         assert appended.error is E.NONE
     return replica
 

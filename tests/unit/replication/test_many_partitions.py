@@ -92,7 +92,9 @@ class Run:
 
 def append(replica: Replica) -> ErrorCode:
     now_ms = SystemClock().now_ms()
-    return replica.append(memoryview(bytearray(encode_batch([NewRecord(now_ms, None, b"v")]))), now_ms).error
+    return replica.as_leader.append(
+        memoryview(bytearray(encode_batch([NewRecord(now_ms, None, b"v")]))), now_ms
+    ).error
 
 
 async def test_many_partitions_are_created_in_threads(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ async def test_concurrent_retries_create_a_log_once(node: Node) -> None:
     assert node.disk.creations == 1
     replica = node.manager.get("t", 0)
     assert replica is not None and replica.is_leader and not node.manager.is_offline(NAME)
-    assert not replica.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
+    assert not replica.as_leader.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
     await node.stop()
 
 

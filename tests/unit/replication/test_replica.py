@@ -64,7 +64,7 @@ def offsets(data: bytes) -> list[int]:
 
 def test_appended_batches_are_read_back_with_offsets_and_epoch_assigned(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
-    first, second = replica.append(batch(3), NOW), replica.append(batch(2), NOW)
+    first, second = replica.as_leader.append(batch(3), NOW), replica.as_leader.append(batch(2), NOW)
     assert (first.error, first.base_offset, first.last_offset) == (ErrorCode.NONE, 0, 2)
     assert (second.base_offset, second.last_offset) == (3, 4)
     assert replica.high_watermark == replica.log_end_offset == 5
@@ -78,7 +78,7 @@ def test_appended_batches_are_read_back_with_offsets_and_epoch_assigned(tmp_path
 def test_read_starts_at_the_batch_with_the_offset(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     for _ in range(3):
-        replica.append(batch(3), NOW)
+        replica.as_leader.append(batch(3), NOW)
     found = replica.read(4, 1 << 20).slice
     assert found is not None and found.base_offset == 3
     assert offsets(content(found)) == [3, 4, 5, 6, 7, 8]
@@ -86,8 +86,8 @@ def test_read_starts_at_the_batch_with_the_offset(tmp_path: Path) -> None:
 
 def test_first_batch_is_complete_even_if_larger_than_max_bytes(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
-    replica.append(batch(3), NOW)
-    replica.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
     found = replica.read(0, 1).slice
     assert found is not None and offsets(content(found)) == [0, 1, 2] and found.end_offset == 3
     nothing = replica.read(0, 1, min_one=False).slice
@@ -97,17 +97,17 @@ def test_first_batch_is_complete_even_if_larger_than_max_bytes(tmp_path: Path) -
 @pytest.mark.parametrize(("offset", "error"), [(5, ErrorCode.NONE), (6, ErrorCode.OFFSET_OUT_OF_RANGE)])
 def test_log_end_is_the_last_offset_in_range(tmp_path: Path, offset: int, error: ErrorCode) -> None:
     replica = open_replica(tmp_path)
-    replica.append(batch(5), NOW)
+    replica.as_leader.append(batch(5), NOW)
     assert replica.read(offset, 100).error == error
 
 
 def test_retry_of_one_of_the_last_five_batches_gets_its_original_offsets(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     for sequence in range(0, 18, 3):
-        replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
-    again = replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW)
+        replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
+    again = replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW)
     assert (again.error, again.base_offset, again.last_offset) == (ErrorCode.NONE, 3, 5)
-    forgotten = replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=0), NOW)
+    forgotten = replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=0), NOW)
     assert forgotten.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert replica.log_end_offset == 18
 
@@ -116,13 +116,15 @@ def test_retry_of_one_of_the_last_five_batches_gets_its_original_offsets(tmp_pat
 def test_retry_after_a_restart_makes_no_duplicate(tmp_path: Path, clean: bool) -> None:
     replica = open_replica(tmp_path)
     for sequence in range(0, 15, 3):
-        replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
+        replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
     replica.close(clean=clean)
     replica = open_replica(tmp_path, clean=clean)
     for sequence in range(0, 15, 3):
-        again = replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW)
+        again = replica.as_leader.append(
+            batch(3, producer_id=7, producer_epoch=0, base_sequence=sequence), NOW
+        )
         assert (again.error, again.base_offset) == (ErrorCode.NONE, sequence)
-    following = replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=15), NOW)
+    following = replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=15), NOW)
     assert (following.error, following.base_offset) == (ErrorCode.NONE, 15)
 
 
@@ -184,24 +186,24 @@ def _delta(data: memoryview) -> memoryview:
 def test_invalid_batch_is_rejected_with_its_error_code(tmp_path: Path, name: str) -> None:
     make, error = BAD_BATCHES[name]
     replica = open_replica(tmp_path)
-    result = replica.append(make(), NOW)
+    result = replica.as_leader.append(make(), NOW)
     assert result.error == error, result
     assert result.message and result.base_offset == -1
     assert replica.log_end_offset == 0
-    assert replica.append(batch(1), NOW).base_offset == 0
+    assert replica.as_leader.append(batch(1), NOW).base_offset == 0
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_every_codec_is_accepted(tmp_path: Path, codec: Codec) -> None:
     replica = open_replica(tmp_path)
-    assert replica.append(batch(100, codec=codec), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(100, codec=codec), NOW).error == ErrorCode.NONE
     found = replica.read(0, 1 << 20).slice
     assert found is not None and offsets(content(found)) == list(range(100))
 
 
 def test_log_append_time_is_the_brokers_time(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(message_timestamp_type="LogAppendTime"))
-    result = replica.append(batch(3, at_ms=5), NOW)
+    result = replica.as_leader.append(batch(3, at_ms=5), NOW)
     assert result.log_append_time_ms == NOW
     found = replica.read(0, 1 << 20).slice
     assert found is not None
@@ -212,7 +214,9 @@ def test_log_append_time_is_the_brokers_time(tmp_path: Path) -> None:
 
 def test_compression_type_recompresses(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(compression_type="zstd"))
-    replica.append(batch(50, codec=Codec.GZIP, producer_id=4, producer_epoch=0, base_sequence=0), NOW)
+    replica.as_leader.append(
+        batch(50, codec=Codec.GZIP, producer_id=4, producer_epoch=0, base_sequence=0), NOW
+    )
     found = replica.read(0, 1 << 20).slice
     assert found is not None
     header = read_header(content(found))
@@ -229,22 +233,22 @@ def test_compression_type_recompresses(tmp_path: Path) -> None:
 )
 def test_timestamps_out_of_bounds_are_rejected(tmp_path: Path, config: TopicConfig, at_ms: int) -> None:
     replica = open_replica(tmp_path, config)
-    assert replica.append(batch(3, at_ms=at_ms), NOW).error == ErrorCode.INVALID_TIMESTAMP
-    assert replica.append(batch(3, at_ms=NOW), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(3, at_ms=at_ms), NOW).error == ErrorCode.INVALID_TIMESTAMP
+    assert replica.as_leader.append(batch(3, at_ms=NOW), NOW).error == ErrorCode.NONE
 
 
 def test_compacted_topic_rejects_records_without_keys(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
-    result = replica.append(keys(None, b"k", None), NOW)
+    result = replica.as_leader.append(keys(None, b"k", None), NOW)
     assert result.error == ErrorCode.INVALID_RECORD
     assert [bad.number for bad in result.bad_records] == [0, 2]
     assert result.message == result.bad_records[0].message
-    assert replica.append(keys(b"k"), NOW).bad_records == ()
+    assert replica.as_leader.append(keys(b"k"), NOW).bad_records == ()
 
 
 def test_number_of_reported_invalid_records_is_bounded(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(cleanup_policy=("compact",)))
-    assert len(replica.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_REPORTED
+    assert len(replica.as_leader.append(keys(*[None] * 500), NOW).bad_records) == BAD_RECORDS_REPORTED
 
 
 def keys(*each: bytes | None) -> memoryview:
@@ -253,25 +257,27 @@ def keys(*each: bytes | None) -> memoryview:
 
 def test_acks_all_needs_min_insync_replicas(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(min_insync_replicas=2))
-    assert replica.append(batch(1), NOW, acks=-1).error == ErrorCode.NONE, "the only replica is enough"
+    assert replica.as_leader.append(batch(1), NOW, acks=-1).error == ErrorCode.NONE, (
+        "the only replica is enough"
+    )
     replica.become_leader(replica.leader_epoch, 1, [1], [1, 2])
-    assert replica.append(batch(1), NOW, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert replica.append(batch(1), NOW, acks=1).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(1), NOW, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert replica.as_leader.append(batch(1), NOW, acks=1).error == ErrorCode.NONE
 
 
 def test_listeners_are_called_after_each_append(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
     heard: list[int] = []
     replica.listeners.append(lambda r: heard.append(r.high_watermark))
-    replica.append(batch(2), NOW)
-    replica.append(batch(2), NOW)
+    replica.as_leader.append(batch(2), NOW)
+    replica.as_leader.append(batch(2), NOW)
     assert heard == [2, 4]
 
 
 def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(index_interval_bytes=0, segment_bytes=400))
     for at in range(0, 100, 10):
-        replica.append(batch(3, at_ms=NOW + at), NOW)
+        replica.as_leader.append(batch(3, at_ms=NOW + at), NOW)
     for target in range(-1, 93):
         found = at_once(replica.offset_for_timestamp(NOW + target))
         expected = next(
@@ -289,7 +295,7 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> 
 def test_delete_records_moves_the_log_start(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300))
     for _ in range(10):
-        replica.append(batch(3), NOW)
+        replica.as_leader.append(batch(3), NOW)
     assert replica.delete_records(31) == ErrorCode.OFFSET_OUT_OF_RANGE
     assert replica.delete_records(10) == 10
     assert replica.read(9, 100).error == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -303,12 +309,12 @@ def test_delete_records_moves_the_log_start(tmp_path: Path) -> None:
 def test_retention_by_time_and_size(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300, retention_ms=1000))
     for at in range(6):
-        replica.append(batch(3, at_ms=NOW + at * 500), NOW)
+        replica.as_leader.append(batch(3, at_ms=NOW + at * 500), NOW)
     assert replica.apply_retention(NOW + 2200) > 0
     assert 0 < replica.log_start_offset < 18
     assert replica.apply_retention(NOW + 100_000) > 0
     assert replica.log_start_offset == replica.log_end_offset == 18
-    assert replica.append(batch(1), NOW).base_offset == 18
+    assert replica.as_leader.append(batch(1), NOW).base_offset == 18
     due = replica.take_due(NOW + 200_000)
     assert due and all(path.name.endswith(".deleted") for path in due)
 
@@ -317,7 +323,7 @@ def test_read_below_the_local_log_start_is_remote(tmp_path: Path) -> None:
     config = TopicConfig(segment_bytes=300, remote_storage_enable=True)
     replica = open_replica(tmp_path, config)
     for _ in range(10):
-        replica.append(batch(3), NOW)
+        replica.as_leader.append(batch(3), NOW)
     assert replica.apply_retention(NOW * 2) == 0  # the tiering planner's affair
     before = replica.segments
     export = replica.export_segment(before[0].base_offset)
@@ -335,9 +341,9 @@ def test_read_below_the_local_log_start_is_remote(tmp_path: Path) -> None:
 
 def test_end_offset_for_leader_epoch(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
-    replica.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
     replica.become_leader(4, 1, [1])
-    replica.append(batch(2), NOW)
+    replica.as_leader.append(batch(2), NOW)
     assert replica.end_offset_for_epoch(0) == (0, 3)
     assert replica.end_offset_for_epoch(3) == (0, 3)
     assert replica.end_offset_for_epoch(4) == (4, 5)
@@ -348,11 +354,11 @@ def test_end_offset_for_leader_epoch(tmp_path: Path) -> None:
 
 def test_consumer_at_the_log_end_continues_after_a_roll(tmp_path: Path) -> None:
     replica = open_replica(tmp_path)
-    replica.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
     caught_up = replica.read(0, 1 << 20).slice
     assert caught_up is not None and caught_up.end_offset == 3
     replica.roll(NOW)
-    replica.append(batch(2), NOW)
+    replica.as_leader.append(batch(2), NOW)
     found = replica.read(3, 1 << 20).slice
     assert found is not None and offsets(content(found)) == [3, 4]
 
@@ -374,16 +380,19 @@ class FullDisk(OsFiles):
 def test_full_disk_rejects_appends_and_recovers_by_itself(tmp_path: Path, clean: bool) -> None:
     files = FullDisk()
     replica = open_replica(tmp_path, files=files)
-    replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=0), NOW)
+    replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=0), NOW)
     files.full = True
-    refused = replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW)
+    refused = replica.as_leader.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW)
     assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
     found = replica.read(0, 1 << 20).slice
     assert found is not None and offsets(content(found)) == [0, 1, 2]
     files.full = False
     if clean:
         assert (
-            replica.append(batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW).base_offset == 3
+            replica.as_leader.append(
+                batch(3, producer_id=7, producer_epoch=0, base_sequence=3), NOW
+            ).base_offset
+            == 3
         )
     replica.close(clean=clean)
     again = open_replica(tmp_path, clean=clean)
@@ -403,14 +412,14 @@ class BrokenSync(OsFiles):
 def test_retry_after_a_failed_fsync_is_never_acknowledged(tmp_path: Path) -> None:
     files = BrokenSync()
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files=files)
-    assert replica.append(batch(1), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.NONE
     assert replica.recovery_point == 1
     files.broken = True
     produced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
-    assert replica.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.high_watermark == 1
     files.broken = False
-    assert replica.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.read(0, 100).error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -428,12 +437,12 @@ class NoNewFiles(OsFiles):
 def test_failed_roll_leaves_one_active_segment(tmp_path: Path) -> None:
     files = NoNewFiles()
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300), files=files)
-    replica.append(batch(3), NOW)
-    replica.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
+    replica.as_leader.append(batch(3), NOW)
     files.full = True
-    assert replica.append(batch(5), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(5), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     files.full = False
     replica.update_config(TopicConfig())
-    assert replica.append(batch(5), NOW).base_offset == 6
+    assert replica.as_leader.append(batch(5), NOW).base_offset == 6
     replica.close(clean=True)
     assert open_replica(tmp_path, clean=True).log_end_offset == 11

@@ -86,7 +86,7 @@ class Run:
 
 def append(replica: Replica, values: Sequence[bytes]) -> int:
     batch = encode_batch([NewRecord(SystemClock().now_ms(), None, value, ()) for value in values])
-    result = replica.append(memoryview(batch), SystemClock().now_ms())
+    result = replica.as_leader.append(memoryview(batch), SystemClock().now_ms())
     assert not result.error, result
     return result.base_offset
 
@@ -143,7 +143,7 @@ async def test_idle_producers_expire_after_producer_id_expiration_ms(tmp_path: P
     batch = encode_batch(
         [NewRecord(now_ms, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0
     )
-    assert not replica.append(memoryview(batch), now_ms).error
+    assert not replica.as_leader.append(memoryview(batch), now_ms).error
     replica.expire_producers(0)
     replica.expire_producers(59_999)
     assert replica.log.producers.get(7) is not None

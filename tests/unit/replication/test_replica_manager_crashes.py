@@ -99,7 +99,7 @@ async def started(path: Path, image: ClusterImage, files: OsFiles | None = None)
 
 def append(replica: Replica, count: int, **options: Any) -> int:
     records = [NewRecord(NOW, b"k", b"v", ()) for _ in range(count)]
-    result = replica.append(memoryview(encode_batch(records, **options)), NOW)
+    result = replica.as_leader.append(memoryview(encode_batch(records, **options)), NOW)
     assert result.error == ErrorCode.NONE
     return result.base_offset
 
@@ -167,7 +167,7 @@ async def test_segment_after_a_truncation_rolls_without_waiting_for_the_disk(
     await node.manager.checkpoints.write_for([replica.name])
     assert recovery_point_on_disk(tmp_path) == 30
     replica.become_follower(2, 1, 1)
-    replica.truncate_to(10, NOW)
+    replica.as_follower.truncate_to(10, NOW)
     assert replica.needs_checkpoint
     if cut_meanwhile:
         files.go.clear()
@@ -175,7 +175,7 @@ async def test_segment_after_a_truncation_rolls_without_waiting_for_the_disk(
     node.manager.checkpoints.lower(replica)
     if cut_meanwhile:  # the row that is being written does not know of it
         await asyncio.to_thread(files.waits.wait)
-        replica.truncate_to(5, NOW)
+        replica.as_follower.truncate_to(5, NOW)
         files.go.set()
     await paid(replica)
     assert recovery_point_on_disk(tmp_path) == replica.recovery_point == replica.log_end_offset
@@ -448,7 +448,7 @@ async def test_replica_elected_on_a_full_disk_leads_when_there_is_space(
         node.manager.follow(elected, led_by(elected, 1, leader_epoch=5))
         epoch = 5
         batch = encode_batch([NewRecord(NOW, b"k", b"v", ())])
-        assert node.replica.append(memoryview(batch), NOW).error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.replica.as_leader.append(memoryview(batch), NOW).error is ErrorCode.KAFKA_STORAGE_ERROR
     files.full = False
     node.directory.mark_not_full()
     await node.manager.retry_missing()

@@ -386,7 +386,7 @@ async def written(path: Path, controller: RecordingController) -> Path:
     for value in (b"one", b"two"):
         batch = encode_batch([NewRecord(0, None, value, ())])
         replica.roll(0)
-        assert replica.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
+        assert replica.as_leader.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
     await broker.stop()
     controller.reports.clear()
     return max(path.glob("?/t-0/*.log"))

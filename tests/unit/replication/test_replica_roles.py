@@ -13,7 +13,7 @@ import pytest
 
 from tierlog.base.files import Buffer, FileSlice, OsFiles
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEntry
-from tierlog.base.types import InvariantViolation, TopicPartition
+from tierlog.base.types import NO_LEADER, InvariantViolation, TopicPartition
 from tierlog.broker.replication.core.follower import (
     STALE,
     Fetched,
@@ -63,13 +63,13 @@ def content(result: ReadResult) -> memoryview:
 
 def fetch(follower: Replica, leader: Replica, max_bytes: int = UNLIMITED) -> Step:
     """One fetch, as the fetcher does it."""
-    asked = follower.fetch_position()
+    asked = follower.as_follower.fetch_position()
     assert asked is not None
     found = leader.read_for_follower(asked.offset, max_bytes, last_fetched_epoch=asked.last_fetched_epoch)
     if not found.error and found.diverging == UNKNOWN_END:
-        leader.follower_fetched(follower._core.broker_id, 1, asked.offset, NOW)
+        leader.as_leader.follower_fetched(follower._core.broker_id, 1, asked.offset, NOW)
     answer = Fetched(found.error, leader.high_watermark, found.log_start_offset, found.diverging)
-    step = follower.take_fetched(asked, answer, content(found), NOW)
+    step = follower.as_follower.take_fetched(asked, answer, content(found), NOW)
     follower.check()
     leader.check()
     return step
@@ -97,29 +97,29 @@ def pair(tmp_path: Path) -> tuple[Replica, Replica]:
 def test_follower_copies_the_bytes_and_the_high_watermark(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     for count in (1, 3, 2):
-        leader.append(batch(count), NOW)
+        leader.as_leader.append(batch(count), NOW)
     fetch(follower, leader)
     assert whole(follower) == whole(leader) != b""
     assert (leader.high_watermark, follower.high_watermark) == (0, 0)
-    assert leader.acknowledgement(6) is None
+    assert leader.as_leader.acknowledgement(6) is None
     fetch(follower, leader)
     assert (leader.high_watermark, follower.high_watermark) == (6, 6)
-    assert leader.acknowledgement(6) == ErrorCode.NONE
+    assert leader.as_leader.acknowledgement(6) == ErrorCode.NONE
 
 
 def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) -> None:
     one, two = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(one, 3)
-    one.append(batch(3), NOW, acks=1)
+    one.as_leader.append(batch(3), NOW, acks=1)
     lead(two, 4, in_sync=[2])  # with other records from the same offset on
-    two.append(batch(2), NOW, acks=1)
+    two.as_leader.append(batch(2), NOW, acks=1)
     one.become_follower(2, 4, 4)
     fetch(one, two)
     fetch(one, two)
     lead(one, 5)
-    one.append(batch(2), NOW, acks=1)
+    one.as_leader.append(batch(2), NOW, acks=1)
     found = {
-        (offset, epoch): one.has_no_more_than(offset, epoch)
+        (offset, epoch): one.as_leader.has_no_more_than(offset, epoch)
         for offset in range(-1, 6)
         for epoch in range(-1, 7)
     }
@@ -129,12 +129,12 @@ def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) 
         assert (result.error, content(result), result.diverging) == (ErrorCode.NONE, b"", UNKNOWN_END)
     assert one.read_for_follower(4, UNLIMITED, last_fetched_epoch=4).diverging == (4, 2)
     one.become_follower(2, 6, 6)
-    assert not one.has_no_more_than(4, 5)
+    assert not one.as_leader.has_no_more_than(4, 5)
 
 
 def test_consumer_reads_committed_records_from_a_follower(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(3), NOW)
+    leader.as_leader.append(batch(3), NOW)
     fetch(follower, leader)
     assert not content(follower.read(0, UNLIMITED))
     fetch(follower, leader)
@@ -153,12 +153,12 @@ def test_fetched_batches_are_one_write_and_roll_by_the_followers_settings(tmp_pa
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=300, index_interval_bytes=0))
     lead(leader, 0, follower)
     for _ in range(4):
-        leader.append(batch(), NOW)
+        leader.as_leader.append(batch(), NOW)
     counting = follower.log.active.files = Counting()
     fetch(follower, leader)
     assert counting.writes == 1 and len(follower.segments) == 1
     for _ in range(8):
-        leader.append(batch(), NOW)
+        leader.as_leader.append(batch(), NOW)
     fetch(follower, leader)
     assert [segment.end_offset - segment.base_offset for segment in follower.segments] == [4, 4, 4]
     assert whole(follower) == whole(leader)
@@ -168,33 +168,33 @@ def test_fetched_batches_are_one_write_and_roll_by_the_followers_settings(tmp_pa
 
 def test_follower_builds_producer_state_and_transactions_from_batches(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
+    leader.as_leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
     transactional = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
-    leader.append(batch(2, base_sequence=0, **transactional), NOW, from_client=False)
+    leader.as_leader.append(batch(2, base_sequence=0, **transactional), NOW, from_client=False)
     marker = encode_batch(
         [NewRecord(NOW, struct.pack(">hh", 0, 0), struct.pack(">hi", 0, 0), ())],
         control=True,
         **transactional,  # type: ignore[arg-type]
     )
-    leader.append(memoryview(marker), NOW, from_client=False)
+    leader.as_leader.append(memoryview(marker), NOW, from_client=False)
     fetch(follower, leader)
     fetch(follower, leader)
     assert follower.log.aborted(0, 5) == leader.log.aborted(0, 5) != []
     assert follower.last_stable_offset == leader.last_stable_offset == 5
     lead(follower, 1, leader, in_sync=[2])
-    retried = follower.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
+    retried = follower.as_leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
     assert (retried.error, retried.base_offset, follower.log_end_offset) == (ErrorCode.NONE, 0, 5)
 
 
 def test_follower_appends_no_damaged_batch(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(1), NOW)
-    leader.append(batch(1), NOW)
+    leader.as_leader.append(batch(1), NOW)
+    leader.as_leader.append(batch(1), NOW)
     good = content(leader.read_for_follower(0, UNLIMITED))
     size = len(good) // 2
 
     def taken(records: memoryview) -> ErrorCode:
-        return follower.append_replicated(
+        return follower.as_follower.append_replicated(
             records, leader_epoch=0, high_watermark=0, log_start_offset=0, now_ms=NOW
         )
 
@@ -220,7 +220,7 @@ def test_gaps_of_compaction_are_accepted_after_the_policy_changed(tmp_path: Path
     first, second = bytearray(batch()), bytearray(batch())
     assign(first, 0, 0, 0)
     assign(second, 0, 7, 0)
-    code = follower.append_replicated(
+    code = follower.as_follower.append_replicated(
         memoryview(first + second), leader_epoch=0, high_watermark=8, log_start_offset=0, now_ms=NOW
     )
     assert (code, follower.log_end_offset, follower.log.cleaned_to) == (ErrorCode.NONE, 8, 0)
@@ -229,12 +229,12 @@ def test_gaps_of_compaction_are_accepted_after_the_policy_changed(tmp_path: Path
 def test_uncommitted_records_of_a_former_leader_are_truncated_by_epoch(tmp_path: Path) -> None:
     first, second, third = (replica(tmp_path, number) for number in ALL)
     lead(first, 0, second, third)
-    first.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
+    first.as_leader.append(batch(2, producer_id=5, producer_epoch=0, base_sequence=0), NOW)
     fetch(second, first)
-    first.append(batch(4, producer_id=5, producer_epoch=0, base_sequence=2), NOW)
+    first.as_leader.append(batch(4, producer_id=5, producer_epoch=0, base_sequence=2), NOW)
     lead(second, 1, first, third, in_sync=[2])
-    second.append(batch(1), NOW)
-    assert first.acknowledgement(6, -1, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    second.as_leader.append(batch(1), NOW)
+    assert first.as_leader.acknowledgement(6, -1, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert fetch(first, second) == Truncate(2)
     producer = first.log.producers.get(5)
     assert producer is not None and producer.batches[-1].last_sequence == 1
@@ -247,11 +247,11 @@ def test_former_leader_drops_an_epoch_without_records(tmp_path: Path) -> None:
     """Otherwise its epoch would be compared with the leader's, although it has no record."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 0, second)
-    first.append(batch(2), NOW)
+    first.as_leader.append(batch(2), NOW)
     fetch(second, first)
     lead(first, 1, second)
     lead(second, 2, first)
-    second.append(batch(1), NOW)
+    second.as_leader.append(batch(1), NOW)
     assert first.log.epochs.entries == ((0, 0),)
     fetch(first, second)
     assert whole(first) == whole(second)
@@ -259,45 +259,47 @@ def test_former_leader_drops_an_epoch_without_records(tmp_path: Path) -> None:
 
 def test_late_and_repeated_responses_change_nothing(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(2), NOW)
-    asked = follower.fetch_position()
+    leader.as_leader.append(batch(2), NOW)
+    asked = follower.as_follower.fetch_position()
     assert asked is not None
     records = content(leader.read_for_follower(0, UNLIMITED))
     answer = Fetched(ErrorCode.NONE, 0, 0)
-    follower.take_fetched(asked, answer, records, NOW)
-    assert follower.take_fetched(asked, answer, records, NOW) == STALE
-    late = follower.fetch_position()
+    follower.as_follower.take_fetched(asked, answer, records, NOW)
+    assert follower.as_follower.take_fetched(asked, answer, records, NOW) == STALE
+    late = follower.as_follower.fetch_position()
     assert late is not None
     follower.become_follower(3, 1, 1)
-    assert follower.take_fetched(late, answer._replace(high_watermark=2), records, NOW) == STALE
+    assert follower.as_follower.take_fetched(late, answer._replace(high_watermark=2), records, NOW) == STALE
     assert (follower.log_end_offset, follower.high_watermark) == (2, 0)
     assert (
-        follower.append_replicated(records, leader_epoch=0, high_watermark=2, log_start_offset=0, now_ms=NOW)
+        follower.as_follower.append_replicated(
+            records, leader_epoch=0, high_watermark=2, log_start_offset=0, now_ms=NOW
+        )
         == ErrorCode.NOT_LEADER_OR_FOLLOWER
     )
 
 
 def test_roles_change_only_with_higher_leader_epochs(pair: tuple[Replica, Replica]) -> None:
     leader, _ = pair
-    leader.stand_by(1, 1)
-    assert not leader.is_leader and leader.leader == -1 and leader.fetch_position() is None
-    assert leader.append(batch(), NOW).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    leader.become_follower(NO_LEADER, 1, 1)
+    assert not leader.is_leader and leader.leader == -1 and leader.as_follower.fetch_position() is None
+    assert leader.as_leader.append(batch(), NOW).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.read_for_follower(0, 1).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader.become_leader(0, 0, [1], ALL, NOW)
     assert not leader.is_leader, "an older epoch"
     leader.become_leader(2, 2, [1, 2], ALL, NOW)
     assert leader.is_leader and leader.log.epochs.latest == (2, 0)
     with pytest.raises(InvariantViolation):
-        leader.truncate_to(0, NOW)
+        leader.as_follower.truncate_to(0, NOW)
     with pytest.raises(InvariantViolation):
         leader.become_follower(2, 2, 3)
 
 
 def test_listeners_are_called_when_a_leader_becomes_a_follower(pair: tuple[Replica, Replica]) -> None:
     leader, _ = pair
-    end = leader.append(batch(2), NOW).last_offset + 1
+    end = leader.as_leader.append(batch(2), NOW).last_offset + 1
     heard: list[ErrorCode | None] = []
-    leader.listeners.append(lambda one: heard.append(one.acknowledgement(end, -1, 0)))
+    leader.listeners.append(lambda one: heard.append(one.as_leader.acknowledgement(end, -1, 0)))
     leader.become_follower(2, 1, 1)
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
@@ -305,9 +307,9 @@ def test_listeners_are_called_when_a_leader_becomes_a_follower(pair: tuple[Repli
 def test_append_fails_after_the_in_sync_set_shrinks_below_min_insync_replicas(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1, TopicConfig(min_insync_replicas=2))
     leader.become_leader(0, 0, [1, 2], ALL, NOW)
-    end = leader.append(batch(2), NOW).last_offset + 1
+    end = leader.as_leader.append(batch(2), NOW).last_offset + 1
     heard: list[ErrorCode | None] = []
-    leader.listeners.append(lambda one: heard.append(one.acknowledgement(end, -1, 0)))
+    leader.listeners.append(lambda one: heard.append(one.as_leader.acknowledgement(end, -1, 0)))
     leader.become_leader(0, 1, [1], ALL, NOW)
     assert heard == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
     assert leader.high_watermark == 0
@@ -315,7 +317,7 @@ def test_append_fails_after_the_in_sync_set_shrinks_below_min_insync_replicas(tm
 
 def test_high_watermark_of_a_new_leader_is_not_current_at_once(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(2), NOW)
+    leader.as_leader.append(batch(2), NOW)
     fetch(follower, leader)
     lead(follower, 1, leader)
     assert follower.is_leader and not follower.high_watermark_is_current
@@ -328,7 +330,7 @@ def test_follower_continues_after_a_partial_append(tmp_path: Path) -> None:
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=200))
     lead(leader, 0, follower)
     for _ in range(5):
-        leader.append(batch(), NOW)
+        leader.as_leader.append(batch(), NOW)
 
     class Full(OsFiles):
         is_full = True
@@ -351,7 +353,7 @@ def test_follower_continues_after_a_partial_append(tmp_path: Path) -> None:
 
 def test_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
-    leader.append(batch(4), NOW)
+    leader.as_leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
     leader.delete_records(3)
@@ -362,8 +364,8 @@ def test_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> None:
 def test_follower_below_the_leaders_log_start_starts_at_it_even_within_a_batch(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(leader, 0, follower, in_sync=[1])
-    leader.append(batch(10), NOW)
-    leader.append(batch(10), NOW)
+    leader.as_leader.append(batch(10), NOW)
+    leader.as_leader.append(batch(10), NOW)
     leader.delete_records(14)
     assert fetch(follower, leader) == StartAt(14)
     assert (follower.log_start_offset, follower.log_end_offset, follower.high_watermark) == (14, 14, 14)
@@ -377,20 +379,25 @@ def test_start_from_tier_is_left_to_the_caller(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1, config), replica(tmp_path, 2, config)
     lead(leader, 0, follower, in_sync=[1])
     for sequence in range(5):
-        leader.append(batch(producer_id=5, producer_epoch=0, base_sequence=sequence), NOW)
+        leader.as_leader.append(batch(producer_id=5, producer_epoch=0, base_sequence=sequence), NOW)
     leader.delete_local_before(3, NOW)
     assert fetch(follower, leader) == StartFromTier(0)
     state = ProducerStateManager()
     for at, header in iter_batches(batch(producer_id=5, producer_epoch=0, base_sequence=2)):
         state.apply(header, at + 2)
-    follower.start_at(3, NOW, log_start_offset=0, epochs=[EpochEntry(0, 0)], producer_snapshot=state.encode())
+    follower.as_follower.start_at(
+        3, NOW, log_start_offset=0, epochs=[EpochEntry(0, 0)], producer_snapshot=state.encode()
+    )
     fetch(follower, leader)
     fetch(follower, leader)
     assert (follower.log_start_offset, follower.local_log_start_offset) == (0, 3)
     assert (follower.log_end_offset, follower.high_watermark) == (5, 5)
     assert follower.epoch_of(1) == 0
     lead(follower, 1, leader, in_sync=[2])
-    assert follower.append(batch(producer_id=5, producer_epoch=0, base_sequence=5), NOW).base_offset == 5
+    assert (
+        follower.as_leader.append(batch(producer_id=5, producer_epoch=0, base_sequence=5), NOW).base_offset
+        == 5
+    )
 
 
 # -- over restarts, and beside flushes --
@@ -401,11 +408,11 @@ def test_leader_epochs_after_a_truncation_are_recovered_from_batches(tmp_path: P
     epoch."""
     first, second = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(first, 4, second)
-    first.append(batch(2), NOW)
+    first.as_leader.append(batch(2), NOW)
     fetch(second, first)
-    first.append(batch(3), NOW)
+    first.as_leader.append(batch(3), NOW)
     lead(second, 5, first)
-    second.append(batch(4), NOW)
+    second.as_leader.append(batch(4), NOW)
     second.flush()
     lead(first, 6, second)
     assert fetch(second, first) == Truncate(2)
@@ -423,12 +430,12 @@ def test_records_after_a_truncation_are_synced_when_their_segment_rolls(tmp_path
     follower = replica(tmp_path, 2, TopicConfig(segment_bytes=300))
     lead(leader, 0, follower)
     for _ in range(20):
-        leader.append(batch(), NOW)
+        leader.as_leader.append(batch(), NOW)
     fetch(follower, leader)
     assert follower.flush() == 20
     lead(other, 1, follower, in_sync=[2, 3])
     for _ in range(30):
-        other.append(batch(), NOW)
+        other.as_leader.append(batch(), NOW)
     fetch(follower, other)
     assert follower.recovery_point == 0
     fetch(follower, other)
@@ -439,7 +446,7 @@ def test_records_after_a_truncation_are_synced_when_their_segment_rolls(tmp_path
 def test_high_watermark_survives_a_restart_up_to_the_log_end(tmp_path: Path) -> None:
     leader, follower = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(leader, 0, follower)
-    leader.append(batch(4), NOW)
+    leader.as_leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
     assert follower.checkpoint == (0, 0, 0), "not what is not on this disk"
@@ -462,12 +469,12 @@ def test_follower_fetches_only_above_what_flush_messages_requires_to_be_durable(
     asked_for: list[Replica] = []
     follower.flusher = asked_for.append
     lead(leader, 0, follower)
-    leader.append(batch(2), NOW)
+    leader.as_leader.append(batch(2), NOW)
     fetch(follower, leader)
-    assert asked_for == [follower] and follower.fetch_position() is None
+    assert asked_for == [follower] and follower.as_follower.fetch_position() is None
     follower.flush()
     follower.flushed()
-    position = follower.fetch_position()
+    position = follower.as_follower.fetch_position()
     assert position is not None and position.offset == 2
 
 
@@ -479,17 +486,17 @@ def test_record_is_committed_after_both_leader_and_follower_have_flushed_it(tmp_
     leader.flusher = follower.flusher = waiting.append
     reported: list[int] = []
     leader.listeners.append(lambda one: reported.append(one.log_end_offset))
-    leader.append(batch(2), NOW)
+    leader.as_leader.append(batch(2), NOW)
     assert (reported, leader.flushed_offset, waiting) == ([2], 0, [leader])  # consumers are notified at once
     fetch(follower, leader)
     assert whole(follower) == whole(leader) and waiting == [leader, follower]
     follower.flush()
     follower.flushed()
     fetch(follower, leader)
-    assert (leader.high_watermark, leader.acknowledgement(2)) == (0, None)
+    assert (leader.high_watermark, leader.as_leader.acknowledgement(2)) == (0, None)
     leader.flush()
     leader.flushed()
-    assert (leader.high_watermark, leader.acknowledgement(2)) == (2, ErrorCode.NONE)
+    assert (leader.high_watermark, leader.as_leader.acknowledgement(2)) == (2, ErrorCode.NONE)
 
 
 def test_truncation_fails_during_a_flush(tmp_path: Path) -> None:
@@ -505,34 +512,34 @@ def test_truncation_fails_during_a_flush(tmp_path: Path) -> None:
     follower.log.active.files = Slow()
     other = replica(tmp_path, 1)
     lead(other, 0, follower)
-    other.append(batch(4), NOW)
+    other.as_leader.append(batch(4), NOW)
     fetch(follower, other)
     with ThreadPoolExecutor(1) as pool:
         flush = pool.submit(follower.flush)
         assert begun.wait(30)
         with pytest.raises(BlockingIOError):
-            follower.truncate_to(0, NOW)
-        asked = follower.fetch_position()
+            follower.as_follower.truncate_to(0, NOW)
+        asked = follower.as_follower.fetch_position()
         assert asked is not None
         answer = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, 9, 9)
-        assert follower.take_fetched(asked, answer, memoryview(b""), NOW) == Retry(
+        assert follower.as_follower.take_fetched(asked, answer, memoryview(b""), NOW) == Retry(
             ErrorCode.KAFKA_STORAGE_ERROR
         )
         go_on.set()
         assert flush.result(30) == 4
-    follower.truncate_to(0, NOW)
+    follower.as_follower.truncate_to(0, NOW)
     assert (follower.log_end_offset, follower.recovery_point) == (0, 0)
 
 
 def test_follower_knows_its_offset_lag(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     for _ in range(3):
-        leader.append(batch(2), NOW)
+        leader.as_leader.append(batch(2), NOW)
     for _ in range(3):
         fetch(follower, leader)
     assert (leader.high_watermark, follower.offset_lag, leader.offset_lag) == (6, 0, 0)
     follower.become_follower(1, 0, 1)
-    follower.append_replicated(
+    follower.as_follower.append_replicated(
         memoryview(b""), leader_epoch=0, high_watermark=9, log_start_offset=0, now_ms=NOW
     )
     assert (follower.high_watermark, follower.offset_lag) == (6, 3)
@@ -550,10 +557,10 @@ def test_follower_on_a_full_disk_deletes_records(tmp_path: Path) -> None:
     """Deletion may free space, and DeleteRecords waits for every follower."""
     leader, follower, disk = replica(tmp_path, 1), replica(tmp_path, 2), FullDisk()
     lead(leader, 0, follower)
-    leader.append(batch(4), NOW)
+    leader.as_leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
-    leader.append(batch(1), NOW)
+    leader.as_leader.append(batch(1), NOW)
     follower.log_dir, disk.refusal = disk, "full"
     assert leader.delete_records(4) == 4
     assert fetch(follower, leader) == Retry(ErrorCode.KAFKA_STORAGE_ERROR)

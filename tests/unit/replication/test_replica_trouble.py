@@ -50,26 +50,28 @@ def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> 
 def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     files, heard = NoRoom(), []
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
-    replica.listeners.append(lambda moved: heard.append((moved.high_watermark, moved.acknowledgement(1))))
+    replica.listeners.append(
+        lambda moved: heard.append((moved.high_watermark, moved.as_leader.acknowledgement(1)))
+    )
     refused, settled = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
     files.full = True  # the leader epoch's file cannot be replaced
     for _ in range(2):
-        assert replica.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert replica.as_leader.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
         assert (replica.log_end_offset, replica.high_watermark) == (1, 0)
     files.full = False
-    again = replica.append(batch(), NOW)
+    again = replica.as_leader.append(batch(), NOW)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
     assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [refused, refused, settled])
-    assert replica.append(batch(1), NOW).base_offset == 1
+    assert replica.as_leader.append(batch(1), NOW).base_offset == 1
     replica.check()
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_closed_replica_returns_kafka_storage_error(tmp_path: Path, clean: bool) -> None:
     replica = open_replica(tmp_path, TopicConfig())
-    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
     replica.close(clean=clean)
-    assert replica.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.read(0, 100).error == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -79,10 +81,10 @@ def test_producers_expire_by_the_monotonic_clock_and_not_by_record_timestamps(
 ) -> None:
     config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
     replica = open_replica(tmp_path, config)
-    assert replica.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
     replica.expire_producers(5)
     replica.expire_producers(5 + PRODUCER_EXPIRATION_MS - 1)
-    assert replica.append(batch(at_ms=at_ms), NOW).base_offset == 0
+    assert replica.as_leader.append(batch(at_ms=at_ms), NOW).base_offset == 0
     assert replica.log_end_offset == 1
     replica.expire_producers(5 + PRODUCER_EXPIRATION_MS)
     replica.expire_producers(5 + 2 * PRODUCER_EXPIRATION_MS)
@@ -94,8 +96,8 @@ def test_records_that_cannot_be_recompressed_are_rejected(tmp_path: Path) -> Non
     data = batch(codec=Codec.GZIP)
     data[HEADER_SIZE + 20 : HEADER_SIZE + 24] = b"\xff\xff\xff\xff"
     seal(data, 0, len(data))
-    assert replica.append(data, NOW).error == ErrorCode.CORRUPT_MESSAGE
-    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(data, NOW).error == ErrorCode.CORRUPT_MESSAGE
+    assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
 
 
 class NoRoomFor(OsFiles):
@@ -113,7 +115,7 @@ def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
     """Three segments of one batch each."""
     replica = open_replica(directory, config, files)
     for sequence in range(3):
-        assert replica.append(batch(sequence), NOW).error == ErrorCode.NONE
+        assert replica.as_leader.append(batch(sequence), NOW).error == ErrorCode.NONE
     assert len(replica.segments) == 3
     return replica
 
@@ -136,7 +138,7 @@ def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(), files)
     files.endings = (EPOCH_CHECKPOINT,)
     replica.become_leader(7, 1, [1])
-    assert replica.append(batch(), NOW).error == ErrorCode.NONE
+    assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
     files.endings = ()
     replica.flush()
     stored = LeaderEpochs.decode((tmp_path / "t-0" / EPOCH_CHECKPOINT).read_bytes())

@@ -11,7 +11,8 @@ from manual_clock import ManualClock
 
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
-from tierlog.broker.replication.replica import AppendResult, Replica
+from tierlog.broker.replication.leader_role import AppendResult
+from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
@@ -69,7 +70,7 @@ class Node:
     def append(self, *, size: int = 100, age_ms: int = 0, key: bytes | None = b"k") -> AppendResult:
         now_ms = self.clock.now_ms()
         batch = encode_batch([NewRecord(now_ms - age_ms, key, b"v" * size)])
-        return self.replica.append(memoryview(batch), now_ms)
+        return self.replica.as_leader.append(memoryview(batch), now_ms)
 
     def segments(self) -> int:
         return len(self.replica.segments)

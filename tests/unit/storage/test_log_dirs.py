@@ -125,7 +125,9 @@ class Run:
 
 def append(replica: Replica, value: bytes = b"v") -> ErrorCode:
     now_ms = SystemClock().now_ms()
-    return replica.append(memoryview(bytearray(encode_batch([NewRecord(now_ms, None, value)]))), now_ms).error
+    return replica.as_leader.append(
+        memoryview(bytearray(encode_batch([NewRecord(now_ms, None, value)]))), now_ms
+    ).error
 
 
 async def test_new_partition_is_placed_by_free_space_then_by_partition_count(tmp_path: Path) -> None:
@@ -394,9 +396,9 @@ async def test_retry_of_an_acknowledged_batch_needs_no_space(tmp_path: Path) -> 
     now_ms = SystemClock().now_ms()
     record = NewRecord(now_ms, None, b"v")
     batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
-    assert run.replica(0).append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
+    assert run.replica(0).as_leader.append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
     run.directories.mark_full_beside(tmp_path)
-    again = run.replica(0).append(memoryview(bytearray(batch)), now_ms)
+    again = run.replica(0).as_leader.append(memoryview(bytearray(batch)), now_ms)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
     assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
     await run.stop()
@@ -410,15 +412,15 @@ async def test_batch_after_one_refused_by_a_full_disk_is_not_reported_as_a_gap(t
         for sequence in range(3)
     )
     replica = run.replica(0)
-    assert replica.append(memoryview(first), now_ms).error == ErrorCode.NONE
+    assert replica.as_leader.append(memoryview(first), now_ms).error == ErrorCode.NONE
     run.directories.mark_full_beside(tmp_path)
     for batch in (second, third):
-        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
     run.directories.all[0].mark_not_full()
-    gap = replica.append(memoryview(third), now_ms)
+    gap = replica.as_leader.append(memoryview(third), now_ms)
     assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for batch in (second, third):
-        assert replica.append(memoryview(batch), now_ms).error == ErrorCode.NONE
+        assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.NONE
     await run.stop()
 
 

@@ -1,0 +1,220 @@
+"""Follower role of a replica: appends the leader's batches unchanged, and truncates its log where the two
+diverge.
+
+The follower core decides what to fetch and what a response means. The role keeps the high watermark over
+changes of leaders. One owner: the event loop. Called by the replica fetchers, the tier state machine, log
+repair and the replica loader.
+"""
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tierlog.base.leader_epochs import EpochEntry
+from tierlog.base.types import NO_EPOCH, require
+from tierlog.broker.replication.core.fetched_batches import check_replicated
+from tierlog.broker.replication.core.follower import (
+    Append,
+    Fetched,
+    FetchPosition,
+    FollowerCore,
+    Retry,
+    StartAt,
+    Step,
+    Truncate,
+)
+from tierlog.broker.replication.core.leader import LeaderCore
+from tierlog.broker.replication.replica_state import ReplicaState
+from tierlog.broker.storage.core.batch_validation import (
+    FAULT_CODES,
+)
+from tierlog.broker.storage.core.producer_state import (
+    ProducerStateManager,
+)
+from tierlog.broker.storage.log import PartitionLog
+from tierlog.broker.storage.segment import BatchAt, CorruptLog
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.errors import RecordsError
+
+
+class FollowerRole:
+    __slots__ = ("_core", "_follower", "_log", "_replica", "is_fetching_paused")
+
+    def __init__(self, replica: ReplicaState, core: LeaderCore, follower: FollowerCore) -> None:
+        self._replica = replica
+        self._log = replica.log
+        self._core = core
+        self._follower = follower
+        self.is_fetching_paused = False
+        """Set while the log is damaged and about to be truncated: a fetch would promise its log end to the
+        leader."""
+
+    def fetch_position(self) -> FetchPosition | None:
+        """Where to fetch next. None if there is no leader, if the replica has failed, while fetching is
+        paused, or while its log is less durable than flush.messages requires, as a fetch offset promises
+        that. Listeners are called when one of the last two ends.
+        """
+        waits = self._core.log_end_offset < self._log.log_end_offset or self.is_fetching_paused
+        if waits or self._replica.failed is not None or not self._follower.is_follower:
+            return None
+        return self._follower.position(self._log)
+
+    def take_fetched(
+        self, requested: FetchPosition, fetched: Fetched, records: memoryview, now_ms: int
+    ) -> Step:
+        """Process the response to a fetch of `requested`. Returns the step that was done, or `Retry` if it
+        cannot be done now. `StartFromTier` is left to the caller.
+        """
+        step = self._follower.on_fetched(requested, fetched, self._log)
+        try:
+            match step:
+                case Append():
+                    error = self.append_replicated(
+                        records,
+                        leader_epoch=requested.leader_epoch,
+                        high_watermark=fetched.high_watermark,
+                        log_start_offset=fetched.log_start_offset,
+                        now_ms=now_ms,
+                    )
+                    return Retry(error) if error else step
+                case Truncate(offset):
+                    self.truncate_to(offset, now_ms)
+                case StartAt(offset):
+                    self.start_at(offset, now_ms)
+        except OSError:
+            return Retry(ErrorCode.KAFKA_STORAGE_ERROR)
+        except CorruptLog as damage:  # the position to truncate at cannot be found
+            self._replica.suspect(
+                step.offset if isinstance(step, Truncate) else requested.offset, str(damage)
+            )
+            return Retry(ErrorCode.CORRUPT_MESSAGE)
+        if (
+            step == Retry(ErrorCode.OFFSET_OUT_OF_RANGE)
+            and requested.last_fetched_epoch > requested.leader_epoch
+        ):
+            self._drop_last_epoch()
+        return step
+
+    def _drop_last_epoch(self) -> None:
+        """The last records have a leader epoch that has not begun, so they are damaged. Recovery after a
+        crash could not detect that, and took the epoch's entry from them.
+        """
+        latest = self._log.epochs.latest
+        if latest is not None:
+            self._log.epochs.truncate_from_end(latest.start_offset)
+            self._replica.suspect(
+                latest.start_offset, f"its leader does not know leader epoch {latest.epoch}"
+            )
+
+    def append_replicated(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> ErrorCode:
+        """Append complete batches as the leader wrote them, and take over its high watermark and log start,
+        up to the local log end. After an error some of the batches may have been appended.
+        """
+        core, log = self._core, self._log
+        if core.is_leader or leader_epoch != core.leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self._replica.failed is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self._replica.log_dir.refusal is not None:
+            if core.on_leader_high_watermark(high_watermark):
+                self._replica.on_high_watermark_moved()
+            self._replica.raise_log_start(log_start_offset)  # even without space: deleted records free some
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if records:
+            latest = log.epochs.latest
+            last_epoch = NO_EPOCH if latest is None else latest.epoch
+            try:
+                found = check_replicated(records, log.log_end_offset, last_epoch, leader_epoch)
+            except RecordsError as error:
+                return FAULT_CODES[error.fault]
+            batches = [BatchAt(*batch) for batch in found]
+            if batches[0].header.base_offset < log.log_end_offset > log.log_start_offset:
+                return ErrorCode.CORRUPT_MESSAGE
+            try:
+                self._append_run(records, batches, now_ms)
+            except OSError:
+                self._replica.after_append()  # some batches may have been appended
+                return ErrorCode.KAFKA_STORAGE_ERROR
+        moved = core.on_leader_high_watermark(high_watermark)
+        if records:
+            self._replica.after_append(moved)
+        elif moved:
+            self._replica.on_high_watermark_moved()
+        if log_start_offset > log.log_start_offset:
+            self._replica.raise_log_start(log_start_offset)
+        return ErrorCode.NONE
+
+    def _append_run(self, records: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
+        log, first = self._log, batches[0].header.base_offset
+        if first < log.log_end_offset:
+            # The log is empty, and the leader's log start lies within its first batch.
+            self.start_at(first, now_ms)
+        if log.cleaned_to is None:
+            offsets = batches[-1].header.next_offset - log.log_end_offset
+            if offsets > sum(batch.header.last_offset_delta + 1 for batch in batches):
+                # Gaps: the leader's log was compacted, whatever the cleanup policy is now.
+                log.cleaned_to = log.log_start_offset
+        log.append_run(records, batches, now_ms)
+
+    def truncate_to(self, offset: int, now_ms: int) -> None:
+        """Truncate the log, its producer state and its leader epochs at `offset`. Durable with the next
+        flush; after a crash before it, the logs' leader epochs show the divergence again. Raises OSError, in
+        particular BlockingIOError during a flush, when nothing was done.
+        """
+        core, log = self._core, self._log
+        require(not core.is_leader, "a leader's log is never truncated")
+        with _no_flush(log):
+            try:
+                log.truncate_to(offset, now_ms)
+            finally:
+                core.truncated(log.log_end_offset)
+        self._replica.failed_end = min(self._replica.failed_end, log.log_end_offset)
+        self._replica.on_high_watermark_moved()
+
+    def start_at(
+        self,
+        offset: int,
+        now_ms: int,
+        *,
+        log_start_offset: int | None = None,
+        epochs: Sequence[EpochEntry] = (),
+        producer_snapshot: bytes = b"",
+    ) -> None:
+        """Truncate the local log fully and start at an offset. Not while it is the leader. Raises OSError as
+        `truncate_to` does.
+
+        The other arguments are for a log whose beginning is remote (KIP-405): the leader's log start offset,
+        and leader epochs and producer state as of `offset`. Raises MalformedSnapshot, when nothing was done.
+        With them, the caller flushes in a thread, and then creates the segment file.
+        """
+        core, log = self._core, self._log
+        require(not core.is_leader, "a leader's log is never truncated")
+        if producer_snapshot:
+            ProducerStateManager.decode(producer_snapshot)
+        before = log.active
+        with _no_flush(log):
+            try:
+                log.truncate_fully_and_start_at(offset, now_ms, epochs, producer_snapshot)
+            finally:
+                if log.active is not before:  # otherwise it failed before any change
+                    self._replica.on_restarted(offset)
+                    core.started_at(offset)
+            if log_start_offset is not None:
+                log.log_start_offset = min(log_start_offset, offset)
+        self._replica.on_high_watermark_moved()
+
+
+@contextmanager
+def _no_flush(log: PartitionLog) -> Iterator[None]:
+    with log.flusher.held() as held:
+        if not held:
+            raise BlockingIOError(errno.EAGAIN, "a flush is in progress")
+        yield

@@ -1,0 +1,265 @@
+"""Leader role of a replica: appends records of clients, and records what its followers fetch.
+
+The controller assigns the role with a leader epoch. The core decides, the log writes. Until this replica is
+elected, appends are refused with NOT_LEADER_OR_FOLLOWER, and the rest changes nothing. If flush.messages
+requires an fsync, the acknowledgement of acks=1 waits for it, but `append` does not: see `acknowledgement`.
+One owner: the event loop. Called by the handlers, the coordinators and the AlterPartition manager.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from tierlog.base.types import NO_EPOCH
+from tierlog.broker.replication.core.leader import ALL_IN_SYNC, IsrProposal, LeaderCore
+from tierlog.broker.replication.replica_state import ReplicaState
+from tierlog.broker.storage.core.batch_validation import (
+    RecordChecks,
+    first_records_are_consistent,
+    refusal,
+    required_checks,
+    stored_codec,
+    validate_header,
+)
+from tierlog.broker.storage.core.producer_state import (
+    Duplicate,
+    InvalidRecord,
+    Rejection,
+)
+from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
+from tierlog.protocol.errors import ErrorCode
+from tierlog.records.batch import (
+    BatchHeader,
+    assign,
+    check_batch,
+    check_produced,
+    read_header,
+    set_log_append_time,
+)
+from tierlog.records.errors import RecordsError
+
+
+class AppendResult(NamedTuple):
+    """Offsets of the batch (for a duplicate, of its first copy), or -1 and an error: the batch was not
+    written, or, with KAFKA_STORAGE_ERROR, that is unknown. If `validation` is set, run it and append again.
+    """
+
+    error: ErrorCode
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    message: str | None = None
+    bad_records: tuple[InvalidRecord, ...] = ()
+    validation: BatchValidation | None = None
+
+
+class LeaderRole:
+    __slots__ = ("_core", "_log", "_replica")
+
+    def __init__(self, replica: ReplicaState, core: LeaderCore) -> None:
+        self._replica = replica
+        self._log = replica.log
+        self._core = core
+
+    # -- produce --
+
+    def append(
+        self,
+        records: memoryview,
+        now_ms: int,
+        *,
+        acks: int = -1,
+        from_client: bool = True,
+        at_once: bool = True,
+        validated: ValidationResult | None = None,
+    ) -> AppendResult:
+        """Append one batch in place: offset and epoch are written into `records`, which must be writable.
+
+        `from_client=False` is for coordinators, which build their batches here: only the CRC and leadership
+        are checked. Unless `at_once`, a batch whose records take long to validate is not written; the result
+        has the validation to run. Then call again with its result as `validated`; everything else is checked
+        again.
+        """
+        config = self._log.config
+        if self._replica.failed is not None:
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.failed))
+        try:
+            header = check_produced(records) if from_client else check_batch(records)
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        verdict: Duplicate | Rejection | None = None
+        if from_client:
+            verdict = validate_header(header, config)
+        verdict = verdict or self._core.decide_append(
+            header,
+            self._log.producers,
+            acks=acks,
+            from_client=from_client,
+        )
+        if verdict is not None:
+            return self._answer(verdict)
+        try:
+            must_validate = from_client and (
+                validated is not None or self._must_validate_records(records, header, now_ms)
+            )
+        except RecordsError as error:
+            return self._refuse(refusal(error))
+        if must_validate or stored_codec(header, config) is not header.codec:
+            if validated is None or validated.config != config:
+                validation = BatchValidation(records, header, config, now_ms)
+                if not (at_once or validation.fits_one_turn()):
+                    return AppendResult(
+                        ErrorCode.NONE, -1, -1, -1, self._log.log_start_offset, validation=validation
+                    )
+                validated = validation.at_once()
+            verdict, records, header = validated.refused, validated.records, validated.header
+        if verdict is not None:
+            return self._answer(verdict)
+        return self._write(records, header, now_ms)
+
+    def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        """Whether the header and the first records of a client's batch are not enough to validate it. Raises
+        RecordsError."""
+        config = self._log.config
+        if required_checks(header, config, now_ms) is not RecordChecks.FIRST_RECORDS:
+            return True
+        agree = first_records_are_consistent(records, header)
+        return not agree and config.message_timestamp_type == "CreateTime"
+
+    def _write(self, records: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
+        log, core = self._log, self._core
+        if self._replica.log_dir.refusal is not None:
+            return self._refuse(Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.log_dir.refusal))
+        config = log.config
+        base_offset, append_time = log.log_end_offset, -1
+        if config.message_timestamp_type == "LogAppendTime":
+            set_log_append_time(records, 0, now_ms)
+            header, append_time = read_header(records), now_ms
+        assign(records, 0, base_offset, core.leader_epoch)
+        try:
+            log.append(records, header, base_offset, core.leader_epoch, now_ms)
+        except OSError as error:
+            return self._refuse(self._storage_error(error.strerror))
+        self._replica.after_append()
+        if self._replica.failed_end > base_offset:
+            return self._refuse(self._storage_error(self._replica.failed))
+        self._replica.bytes_in += len(records)
+        last_offset = base_offset + header.last_offset_delta
+        return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
+
+    def _answer(self, verdict: Duplicate | Rejection) -> AppendResult:
+        if isinstance(verdict, Rejection):
+            if (
+                verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+                and self._replica.log_dir.refusal is not None
+            ):
+                # The previous batch was refused for the full disk, and will be retried. librdkafka takes a
+                # gap for a loss of its sequences: it starts a new epoch, and duplicates what it had in flight
+                # elsewhere.
+                verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.log_dir.refusal)
+            return self._refuse(verdict)
+        if self._log.log_end_offset > self._core.log_end_offset:
+            # The first copy was written, and its flush is in progress or has failed.
+            self._replica.after_append()
+            if self.acknowledgement(verdict.last_offset + 1, 1):
+                return self._refuse(self._storage_error(self._replica.failed))
+        by_log = self._log.config.message_timestamp_type == "LogAppendTime"
+        append_time = verdict.timestamp if by_log else -1
+        return AppendResult(
+            ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self._log.log_start_offset
+        )
+
+    def _storage_error(self, what: str | None) -> Rejection:
+        return Rejection(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._replica.name}: {what or 'not flushed'}")
+
+    def _refuse(self, refused: Rejection) -> AppendResult:
+        return AppendResult(
+            refused.error, -1, -1, -1, self._log.log_start_offset, refused.message, refused.records
+        )
+
+    # -- acknowledgements and followers --
+
+    def acknowledgement(
+        self, end_offset: int, acks: int = ALL_IN_SYNC, leader_epoch: int | None = None
+    ) -> ErrorCode | None:
+        """NONE if a batch that ends at `end_offset`, appended in that leader epoch, is acknowledged, an error
+        if it has failed, None while that is undecided. Listeners are called when that may have changed.
+        """
+        core = self._core
+        known = core.acknowledgement(end_offset, acks, leader_epoch)
+        if known is not None:
+            return known
+        reached = core.high_watermark if acks == ALL_IN_SYNC else core.log_end_offset
+        refused = self._replica.failed is not None or reached < end_offset <= self._replica.failed_end
+        return ErrorCode.KAFKA_STORAGE_ERROR if refused else None
+
+    def follower_fetched(
+        self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
+    ) -> bool:
+        """Record a fetch for which `read_for_follower` found no divergence: the follower has everything below
+        `offset`. Returns whether the in-sync set may have to change: then call `isr_proposal`. `now_ms` is
+        monotonic.
+        """
+        core = self._core
+        known, reported = core.followers.get(follower), (broker_epoch, log_start_offset)
+        is_news = known is not None and reported != (known.broker_epoch, known.log_start_offset)
+        if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
+            self._replica.on_high_watermark_moved()
+        elif not core.may_commit or is_news:
+            # Requests may wait for a record that too few in-sync replicas have, or DeleteRecords for the log
+            # start of a live process.
+            self._replica.notify()
+        if core.repeated_fetch_offset is not None:
+            at, core.repeated_fetch_offset = core.repeated_fetch_offset, None
+            self._replica.suspect(at, f"broker {follower} fetches it again and again")
+        return core.isr_due
+
+    @property
+    def low_watermark(self) -> int:
+        """A leader's low watermark: no later leader serves a record below it. Listeners are called when it
+        rises."""
+        return self._core.low_watermark(self._log.log_start_offset)
+
+    def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
+        """Whether `read_for_follower` has nothing for a follower at `offset`, neither records nor divergence.
+        A quick check: it may return False although that is so.
+        """
+        log = self._log
+        if offset != log.log_end_offset or not self._core.is_leader or self._replica.failed is not None:
+            return False
+        latest = log.epochs.latest
+        return last_epoch == NO_EPOCH or (latest is not None and latest.epoch == last_epoch)
+
+    def knows_follower(self, follower: int, broker_epoch: int) -> bool:
+        return self._core.knows(follower, broker_epoch)
+
+    def set_live(self, live: Mapping[int, int]) -> None:
+        """Set the brokers which may be in sync: broker id to broker epoch."""
+        before = self.low_watermark
+        if self._core.set_live(live):
+            self._replica.on_high_watermark_moved()
+        elif self.low_watermark > before:
+            self._replica.notify()
+
+    def isr_proposal(self, now_ms: int, lag_max_ms: int, live: Mapping[int, int]) -> IsrProposal | None:
+        before = self._core.high_watermark
+        proposal = self._core.isr_proposal(now_ms, lag_max_ms, live)
+        if self._core.high_watermark > before:
+            self._replica.on_high_watermark_moved()
+        return proposal
+
+    def on_isr_response(
+        self,
+        proposal: IsrProposal,
+        error: ErrorCode,
+        leader_epoch: int = NO_EPOCH,
+        partition_epoch: int = NO_EPOCH,
+        in_sync: Collection[int] = (),
+    ) -> None:
+        """`in_sync`: the controller's current set; it counts only when an image has it."""
+        if self._core.on_isr_response(proposal, error, leader_epoch, partition_epoch):
+            self._replica.on_high_watermark_moved()
+
+    def on_isr_failure(self, proposal: IsrProposal) -> None:
+        if self._core.on_isr_failure(proposal):
+            self._replica.on_high_watermark_moved()
