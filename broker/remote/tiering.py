@@ -22,10 +22,9 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
-from tierlog.tiering.no_store import NoStore
 from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.remote_log import RemoteLog
-from tierlog.tiering.stores import store_from_url
+from tierlog.tiering.stores import NoStore, store_from_url
 
 _log = structlog.get_logger("tierlog.tiering")
 

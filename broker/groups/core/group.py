@@ -20,9 +20,9 @@ from tierlog.broker.groups.core.formats import (
     encode_key,
 )
 from tierlog.broker.groups.core.states import Cause, GroupState, next_state
-from tierlog.broker.groups.core.subscription import PROTOCOL_TYPE, subscribed_topics
 from tierlog.protocol.errors import ErrorCode
 
+PROTOCOL_TYPE = "consumer"
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
 MEMBER_OVERHEAD_BYTES = 1_000
 """Memory of a member in addition to its strings and bytes: its objects, table entries and timer."""
@@ -230,7 +230,7 @@ class Group:
         """Topics that members consume; None if unknown."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
-        found = [subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+        found = [_subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
         return None if None in found else frozenset().union(*(topics for topics in found if topics))
 
     @property
@@ -375,3 +375,28 @@ def _check_stored(stored: StoredGroup) -> None:
 
 def _least_timeout_ms(member: StoredMember) -> int:
     return min(member.session_timeout_ms, member.rebalance_timeout_ms)
+
+
+def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics in the metadata that a consumer sends with JoinGroup. None if the bytes are not a
+    subscription: any client may name its own protocol `consumer`.
+
+    The coordinator needs them only because OffsetDelete and expiry must keep offsets of topics that members
+    consume. Every version of ConsumerProtocolSubscription begins with an int16 version and the array of topic
+    names.
+    """
+    count, at = int.from_bytes(metadata[2:6], "big", signed=True), 6
+    if len(metadata) < at or not 0 <= count <= len(metadata):
+        return None
+    topics = set()
+    for _ in range(count):
+        length = int.from_bytes(metadata[at : at + 2], "big", signed=True)
+        name = metadata[at + 2 : at + 2 + length]
+        if length < 0 or len(name) != length:
+            return None
+        try:
+            topics.add(name.decode())
+        except UnicodeDecodeError:
+            return None
+        at += 2 + length
+    return frozenset(topics)

@@ -17,8 +17,8 @@ from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.tiering.local_store import LocalStore
-from tierlog.tiering.no_store import NoStore
 from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.stores import NoStore
 
 
 def store_of(directory: Path, network: Network | None, **settings: str) -> ObjectStore:
