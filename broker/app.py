@@ -30,7 +30,6 @@ from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.producer_ids import ProducerIds
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
-from tierlog.broker.handlers.stats import measured
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
@@ -241,20 +240,20 @@ class Broker(NodeBase):
             isr_due=self.alter_partition_manager.submit,
             validator=self.validator,
         )
-        handlers = measured(build_handlers(dependencies, group_handlers(self.groups)), self.stats)
         host, port = self.settings.listener
         self.listener = self.platform.listener(
-            handlers,
+            build_handlers(dependencies, group_handlers(self.groups)),
             self.tasks,
             error_reply,
             self._report,
             host=host,
             port=port,
             bounds=bounds_of(self.settings),
+            stats=self.stats,
             on_close=log_close,
             on_refusal=RefusalLog(),
         )
-        self.throttling = Throttling(self.listener, handlers, self.quotas, self.clock)
+        self.throttling = Throttling(self.listener, self.quotas, self.clock)
 
     def _connect(self) -> None:
         """Connect the parts that react to events of replicas, and to changed settings."""

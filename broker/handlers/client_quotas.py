@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.controller.commands import AlterQuotas, QuotaAlteration, QuotaChange, QuotaOutcome
 from tierlog.metadata.records import IP, QUOTA_ENTITY_TYPES, QuotaEntity
@@ -81,6 +81,7 @@ def _invalid(message: str) -> KafkaError:
 
 
 def alter_client_quotas_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: alter.AlterClientQuotasRequest) -> Reply:
         if len(request.entries) > ENTRIES_MAX:
             message = f"more than {ENTRIES_MAX} entries: send fewer in a request"

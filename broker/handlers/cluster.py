@@ -1,12 +1,12 @@
 """Metadata (v0-13) and DescribeCluster (v0-2)."""
 
 import re
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
@@ -57,7 +57,7 @@ CLUSTER_OPERATIONS = _bits(
 def metadata_handler(deps: Dependencies) -> Handler:
     creation = AutoTopicCreation(deps)
 
-    def handle(context: RequestContext, request: MetadataRequest) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: MetadataRequest) -> Reply | Pending:
         if context.version < ASK_BY_ID_FROM and any(
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
@@ -71,9 +71,10 @@ def metadata_handler(deps: Dependencies) -> Handler:
         shows_operations = request.include_topic_authorized_operations
         topics = (_topic(views, topic, context.version, shows_operations) for topic in asked)
         if len(asked) > ENTRIES_PER_TURN or _partitions(views.image, asked) > PARTITIONS_PER_TURN:
-            return in_slices(
+            work = in_slices(
                 response, context.version, "topics", len(asked), topics, PARTITIONS_PER_TURN, _weight
             )
+            return Pending(work)
         response.topics = list(topics)
         return response
 

@@ -2,7 +2,7 @@
 (KIP-848).
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from tierlog.broker.groups.core.events import (
 )
 from tierlog.broker.groups.core.offsets import ByPartition
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Handler, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, when_ready
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
@@ -67,9 +67,7 @@ class _Handlers:
 
     # ---- OffsetCommit ----
 
-    def commit(
-        self, context: RequestContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    def commit(self, context: RequestContext, request: OffsetCommitRequest) -> Reply | Pending:
         refused: dict[tuple[str | UUID, int], ErrorCode] = {}
         offsets: list[OffsetToCommit] = []
         names: dict[str | UUID, str] = {}
@@ -114,18 +112,20 @@ class _Handlers:
                 ]
             )
 
-        return self._service.ask(
-            request.group_id,
-            lambda token: Commit(
-                token=token,
-                group_id=request.group_id,
-                generation=request.generation_id_or_member_epoch,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id,
-                retention_ms=request.retention_time_ms,
-                offsets=tuple(offsets),
-            ),
-            answered,
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: Commit(
+                    token=token,
+                    group_id=request.group_id,
+                    generation=request.generation_id_or_member_epoch,
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                    retention_ms=request.retention_time_ms,
+                    offsets=tuple(offsets),
+                ),
+                answered,
+            )
         )
 
     # ---- OffsetFetch ----
@@ -194,9 +194,7 @@ class _Handlers:
 
     # ---- OffsetDelete ----
 
-    def delete(
-        self, context: RequestContext, request: OffsetDeleteRequest
-    ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+    def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> Reply | Pending:
         asked = [
             TopicPartition(topic.name, each.partition_index)
             for topic in request.topics
@@ -229,10 +227,12 @@ class _Handlers:
                 ]
             )
 
-        return self._service.ask(
-            request.group_id,
-            lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
-            answered,
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
+                answered,
+            )
         )
 
     def _exists(self, place: TopicPartition) -> bool:

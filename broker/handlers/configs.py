@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tierlog.broker.handlers.cluster import is_topic_name
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.turns import in_turns, slices
 from tierlog.config.definitions import InvalidSetting
@@ -53,6 +53,7 @@ _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
 def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(
         context: RequestContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
     ) -> Reply:
@@ -94,6 +95,7 @@ def _incremental(
 
 
 def alter_configs_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: alter_configs.AlterConfigsRequest) -> Reply:
         changes = await _in_turns(request.resources, lambda resource: _replaced(deps, resource))
         outcomes = await _alter(deps, changes, request.validate_only)

@@ -1,16 +1,13 @@
-"""Request context and reply types of handlers. Built by net, read by handlers.
+"""What a handler gets and what it answers: RequestContext, and a Reply or a Pending.
 
-Responses leave in the order of the requests. The records of a Produce are views into net's receive buffer,
-writable and valid until the handler returns. A handler that needs them later calls `context.keep_frame()`, so
-that net takes another buffer, or copies them and calls `context.hold_bytes()`. If the handler is a coroutine,
-net keeps the frame by itself. All other requests are decoded from a copy, whose views stay valid.
-
-Requests of a connection are handled in order, the next one as soon as the previous handler has returned. A
-handler that must finish some of its work before the next request calls `context.hold_others()`.
+The records of a Produce are views into the receive buffer, writable and valid until the handler returns. A
+handler that needs them later says so in its Pending. All other requests are decoded from a copy, whose views
+stay valid. Responses leave in the order of the requests, and the next request of a connection starts as soon
+as the handler of the previous one has returned, unless its Pending or `handlers.ordering` says otherwise.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
@@ -19,6 +16,7 @@ from tierlog.base.files import Part
 from tierlog.protocol.errors import ErrorCode
 
 ANONYMOUS = "User:ANONYMOUS"
+WHOLE_FRAME = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -42,10 +40,13 @@ class Connection:
 
 
 class Meter(Protocol):
-    """The quotas of a request's client (net.throttling)."""
+    """The quotas of one request's client (handlers.meter)."""
 
     def fetched(self, size: int) -> int:
         """Throttle time in ms if sending `size` bytes exceeds the quota; 0: they are counted."""
+
+    def answered(self, reply: "Reply") -> None: ...
+    def failed(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -57,25 +58,7 @@ class RequestContext:
     correlation_id: int
     client_id: str | None
     connection: Connection
-    frame_kept: bool = False
-    held_bytes: int = 0
     meter: Meter | None = None  # only while quotas are set
-    others_wait: "asyncio.Future[None] | None" = None
-
-    def keep_frame(self) -> None:
-        """Keep views into this request's frame valid after the handler has returned."""
-        self.frame_kept = True
-
-    def hold_bytes(self, count: int) -> None:
-        """Count bytes of the request that were copied and stay in memory after the handler has returned."""
-        self.held_bytes += count
-
-    def hold_others(self) -> "asyncio.Future[None]":
-        """Hold later requests of the connection until the returned future or the response is done. For
-        handlers that return a future. By then they must hold no bytes of the request.
-        """
-        self.others_wait = asyncio.get_running_loop().create_future()
-        return self.others_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +81,48 @@ CLOSE = Close.CLOSE
 Reply = Any
 """A response message of tierlog.protocol.messages, a RawReply, None (acks=0: send nothing) or CLOSE."""
 
-Handler = Callable[[RequestContext, Any], "Reply | Awaitable[Reply]"]
-"""Synchronous if it does not wait (no task), else a Future (a callback) or a coroutine (a task)."""
+
+class Pending:
+    """A reply that is not ready, and what of its request the connection must observe until it is.
+
+    `work`: a future of the reply, or a coroutine, which `handlers.chain` makes a task. A future is cancelled
+    with its connection; a task is so only if it reads, since a change goes on without its client.
+    `keeps`: bytes of the request that stay in memory: WHOLE_FRAME, whose views stay valid, or the number of
+    bytes that the handler has copied.
+    `later_wait_for`: later requests of the connection start when this future or the reply is done. The
+    request keeps no bytes from then on. None: they do not wait.
+    """
+
+    __slots__ = ("begun", "keeps", "later_wait_for", "outlives_connection", "waiting_from", "work")
+
+    def __init__(
+        self,
+        work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]",
+        keeps: int = 0,
+        later_wait_for: "asyncio.Future[None] | None" = None,
+    ) -> None:
+        self.work = work
+        self.keeps = keeps
+        self.later_wait_for = later_wait_for
+        self.outlives_connection = False
+        self.begun = self.waiting_from = 0.0  # when the handler was called, and when it returned
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        return self.work.__await__()
+
+
+Handler = Callable[[RequestContext, Any], "Reply | Pending"]
+
+
+def pending(handler: Callable[[RequestContext, Any], Coroutine[Any, Any, Reply]]) -> Handler:
+    """The handler of an API whose requests always wait."""
+    return lambda context, request: Pending(handler(context, request))
+
+
+def when_ready(answer: Any) -> "Reply | Pending":
+    """An answer that another component gives at once or as a future."""
+    return Pending(answer) if isinstance(answer, asyncio.Future) else answer
+
 
 ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
 """(context, request, code, message) -> the error response, or None if the API has none."""

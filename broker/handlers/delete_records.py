@@ -12,7 +12,7 @@ import asyncio
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import DELETE_RECORDS
 from tierlog.broker.replication.replica import Replica
@@ -92,6 +92,7 @@ class _Deletion:
 
 
 def delete_records_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Reply:
         response, deletions = DeleteRecordsResponse(), list[_Deletion]()
         for topic in request.topics:

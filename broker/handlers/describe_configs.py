@@ -7,7 +7,7 @@ few in each turn of the event loop.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -22,7 +22,7 @@ from tierlog.broker.handlers.configs import (
     TOPIC,
     not_a_topic,
 )
-from tierlog.broker.handlers.context import Handler, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import (
     Described,
@@ -56,12 +56,12 @@ _SCOPES = {TOPIC: ConfigScope.TOPIC, GROUP: ConfigScope.GROUP, CLIENT_METRICS: C
 
 
 def describe_configs_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Pending:
         # each once: a small request must not get many copies of ten kilobytes
         once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
         description, resources = _Description(deps, context.version, request), list(once.values())
         if len(resources) > RESOURCES_PER_TURN:
-            return _describe_in_turns(description, resources)
+            return Pending(_describe_in_turns(description, resources))
         return description.reply([description.describe(resource) for resource in resources])
 
     return handle

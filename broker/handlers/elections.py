@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.request_timeouts import within_s
 from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome
@@ -18,6 +18,7 @@ PARTITIONS_MAX = 10_000  # of one request, as in Kafka
 
 
 def elect_leaders_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: ElectLeadersRequest) -> Reply:
         if request.election_type not in set(ElectionKind):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tierlog.broker.handlers.api_versions import Features
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.request_timeouts import within_s
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
@@ -68,6 +68,7 @@ def _known(image: ClusterImage) -> dict[str, Feature]:
 
 
 def update_features_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: UpdateFeaturesRequest) -> Reply:
         """All updates or none: the first invalid one fails the whole request."""
         updates = {update.feature: update for update in request.feature_updates}

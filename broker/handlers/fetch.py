@@ -8,12 +8,12 @@ bytes that are left when its turn in the request comes.
 """
 
 import uuid
-from collections.abc import Awaitable, Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import NamedTuple
 
 from tierlog.base.leader_epochs import UNKNOWN_END
 from tierlog.base.slices import LogSlice
-from tierlog.broker.handlers.context import Handler, Meter, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, RequestContext, when_ready
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_sessions import (
     FetchScope,
@@ -114,7 +114,7 @@ class _Fetcher:
         self._errors = deps.stats.of(FETCH_KEY).errors
         self._chooses_by_rack = deps.settings.replica_selector_class == RACK_AWARE_SELECTOR
 
-    def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Awaitable[Reply]:
+    def handle(self, context: RequestContext, request: FetchRequest) -> Reply | Pending:
         version = context.version
         replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
         follower = None if replica_id < 0 else self._follower(replica_id, request.replica_state.replica_epoch)
@@ -155,7 +155,7 @@ class _Fetcher:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
         return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
-    def _answer(self, params: _FetchParams, max_wait_ms: int) -> Reply | Awaitable[Reply]:
+    def _answer(self, params: _FetchParams, max_wait_ms: int) -> Reply | Pending:
         read = self.read(params)
         if read.remote:
             return self._answer_from_tier(params, read)
@@ -168,16 +168,16 @@ class _Fetcher:
         keys = [(self._name(item.topic), item.partition) for item in params.scope.partitions]
         purgatory = self._deps.purgatory
         if params.follower is None:
-            return purgatory.wait(keys, max_wait_ms, waiting.try_complete, waiting.expire)
+            return when_ready(purgatory.wait(keys, max_wait_ms, waiting.try_complete, waiting.expire))
         waiting.places = {key: place for place, key in enumerate(keys)}
-        return purgatory.wait_coalesced(keys, max_wait_ms, waiting.try_keys, waiting.expire)
+        return when_ready(purgatory.wait_coalesced(keys, max_wait_ms, waiting.try_keys, waiting.expire))
 
-    def _answer_from_tier(self, params: _FetchParams, read: _ReadResult) -> Awaitable[Reply]:
+    def _answer_from_tier(self, params: _FetchParams, read: _ReadResult) -> Pending:
         def respond(sources: list[tuple[Replica, int]]) -> Reply:
             read.sources += sources
             return self.respond(params, read)
 
-        return self._remote.answer(read.remote, params.committed_only, respond)
+        return Pending(self._remote.answer(read.remote, params.committed_only, respond))
 
     # -- read --
 

@@ -24,7 +24,7 @@ from tierlog.broker.groups.core.events import (
 )
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import offset_handlers
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, when_ready
 from tierlog.broker.handlers.turns import answer, in_slices, slices
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
@@ -84,12 +84,10 @@ class _Handlers:
 
     # ---- coordinator ----
 
-    def find_coordinator(
-        self, context: RequestContext, request: FindCoordinatorRequest
-    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
         is_group = request.key_type == GROUP_KEY_TYPE
         if is_group and self._service.locate("") is None:
-            return self._find_after_creation(context, request)
+            return Pending(self._find_after_creation(context, request))
         keys = request.coordinator_keys if context.version >= 4 else [request.key]
         found = [
             self._coordinator(key) if is_group else _no_coordinator(key, request.key_type) for key in keys
@@ -131,9 +129,7 @@ class _Handlers:
 
     # ---- membership ----
 
-    def join(
-        self, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    def join(self, context: RequestContext, request: JoinGroupRequest) -> Reply | Pending:
         version = context.version
         # version 0 has no rebalance timeout (KIP-62): members rejoin within their session timeout
         rebalance_timeout_ms = request.rebalance_timeout_ms if version >= 1 else -1
@@ -159,31 +155,31 @@ class _Handlers:
                 ],
             )
 
-        return self._service.ask(
-            request.group_id,
-            lambda token: Join(
-                token=token,
-                group_id=request.group_id,
-                member_id=request.member_id,
-                fresh_member_id=fresh,
-                group_instance_id=request.group_instance_id,
-                client_id=context.client_id or "",
-                client_host=f"/{context.connection.peer_host}",
-                session_timeout_ms=request.session_timeout_ms,
-                rebalance_timeout_ms=rebalance_timeout_ms,
-                protocol_type=request.protocol_type,
-                protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-                member_id_required=version >= 4,
-                may_skip_assignment=version >= 9,
-                reason=request.reason or "",
-                room_bytes=self._service.member_room_bytes,
-            ),
-            answered,
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: Join(
+                    token=token,
+                    group_id=request.group_id,
+                    member_id=request.member_id,
+                    fresh_member_id=fresh,
+                    group_instance_id=request.group_instance_id,
+                    client_id=context.client_id or "",
+                    client_host=f"/{context.connection.peer_host}",
+                    session_timeout_ms=request.session_timeout_ms,
+                    rebalance_timeout_ms=rebalance_timeout_ms,
+                    protocol_type=request.protocol_type,
+                    protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+                    member_id_required=version >= 4,
+                    may_skip_assignment=version >= 9,
+                    reason=request.reason or "",
+                    room_bytes=self._service.member_room_bytes,
+                ),
+                answered,
+            )
         )
 
-    def sync(
-        self, context: RequestContext, request: SyncGroupRequest
-    ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    def sync(self, context: RequestContext, request: SyncGroupRequest) -> Reply | Pending:
         if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)  # KIP-559
 
@@ -197,40 +193,42 @@ class _Handlers:
                 assignment=answer.assignment,
             )
 
-        return self._service.ask(
-            request.group_id,
-            lambda token: Sync(
-                token=token,
-                group_id=request.group_id,
-                generation=request.generation_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id,
-                protocol_type=request.protocol_type,
-                protocol_name=request.protocol_name,
-                assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
-                room_bytes=self._service.member_room_bytes,
-            ),
-            answered,
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: Sync(
+                    token=token,
+                    group_id=request.group_id,
+                    generation=request.generation_id,
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                    protocol_type=request.protocol_type,
+                    protocol_name=request.protocol_name,
+                    assignments=tuple(
+                        (each.member_id, bytes(each.assignment)) for each in request.assignments
+                    ),
+                    room_bytes=self._service.member_room_bytes,
+                ),
+                answered,
+            )
         )
 
-    def heartbeat(
-        self, context: RequestContext, request: HeartbeatRequest
-    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        return self._service.ask(
-            request.group_id,
-            lambda token: Heartbeat(
-                token=token,
-                group_id=request.group_id,
-                generation=request.generation_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id,
-            ),
-            lambda answer: HeartbeatResponse(error_code=_error(answer)),
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Reply | Pending:
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: Heartbeat(
+                    token=token,
+                    group_id=request.group_id,
+                    generation=request.generation_id,
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                ),
+                lambda answer: HeartbeatResponse(error_code=_error(answer)),
+            )
         )
 
-    def leave(
-        self, context: RequestContext, request: LeaveGroupRequest
-    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    def leave(self, context: RequestContext, request: LeaveGroupRequest) -> Reply | Pending:
         batched = context.version >= 3
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -254,19 +252,21 @@ class _Handlers:
                 ]
             )
 
-        return self._service.ask(
-            request.group_id,
-            lambda token: Leave(
-                token=token,
-                group_id=request.group_id,
-                leavers=leavers if batched else (Leaver(request.member_id),),
-            ),
-            answered,
+        return when_ready(
+            self._service.ask(
+                request.group_id,
+                lambda token: Leave(
+                    token=token,
+                    group_id=request.group_id,
+                    leavers=leavers if batched else (Leaver(request.member_id),),
+                ),
+                answered,
+            )
         )
 
     # ---- administration ----
 
-    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Awaitable[Reply]:
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Pending:
         def described(group_id: str) -> DescribedGroup:
             group = self._describe_one(group_id, context.version)
             if request.include_authorized_operations and group.error_code == 0:
@@ -318,7 +318,10 @@ class _Handlers:
             ],
         )
 
-    async def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Reply:
+    def delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Pending:
+        return Pending(self._delete(context, request))
+
+    async def _delete(self, context: RequestContext, request: DeleteGroupsRequest) -> Reply:
         results: list[DeletableGroupResult] = []
         for some in slices(dict.fromkeys(request.groups_names)):
             begun = [self._delete_one(group_id) for group_id in some]

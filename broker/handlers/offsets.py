@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.lookups import FoundTimestamp, TimestampSearch
@@ -59,7 +59,7 @@ Lookup = _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]
 
 
 def list_offsets_handler(deps: Dependencies) -> Handler:
-    def handle(context: RequestContext, request: ListOffsetsRequest) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: ListOffsetsRequest) -> Reply | Pending:
         lookups = _Lookups(deps, context.version, committed_only=request.isolation_level == READ_COMMITTED)
         response = ListOffsetsResponse()
         slow: list[Coroutine[Any, Any, None]] = []
@@ -81,7 +81,7 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
                 else:
                     slow.append(_fill_later(answer, found))
             response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-        return _all_of(slow, response) if slow else response
+        return Pending(_all_of(slow, response)) if slow else response
 
     return handle
 

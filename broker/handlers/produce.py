@@ -5,10 +5,11 @@ fsync. If a batch is too large to validate in one turn, later requests of the co
 appended (`validated_produce`).
 """
 
-from collections.abc import Awaitable, Iterator
+import asyncio
+from collections.abc import Iterator
 
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
-from tierlog.broker.handlers.context import CLOSE, Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext, when_ready
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.purgatory import Write
@@ -79,7 +80,7 @@ class _UnacknowledgedBatch:
 def produce_handler(deps: Dependencies) -> Handler:
     errors = deps.stats.of(PRODUCE_KEY).errors
 
-    def handle(context: RequestContext, request: ProduceRequest) -> Reply | Awaitable[Reply]:
+    def handle(context: RequestContext, request: ProduceRequest) -> Reply | Pending:
         now_ms = deps.clock.now_ms()
         by_id = context.version >= TOPIC_IDS_FROM
         response = ProduceResponse()
@@ -117,17 +118,18 @@ def produce_handler(deps: Dependencies) -> Handler:
         response: ProduceResponse,
         pending: list[_UnacknowledgedBatch],
         unvalidated: list[UnvalidatedBatch],
-    ) -> Awaitable[Reply]:
+    ) -> Pending:
         def append(batch: UnvalidatedBatch, validated: ValidationResult | None) -> None:
             _append_validated(deps, batch, validated, request.acks, pending)
 
-        def answer() -> Reply | Awaitable[Reply]:
+        def answer() -> Reply | Pending:
             pending[:] = [item for item in pending if not item.is_complete()]  # while others were validated
             return finish(context, request, response, pending, any(_codes(response)))
 
-        keep_bytes(context, request, unvalidated)
-        work = append_validated(deps.validator, unvalidated, context.hold_others(), append, answer)
-        return deps.tasks.spawn("produce", work)
+        keeps = keep_bytes(request, unvalidated)
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = append_validated(deps.validator, unvalidated, appended, append, answer)
+        return Pending(deps.tasks.spawn("produce", work), keeps, later_wait_for=appended)
 
     def finish(
         context: RequestContext,
@@ -135,7 +137,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         response: ProduceResponse,
         pending: list[_UnacknowledgedBatch],
         failed: bool,
-    ) -> Reply | Awaitable[Reply]:
+    ) -> Reply | Pending:
         if failed:
             errors.update(_codes(response))
         if request.acks == ACKS_NONE:
@@ -244,10 +246,10 @@ class _DelayedProduce:
 
 def _when_acknowledged(
     deps: Dependencies, pending: list[_UnacknowledgedBatch], response: ProduceResponse, timeout_ms: int
-) -> Reply | Awaitable[Reply]:
+) -> Reply | Pending:
     writes = [Write(item.replica.name, item.acks, item.is_complete) for item in pending]
     expire = _DelayedProduce(response, pending).expire
-    return deps.purgatory.wait_in_order(writes, timeout_ms, response, expire)
+    return when_ready(deps.purgatory.wait_in_order(writes, timeout_ms, response, expire))
 
 
 def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:

@@ -1,6 +1,6 @@
 """InitProducerId (v0-6): ids of idempotent producers. Transactions are not supported yet."""
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -9,6 +9,7 @@ NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 
 
 def init_producer_id_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
             # KIP-360: a producer that resumes sends both

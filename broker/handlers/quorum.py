@@ -6,7 +6,7 @@ quorum uses.
 
 from urllib.parse import urlsplit
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.quorum.status import NodeStatus, PeerStatus
 from tierlog.protocol.errors import ErrorCode
@@ -27,6 +27,7 @@ UNKNOWN = -1
 
 
 def describe_quorum_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: DescribeQuorumRequest) -> Reply:
         asked = [
             (topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics

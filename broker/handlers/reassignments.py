@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.request_timeouts import within_s
 from tierlog.metadata.controller.commands import NamedOutcome, Reassign
@@ -30,6 +30,7 @@ Change = tuple[str, int, tuple[int, ...] | None]
 
 
 def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Reply:
         may_change = request.allow_replication_factor_change or context.version < FACTOR_MAY_BE_HELD_FROM
         changes = _changes(request)
@@ -73,6 +74,7 @@ def _by_topic(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicRespons
 def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
     """Running reassignments only. The response includes those started at any broker before."""
 
+    @pending
     async def handle(context: RequestContext, request: ListPartitionReassignmentsRequest) -> Reply:
         image = await deps.metadata.current(within_s(request.timeout_ms))
         return ListPartitionReassignmentsResponse(error_message=None, topics=_ongoing(image, request.topics))

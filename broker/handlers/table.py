@@ -1,8 +1,6 @@
 """Table of API key -> handler. Other APIs are not advertised; a request for one closes the connection."""
 
 from collections.abc import Mapping
-from types import CoroutineType
-from typing import Any
 
 from tierlog.base.types import require
 from tierlog.broker.handlers.api_versions import api_versions_handler
@@ -17,7 +15,7 @@ from tierlog.broker.handlers.configs import (
     alter_configs_handler,
     incremental_alter_configs_handler,
 )
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler
 from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.describe_configs import describe_configs_handler
@@ -41,9 +39,7 @@ from tierlog.broker.handlers.topics import (
     create_topics_handler,
     delete_topics_handler,
 )
-from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.protocol.api import APIS, BY_NAME
-from tierlog.protocol.errors import ErrorCode, KafkaError
 
 SERVED = frozenset(ORDERS)
 """APIs that a node advertises and its reference page lists; `build_handlers` checks it."""
@@ -80,7 +76,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "UpdateFeatures": update_features_handler(deps),
     }
     by_name |= security_handlers()
-    handlers = {BY_NAME[name].key: _as_client_errors(handler) for name, handler in by_name.items()}
+    handlers = {BY_NAME[name].key: handler for name, handler in by_name.items()}
     handlers.update(groups)
     api_versions = BY_NAME["ApiVersions"].key
     handlers[api_versions] = api_versions_handler(
@@ -88,21 +84,3 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
     )
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers
-
-
-def _as_client_errors(handler: Handler) -> Handler:
-    """Map MetadataUnavailable to a retriable error code."""
-
-    async def finish(work: "CoroutineType[Any, Any, Reply]") -> Reply:
-        try:
-            return await work
-        except MetadataUnavailable as unavailable:
-            unknown = unavailable.applied_unknown
-            code = ErrorCode.REQUEST_TIMED_OUT if unknown else ErrorCode.NOT_CONTROLLER
-            raise KafkaError(code, str(unavailable)) from None
-
-    def handle(context: RequestContext, request: Any) -> Any:
-        result = handler(context, request)
-        return finish(result) if isinstance(result, CoroutineType) else result
-
-    return handle

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import chain
 from uuid import UUID
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
 from tierlog.broker.handlers.mutations import MESSAGE, REFUSED, Mutations
@@ -58,6 +58,7 @@ CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3  # KIP-599
 
 
 def create_topics_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: CreateTopicsRequest) -> Reply:
         if (too_much := _too_large(deps, request)) is not None:
             refused = [
@@ -193,6 +194,7 @@ def _configs(deps: Dependencies, overrides: dict[str, str]) -> list[CreatableTop
 
 
 def delete_topics_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Reply:
         asked = (
             request.topics
@@ -279,6 +281,7 @@ def _deleted(ref: TopicRef, outcome: TopicOutcome) -> DeletableTopicResult:
 
 
 def create_partitions_handler(deps: Dependencies) -> Handler:
+    @pending
     async def handle(context: RequestContext, request: CreatePartitionsRequest) -> Reply:
         wanted = tuple(
             MorePartitions(

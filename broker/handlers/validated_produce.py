@@ -9,11 +9,11 @@ The bytes of the request are held until all batches are appended, not until they
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.broker.handlers.batch_validator import BatchValidator
-from tierlog.broker.handlers.context import CLOSE, Reply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Pending, Reply
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.record_validation import BatchValidation, ValidationResult
 from tierlog.protocol.messages.produce import PartitionProduceResponse, ProduceRequest
@@ -34,30 +34,29 @@ class UnvalidatedBatch:
     validation: BatchValidation | None = None
 
 
-def keep_bytes(context: RequestContext, request: ProduceRequest, unvalidated: list[UnvalidatedBatch]) -> None:
+def keep_bytes(request: ProduceRequest, unvalidated: list[UnvalidatedBatch]) -> int:
     """Keep only these batches of the request. Small ones are copied, since a view would keep the whole
-    receive buffer.
+    receive buffer. Returns `Pending.keeps`.
     """
     for topic in request.topic_data:
         for data in topic.partition_data:
             data.records = None
     held = sum(len(batch.records) for batch in unvalidated)
     if held > COPIED_BYTES:
-        return context.keep_frame()
-    context.hold_bytes(held)
+        return WHOLE_FRAME
     for batch in unvalidated:
         batch.records = memoryview(bytearray(batch.records))
         if batch.validation is not None:
             batch.validation.move_to(batch.records)
-    return None
+    return held
 
 
 async def append_validated(
     validator: BatchValidator,
     unvalidated: list[UnvalidatedBatch],
-    others_wait: "asyncio.Future[None]",
+    later_wait_for: "asyncio.Future[None]",
     append: Callable[[UnvalidatedBatch, ValidationResult | None], None],
-    finish: Callable[[], "Reply | Awaitable[Reply]"],
+    finish: Callable[[], Reply | Pending],
 ) -> Reply:
     """`append` sets a new validation if the batch needs one after all. `finish` returns the response."""
     unvalidated.reverse()
@@ -65,8 +64,8 @@ async def append_validated(
         await _append_one(validator, unvalidated.pop(), append)
     reply = finish()
     if reply is not CLOSE:  # else no later request is handled
-        others_wait.set_result(None)
-    return await reply if isinstance(reply, Awaitable) else reply
+        later_wait_for.set_result(None)
+    return await reply if isinstance(reply, Pending) else reply
 
 
 async def _append_one(

@@ -15,7 +15,9 @@ from ipaddress import IPv6Address
 from itertools import islice
 
 from tierlog.base.tasks import TaskGroup
+from tierlog.broker.handlers.chain import Report
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
+from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.bounds import (
     ACCEPT_PAUSE_S,
     ACCEPTS_PER_TURN,
@@ -26,9 +28,10 @@ from tierlog.broker.net.bounds import (
 )
 from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.connection import Channel, Stopwatch
-from tierlog.broker.net.dispatch import Dispatcher, Report
-from tierlog.broker.net.memory_pool import MemoryPool
-from tierlog.broker.net.receive import Buffers
+from tierlog.broker.net.core.memory_pool import MemoryPool
+from tierlog.broker.net.core.protocol import MUTED, YIELDED
+from tierlog.broker.net.core.receive import Buffers
+from tierlog.broker.net.dispatch import Dispatcher
 
 BACKLOG = 1024
 DEFAULT_BOUNDS = Bounds()
@@ -74,12 +77,13 @@ class Listener:
         host: str = "127.0.0.1",
         port: int = 0,
         bounds: Bounds = DEFAULT_BOUNDS,
+        stats: RequestStats | None = None,
         on_close: OnClose = _ignore,
         on_refusal: OnRefusal = _ignore,
     ) -> None:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
-        self.dispatcher = Dispatcher(handlers, error_reply, report)
+        self.dispatcher = Dispatcher(handlers, tasks, error_reply, report, stats)
         self.tasks = tasks
         self.closed: Counter[CloseReason] = Counter()
         self.refused: Counter[Refusal] = Counter()
@@ -108,6 +112,8 @@ class Listener:
     def configure(self, bounds: Bounds) -> None:
         """Apply new limits. Memory limits and socket options of the listener stay."""
         self.bounds = bounds
+        for channel in self._channels.values():
+            channel.core.bounds = bounds
 
     @property
     def memory_pool(self) -> MemoryPool:
@@ -121,7 +127,7 @@ class Listener:
     @property
     def muted(self) -> int:
         """Connections that are not read because their clients are over a quota."""
-        return sum(channel.muted for channel in self._channels.values())
+        return sum(bool(channel.core.halts & MUTED) for channel in self._channels.values())
 
     def mute(self, connection: Connection, seconds: float) -> None:
         """Do not read the connection for this time (KIP-219)."""
@@ -215,23 +221,23 @@ class Listener:
         """Close the connections with the most bytes that cannot be handled yet, until the limit holds."""
         memory_pool = self.memory_pool
         while memory_pool.held > memory_pool.limit:
-            holding = (channel for channel in self._channels.values() if channel.held_bytes)
+            holding = (channel for channel in self._channels.values() if channel.core.held_bytes)
             largest = max(holding, key=_largest_order, default=None)
             if largest is None:
                 return
-            detail = f"{largest.held_bytes} of {memory_pool.held} bytes that cannot be handled yet"
+            detail = f"{largest.core.held_bytes} of {memory_pool.held} bytes that cannot be handled yet"
             largest.close(CloseReason.CROWDED, detail)
 
     @property
     def saturated(self) -> int:
         """Connections with as many pending requests as allowed."""
-        return sum(channel.is_saturated for channel in self._channels.values())
+        return sum(channel.core.is_saturated for channel in self._channels.values())
 
     @property
     def blocked(self) -> int:
         """Connections whose client accepts no response bytes."""
         now = self.loop.time()
-        return sum(channel.is_blocked(now) for channel in self._channels.values())
+        return sum(channel.core.is_blocked(now) for channel in self._channels.values())
 
     # ---- accepting --------------------------------------------------------------------------------
 
@@ -360,10 +366,10 @@ def _one_less(counts: Counter[str], host: str) -> None:
 
 def _slowest_order(channel: Channel) -> tuple[bool, float]:
     """Order of closing: connections with queued responses first, then those blocked for longest."""
-    return not channel.is_sending, channel.blocked_at
+    return not channel.core.is_sending, channel.core.blocked_at
 
 
 def _largest_order(channel: Channel) -> tuple[bool, int]:
     """Order of closing: connections that do not continue in the next turn first, then those that hold
     most."""
-    return not channel.has_yielded, channel.held_bytes
+    return not channel.core.halts & YIELDED, channel.core.held_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext, when_ready
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, Refusal
@@ -45,11 +45,11 @@ class Broker:
         self.on_produce: Callable[[RequestContext, Any], Any] = self.produce
         self.on_delete: Callable[[RequestContext, Any], Any] = lambda *_: DeleteTopicsResponse()
         self.handlers = {
-            PRODUCE: lambda *both: self.on_produce(*both),  # noqa: PLW0108 - tests replace it
+            PRODUCE: lambda *both: answer(self.on_produce(*both), WHOLE_FRAME),
             METADATA: lambda context, request: MetadataResponse(controller_id=len(request.topics or ())),
             LIST_OFFSETS: lambda *_: ListOffsetsResponse(throttle_time_ms=len(self.records)),
-            DELETE_TOPICS: lambda *both: self.on_delete(*both),  # noqa: PLW0108
-            HEARTBEAT: lambda *both: self.on_heartbeat(*both),  # noqa: PLW0108
+            DELETE_TOPICS: lambda *both: answer(self.on_delete(*both)),
+            HEARTBEAT: lambda *both: answer(self.on_heartbeat(*both)),
             API_VERSIONS: api_versions_handler(
                 [PRODUCE, METADATA, LIST_OFFSETS, DELETE_TOPICS, HEARTBEAT, API_VERSIONS]
             ),
@@ -133,6 +133,13 @@ class Client:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def answer(scripted: Any, keeps: int = 0) -> Any:
+    """What a handler gives; a script may also give a bare future, or a coroutine, which keeps that much."""
+    if asyncio.iscoroutine(scripted):
+        return Pending(scripted, keeps)
+    return when_ready(scripted)
 
 
 def produce(records: bytes, acks: int = -1) -> ProduceRequest:

@@ -10,7 +10,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
+from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
@@ -116,8 +116,8 @@ class OneBroker:
         request = decode(type(request), version, body, 0, len(body))
         context = RequestContext(BY_NAME[api].key, version, 1, "client", self.connection)
         answer = self.handlers[BY_NAME[api].key](context, request)
-        if asyncio.iscoroutine(answer) or isinstance(answer, asyncio.Future):
-            return asyncio.ensure_future(answer)
+        if isinstance(answer, Pending):
+            return asyncio.ensure_future(answer.work)
         future = asyncio.get_running_loop().create_future()
         future.set_result(answer)
         return future

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import CoroutineType
-from typing import Any, Protocol
+from typing import Protocol
 
 from simulator.clock import SimClock
 from simulator.dialler import SimDialler
@@ -24,7 +23,7 @@ from tierlog.base.files import FileSlice, Part
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition, random_uuid
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Connection
+from tierlog.broker.handlers.context import Connection, Pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
@@ -37,6 +36,7 @@ from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
+from tierlog.broker.net.core.protocol import read_request
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.remote.tiering import RemoteTier, Tiering
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
@@ -57,7 +57,7 @@ from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_NOTICE_S = 0.002
@@ -482,7 +482,7 @@ class SimBroker:
             tiering.start()
         self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
         self.scrubber = scrubber
-        self.dispatcher = Dispatcher(handlers, error_reply, self._report)
+        self.dispatcher = Dispatcher(handlers, tasks, error_reply, self._report)
         await reports.report_at_start()
         await lifecycle.unfence()
 
@@ -524,14 +524,12 @@ class SimBroker:
             raise Broken("it does not serve yet")
         connection = Connection(1, "client", 1, self.name, 9092)
         view = memoryview(bytearray(frame))
-        call = dispatcher.call(connection, view, 4, len(view))
-        result: Any = call.result
-        if isinstance(result, CoroutineType | asyncio.Future):
-            try:
-                result = await result
-            except KafkaError as failure:
-                result = dispatcher.failed(call.context, call.request, failure)
-        parts = dispatcher.parts(call.context, result)
+        request = read_request(connection, view, 4, len(view))
+        reply = dispatcher.start(request)
+        if isinstance(reply, Pending):
+            await asyncio.wait([reply.work])
+            reply = dispatcher.finish(request, reply)
+        parts = dispatcher.parts(request, reply)
         if parts is None:
             raise Broken("closed without an answer")
         try:

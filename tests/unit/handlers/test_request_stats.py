@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.handlers.chain import Chain
+from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.handlers.stats import ApiStats, RequestStats, measured
+from tierlog.broker.handlers.errors import error_reply
+from tierlog.broker.handlers.stats import ApiStats, RequestStats
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.protocol.api import APIS, BY_NAME
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -29,9 +32,21 @@ class Ticks:
 
 
 def handled(ticks: Ticks, handler: Any) -> tuple[Any, ApiStats]:
+    """A call of the handler through the chain: its reply, or a coroutine of it."""
     stats = RequestStats()
-    handle = measured({HEARTBEAT: handler}, stats, ticks)[HEARTBEAT]
-    return lambda: handle(CONTEXT, HeartbeatRequest()), stats.of(HEARTBEAT)
+    chain = Chain(
+        {HEARTBEAT: handler}, TaskGroup(lambda *_: None), error_reply, lambda *_: None, stats, ticks
+    )
+
+    def call() -> Any:
+        reply = chain.start(CONTEXT, HeartbeatRequest())
+        return finish(reply) if isinstance(reply, Pending) else reply
+
+    async def finish(pending: Pending) -> Any:
+        await asyncio.wait([pending.work])
+        return chain.finish(CONTEXT, HeartbeatRequest(), pending)
+
+    return call, stats.of(HEARTBEAT)
 
 
 def test_immediate_response_counts_as_local_time() -> None:
@@ -58,7 +73,7 @@ async def test_waiting_time_counts_as_remote(way: str) -> None:
 
     def handler(*_: Any) -> Any:
         ticks.now += 0.002
-        return future if way == "future" else wait()
+        return Pending(future if way == "future" else wait())
 
     call, stats = handled(ticks, handler)
     answer = asyncio.ensure_future(call())
@@ -86,15 +101,15 @@ async def test_failed_request_counts_one_error(way: str, failure: Exception, cod
             raise failure
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_exception(failure)
-        return future if way == "future" else wait(future)
+        return Pending(future if way == "future" else wait(future))
 
     async def wait(future: "asyncio.Future[Any]") -> Any:
         return await future
 
     call, stats = handled(Ticks(), handler)
-    with pytest.raises(type(failure)):
-        await call()
-    await asyncio.sleep(0)
+    reply = call()
+    answer = reply if way == "raise" else await reply
+    assert answer.error_code == code
     assert (stats.count, stats.errors) == (1, {code: 1})
 
 

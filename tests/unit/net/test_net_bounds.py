@@ -222,7 +222,7 @@ async def sleeper(broker: Broker) -> Client:
 
 
 def sending(broker: Broker) -> int:
-    return sum(pump.is_sending for pump in broker.listener._channels.values())
+    return sum(pump.core.is_sending for pump in broker.listener._channels.values())
 
 
 async def test_client_that_accepts_nothing_for_a_second_counts_as_blocked(broker: Broker) -> None:
@@ -233,7 +233,7 @@ async def test_client_that_accepts_nothing_for_a_second_counts_as_blocked(broker
     await until(lambda: sending(broker) == 1)
     assert broker.listener.blocked == 0
     [pump] = broker.listener._channels.values()
-    pump.blocked_at -= 1.1
+    pump.core.blocked_at -= 1.1
     assert broker.listener.blocked == 1
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
     await client.frame()

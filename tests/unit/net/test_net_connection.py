@@ -12,7 +12,7 @@ from connection_harness import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broke
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
-from tierlog.broker.handlers.context import CLOSE, RawReply, RequestContext
+from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Pending, RawReply, RequestContext
 from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
@@ -212,9 +212,10 @@ async def test_kept_frame_is_not_overwritten(broker: Broker, size: int) -> None:
         view = request.topic_data[0].partition_data[0].records
         assert isinstance(view, memoryview)
         view[0] = 7  # writable: offsets are assigned in place
-        context.keep_frame()
         broker.kept.append(view)
-        return broker.produce(context, request)
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(broker.produce(context, request))
+        return Pending(done, keeps=WHOLE_FRAME)
 
     broker.on_produce = handle
     client = await broker.connect()
@@ -331,8 +332,8 @@ async def test_responses_of_one_turn_leave_together(broker: Broker, order: tuple
         client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: len(futures) == 3)
     (pump,) = broker.listener._channels.values()
-    with CountingSocket(fileno=os.dup(pump._out._socket.fileno())) as counting:
-        pump._out._socket = counting
+    with CountingSocket(fileno=os.dup(pump._outbox._socket.fileno())) as counting:
+        pump._outbox._socket = counting
         for number in order:
             futures[number].set_result(HeartbeatResponse())
         assert [(await client.receive(HEARTBEAT, 0))[0] for _ in order] == [1, 2, 3]
@@ -348,9 +349,9 @@ async def test_frame_timeout_excludes_time_without_reading(broker: Broker) -> No
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump._held for pump in broker.listener._channels.values()))
+    await until(lambda: any(pump.core.has_held for pump in broker.listener._channels.values()))
     (pump,) = broker.listener._channels.values()
-    pump.active_at -= 100
+    pump.core.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
     pump.close_if_overdue(asyncio.get_running_loop().time())
@@ -436,7 +437,7 @@ async def test_requests_of_a_closed_connection_are_cancelled(broker: Broker) -> 
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump._pending for pump in broker.listener._channels.values()))
+    await until(lambda: any(pump.core.next_to_answer for pump in broker.listener._channels.values()))
     client.close()
     await until(future.cancelled)
     assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]

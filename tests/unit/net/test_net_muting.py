@@ -117,7 +117,7 @@ async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> No
     client.writer.write(b"\0\0")  # the beginning of a frame
     await client.receive(HEARTBEAT, 4)
     for pump in broker.listener._channels.values():
-        pump.close_if_overdue(pump.active_at + FOR_EVER_S)
+        pump.close_if_overdue(pump.core.active_at + FOR_EVER_S)
     assert (broker.listener.muted, broker.notes) == (1, [])
 
 

@@ -1,4 +1,4 @@
-"""Requests that hold later requests of their connection (`context.hold_others`)."""
+"""Requests that later ones of their connection have to wait for (`Pending.later_wait_for`)."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, turns, until
 
-from tierlog.broker.handlers.context import RequestContext
+from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest
 from tierlog.protocol.messages.metadata import MetadataRequest
 
@@ -26,10 +26,9 @@ class Held:
         if bytes(records[:4]) != b"slow":
             return self.broker.produce(context, request)
         self.go.append(asyncio.Event())
-        context.keep_frame()
-        return self.broker.tasks.spawn(
-            "slow", self.carry_out(context, request, self.go[-1], context.hold_others())
-        )
+        later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        work = self.broker.tasks.spawn("slow", self.carry_out(context, request, self.go[-1], later))
+        return Pending(work, keeps=WHOLE_FRAME, later_wait_for=later)
 
     async def carry_out(
         self, context: RequestContext, request: Any, go: asyncio.Event, others: "asyncio.Future[None]"
@@ -85,8 +84,9 @@ async def test_response_may_come_after_later_requests_start(broker: Broker) -> N
 
     def handle(context: RequestContext, request: Any) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        waiting.append((context.hold_others(), answer))
-        return answer
+        later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append((later, answer))
+        return Pending(answer, later_wait_for=later)
 
     broker.on_produce = handle
     client = await broker.connect()

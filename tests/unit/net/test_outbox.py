@@ -10,6 +10,7 @@ import pytest
 from tierlog.base.files import FileSlice, OsFiles, Part
 from tierlog.base.open_files import SharedFile
 from tierlog.broker.net.bounds import COPIED_BYTES, LAST_BYTES
+from tierlog.broker.net.core.send_queue import SendQueue
 from tierlog.broker.net.outbox import Outbox
 
 CONTENT = os.urandom(8 * COPIED_BYTES)
@@ -32,10 +33,10 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
 
 
 def queued(sock: socket.socket, *parts: Part) -> Outbox:
-    outbox = Outbox(sock)
-    outbox.count(parts)
-    outbox.queue(parts)
-    return outbox
+    queue = SendQueue()
+    queue.count(parts)
+    queue.parts.extend(parts)
+    return Outbox(sock, queue)
 
 
 @pytest.mark.parametrize("ends", [socket.SOCK_SEQPACKET], indirect=True)
@@ -45,7 +46,7 @@ def test_response_with_small_batches_leaves_in_one_piece(
     ours, theirs = ends
     outbox = queued(ours, b"head", FileSlice(file, 7, 1000), b"between", FileSlice(file, 0, 2000), b"tail")
     outbox.send()
-    assert outbox.is_empty
+    assert not outbox.queue.parts
     assert theirs.recv(1 << 20) == b"head" + CONTENT[7:1007] + b"between" + CONTENT[:2000] + b"tail"
 
 
@@ -57,7 +58,7 @@ def test_slices_that_are_read_into_one_buffer_leave_in_one_piece(
     first, second = FileSlice(file, 7, 40 << 10), FileSlice(file, 300_000, 50 << 10)
     outbox = queued(ours, b"head", first, b"between", second, b"tail")
     outbox.send()
-    assert outbox.is_empty
+    assert not outbox.queue.parts
     assert theirs.recv(1 << 20) == b"head" + first.read() + b"between" + second.read() + b"tail"
 
 
@@ -69,7 +70,7 @@ def test_end_of_a_large_slice_leaves_with_the_following_bytes(
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     outbox = queued(ours, b"head", FileSlice(file, 7, 200 << 10), b"tail")
     outbox.send()
-    assert outbox.is_empty
+    assert not outbox.queue.parts
     packets = [b""]
     while sum(map(len, packets)) < len(b"headtail") + (200 << 10):
         packets.append(theirs.recv(1 << 20))
@@ -89,16 +90,16 @@ def test_slices_near_the_limit_arrive_intact_at_a_slow_reader(
     parts: list[Part] = [b"head", *slices, b"", FileSlice(file, 0, 0), *small, memoryview(b"tail")]
     whole = b"".join(part.read() if isinstance(part, FileSlice) else part for part in parts)
     outbox = queued(ours, *parts)
-    assert (outbox.bytes, outbox.memory_bytes) == (len(whole), len(b"headtail"))
+    assert (outbox.queue.bytes, outbox.queue.memory_bytes) == (len(whole), len(b"headtail"))
     received, sent = bytearray(), 0
-    while not outbox.is_empty:
+    while outbox.queue.parts:
         sent += outbox.send()
-        assert outbox.bytes == len(whole) - sent
+        assert outbox.queue.bytes == len(whole) - sent
         received += theirs.recv(3000)
     while len(received) < len(whole):
         received += theirs.recv(1 << 20)
     assert received == whole
-    assert (outbox.bytes, outbox.memory_bytes) == (0, 0)
+    assert (outbox.queue.bytes, outbox.queue.memory_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("size", [100, 2 * COPIED_BYTES])

@@ -47,7 +47,7 @@ class Throttled:
         await self.broker.start()
         seconds = itertools.count()
         self.throttling = Throttling(
-            self.broker.listener, self.broker.handlers, self.quotas, self.clock, lambda: float(next(seconds))
+            self.broker.listener, self.quotas, self.clock, lambda: float(next(seconds))
         )
         self.set(**bounds)
         return self
@@ -98,7 +98,7 @@ async def test_quotas_of_pending_responses_are_checked_when_they_are_ready(broke
     broker.on_produce = lambda *_: answer if how == "future" else finish()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000))
-    await until(lambda: any(pump._pending for pump in broker.listener._channels.values()))
+    await until(lambda: any(pump.core.next_to_answer for pump in broker.listener._channels.values()))
     assert throttled.muted == 0
     answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
     assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000

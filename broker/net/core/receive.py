@@ -9,11 +9,9 @@ A buffer is reused when its frames are handled, unless a handler keeps one; then
 """
 
 import mmap
-import struct
 
 from tierlog.broker.net.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
-from tierlog.broker.net.memory_pool import MemoryPool
-from tierlog.protocol.primitives import MalformedFrame
+from tierlog.broker.net.core.memory_pool import MemoryPool
 
 SIZE_PREFIX = 4
 REQUEST_HEADER_BYTES_MIN = 8
@@ -93,14 +91,3 @@ class PartialFrame:
             self.reserved = 0
             if not kept:
                 self._buffers.give_back(self.buffer)
-
-
-def frame_size(buffer: memoryview, at: int, frame_bytes_max: int) -> int:
-    """The size of the frame at `at` without its prefix. Raises MalformedFrame."""
-    size: int = _SIZE(buffer, at)[0]
-    if not 0 < size <= frame_bytes_max:
-        raise MalformedFrame(f"a frame of {size} bytes")
-    return size
-
-
-_SIZE = struct.Struct(">i").unpack_from

@@ -2,7 +2,7 @@
 
 A frame that does not arrive whole reserves its size before it is received. Without free memory its connection
 is not read until it has its turn, in order of arrival. The memory is released when the handler returns,
-however long the response takes: a Fetch may wait for weeks. A frame that a handler keeps (net.dispatch.Call),
+however long the response takes: a Fetch may wait for weeks. A frame that a handler keeps (`Pending.keeps`),
 or the bytes that it copied, stay reserved until the request is carried out, even if the frame arrived whole;
 they need not wait, since they are already received.
 
@@ -10,7 +10,6 @@ Memory is therefore released in time: a frame arrives within its timeout, and a 
 until they are appended.
 """
 
-import asyncio
 from collections.abc import Callable, Hashable
 
 
@@ -45,7 +44,7 @@ class MemoryPool:
         self._serve()
 
     def wait_for(self, owner: Hashable, size: int, granted: Callable[[], None]) -> None:
-        """Reserve `size` when memory is free, and call `granted` in a later turn of the event loop."""
+        """Reserve `size` when memory is free, and call `granted`, which must not handle requests itself."""
         self.waits += 1
         self._waiters[owner] = size, granted
 
@@ -61,4 +60,4 @@ class MemoryPool:
             owner = next(iter(self._waiters))
             size, granted = self._waiters.pop(owner)
             self.used += size
-            asyncio.get_running_loop().call_soon(granted)
+            granted()

@@ -1,0 +1,101 @@
+"""Request meter: the quotas of one request's client (KIP-13, KIP-124, KIP-219).
+
+The response carries the throttle time, and the connection is muted for it. Built by `net.throttling` for each
+request while quotas are set, called by `handlers.chain`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tierlog.base.clock import Clock
+from tierlog.broker.handlers.context import CLOSE, Connection, Reply, RequestContext
+from tierlog.broker.quotas.limits import account_name
+from tierlog.broker.quotas.quotas import ClientQuotas
+from tierlog.metadata.records import QuotaKey
+from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
+from tierlog.protocol.messages.fetch import FetchRequest
+from tierlog.protocol.messages.produce import ProduceRequest
+
+Mute = Callable[[Connection, int], None]
+"""Mutes the connection for so many milliseconds."""
+
+
+class RequestMeter:
+    """A request and its client's quotas."""
+
+    __slots__ = (
+        "_client_id", "_clock", "_connection", "_gets_response", "_is_checked", "_is_replica", "_mute",
+        "_produced", "_quotas", "_user",
+    )  # fmt: skip
+
+    def __init__(
+        self, quotas: ClientQuotas, clock: Clock, mute: Mute, context: RequestContext, request: Any
+    ) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._mute = mute
+        connection = self._connection = context.connection
+        self._user = connection.user
+        self._client_id = connection.client_id = account_name(context.client_id or "")
+        self._gets_response = True
+        self._is_checked = False  # the request_percentage quota
+        self._is_replica = False
+        self._produced = 0
+        if context.api == PRODUCE_KEY:
+            self._produced = _size(request)
+            self._gets_response = request.acks != 0
+        elif context.api == FETCH_KEY:
+            self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
+            if not self._is_replica:
+                self._cap(request)
+
+    def fetched(self, size: int) -> int:
+        """A response that exceeds a quota is not sent, so its bytes do not count."""
+        self._is_checked = True
+        throttle_ms = self._charge(QuotaKey.REQUEST_PERCENTAGE, 0.0)
+        if throttle_ms:
+            return throttle_ms
+        now_ms = self._clock.monotonic_ms()
+        key = QuotaKey.CONSUMER_BYTE_RATE
+        return self._quotas.charge_unless_over(key, self._user, self._client_id, size, now_ms)
+
+    def answered(self, reply: Reply) -> None:
+        """Mute the client for its throttle time, or for the handler's if that is longer."""
+        if self._is_replica:
+            return  # exempt: Fetch has verified that the client is a broker of this cluster
+        throttle_ms = max(self._check_quotas(), getattr(reply, "throttle_time_ms", 0))
+        if not throttle_ms or reply is CLOSE:
+            return
+        if hasattr(reply, "throttle_time_ms"):
+            reply.throttle_time_ms = throttle_ms
+        self._mute(self._connection, throttle_ms)
+
+    def failed(self) -> None:
+        """An error response carries no throttle time, but the connection is muted."""
+        throttle_ms = self._check_quotas()
+        if throttle_ms:
+            self._mute(self._connection, throttle_ms)
+
+    def _check_quotas(self) -> int:
+        throttle_ms = 0
+        if self._produced:
+            throttle_ms = self._charge(QuotaKey.PRODUCER_BYTE_RATE, self._produced)
+        if self._gets_response and not self._is_checked:  # with acks=0 only bytes count, as in Kafka
+            throttle_ms = max(throttle_ms, self._charge(QuotaKey.REQUEST_PERCENTAGE, 0.0))
+        return throttle_ms
+
+    def _charge(self, key: QuotaKey, amount: float) -> int:
+        now_ms = self._clock.monotonic_ms()
+        return self._quotas.charge(key, self._user, self._client_id, amount, now_ms)
+
+    def _cap(self, request: FetchRequest) -> None:
+        """Limit the response to the quota's burst: a larger one would be discarded."""
+        most = self._quotas.most_at_once(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
+        if most is not None:
+            request.max_bytes = min(request.max_bytes, most)
+            request.min_bytes = min(request.min_bytes, most)
+
+
+def _size(request: ProduceRequest) -> int:
+    """Bytes of the record batches; Kafka counts the whole request."""
+    return sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)

@@ -1,0 +1,536 @@
+"""Connection core: turns received bytes into requests and responses into a queue of what to send.
+
+The driver (`net.connection`) fills `buffers_to_fill`, calls `received`, and takes requests from
+`next_request` until there is none. It answers each by `respond`, or by `wait` first if the response comes
+later. Responses leave in the order of the requests through `out`. `resume` says whether requests that were
+received before may start now. Time is an argument; nothing here waits.
+
+A connection is halted while too many requests wait, too many response bytes are queued, or for a reason that
+an event of TABLE has begun and no other has ended. `State` says what follows. Bytes that were received and
+cannot be handled yet are held.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final
+
+from tierlog.base.files import Part
+from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending, RequestContext
+from tierlog.broker.handlers.ordering import ORDER_OF, Order
+from tierlog.broker.net.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
+from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.receive import SIZE_PREFIX, Buffers, PartialFrame
+from tierlog.broker.net.core.send_queue import SendQueue
+from tierlog.protocol.api import PRODUCE_KEY, decode_request_header
+from tierlog.protocol.primitives import MalformedFrame
+
+
+class Event(Enum):
+    """What begins or ends a halt."""
+
+    MEMORY_WANTED = auto()  # for the next frame, or for one that a handler keeps
+    MEMORY_GRANTED = auto()
+    TURN_USED_UP = auto()  # FRAMES_PER_TURN
+    TURN_BEGUN = auto()
+    MUTED = auto()  # by a quota (KIP-219)
+    UNMUTED = auto()
+    REQUEST_DELAYED = auto()  # it waits for the appends before it (handlers.ordering)
+    DELAYED_STARTED = auto()
+    CHANGE_WAITS = auto()
+    CHANGE_DONE = auto()
+    LATER_HELD = auto()  # `Pending.later_wait_for`
+    LATER_RELEASED = auto()
+    LAST_RESPONSE_READY = auto()  # it closes the connection, after earlier responses
+    LAST_RESPONSE_QUEUED = auto()
+    CLOSED = auto()
+
+
+NO_MEMORY: Final = 1
+YIELDED: Final = 2
+MUTED: Final = 4
+IN_ORDER: Final = 8
+LATER_WAIT: Final = 16
+LAST: Final = 32
+ENDING: Final = 64
+CLOSED: Final = 128
+"""Reasons why a connection is halted; plain bits, since each request asks for them."""
+
+TABLE: Mapping[Event, tuple[int, int]] = {  # event: (reason that begins, reason that ends)
+    Event.MEMORY_WANTED: (NO_MEMORY, 0),
+    Event.MEMORY_GRANTED: (0, NO_MEMORY),
+    Event.TURN_USED_UP: (YIELDED, 0),
+    Event.TURN_BEGUN: (0, YIELDED),
+    Event.MUTED: (MUTED, 0),
+    Event.UNMUTED: (0, MUTED),
+    Event.REQUEST_DELAYED: (IN_ORDER, 0),
+    Event.DELAYED_STARTED: (0, IN_ORDER),
+    Event.CHANGE_WAITS: (IN_ORDER, 0),
+    Event.CHANGE_DONE: (0, IN_ORDER),
+    Event.LATER_HELD: (LATER_WAIT, 0),
+    Event.LATER_RELEASED: (0, LATER_WAIT),
+    Event.LAST_RESPONSE_READY: (LAST, 0),
+    Event.LAST_RESPONSE_QUEUED: (ENDING, 0),
+    Event.CLOSED: (CLOSED, 0),
+}
+
+
+class State(Enum):
+    """What a connection does. Only OPEN and FINISHING receive; all but CLOSED send."""
+
+    OPEN = auto()
+    """Requests start as they arrive."""
+    FINISHING = auto()
+    """Halted, but a frame has memory from the pool: it is received and starts, and nothing behind it."""
+    HALTED = auto()
+    """Received frames are held."""
+    ENDING = auto()
+    """Closes when earlier responses are sent; further requests are not answered."""
+    CLOSED = auto()
+
+
+RECEIVING = (State.OPEN, State.FINISHING)
+_APPEND, _CHANGE, _FREE = Order.APPEND, Order.CHANGE, Order.FREE
+_WAIT_FOR_APPENDS = (Order.AFTER_APPENDS, Order.CHANGE)
+_SIZE = Struct(">i").unpack_from
+_NOTHING = memoryview(b"")
+
+
+class Request:
+    """A request from its frame to its response. `body` is decoded to `message` when the request starts, so
+    that one that waits for earlier ones uses only the bytes of its frame.
+    """
+
+    __slots__ = (
+        "body", "context", "holds_later", "is_done", "is_queued", "message", "order", "parts", "pending",
+        "reserved", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self, context: RequestContext, body: bytes | memoryview | None, order: Order, size: int
+    ) -> None:
+        self.context = context
+        self.body = body
+        self.order = order
+        self.size = size
+        self.message: Any = None
+        self.pending: Pending | None = None
+        self.is_queued = self.is_done = self.holds_later = False
+        self.parts: list[Part] | None = None  # None: close the connection
+        self.reserved = 0  # bytes of the memory pool
+
+
+def read_request(connection: Connection, view: memoryview, at: int, end: int) -> Request:
+    """The request in view[at:end], a frame without its size. Raises MalformedFrame."""
+    header = decode_request_header(view, at, end)
+    key, body_at = header.api_key, header.body_at
+    context = RequestContext(key, header.api_version, header.correlation_id, header.client_id, connection)
+    if body_at < 0:  # unknown key or version
+        return Request(context, None, _FREE, end - at)
+    # produced records are used in place; other requests may outlive the receive buffer
+    body = view[body_at:end] if key == PRODUCE_KEY else bytes(view[body_at:end])
+    return Request(context, body, ORDER_OF.get(key, _FREE), end - at)
+
+
+class ConnectionCore:
+    """`granted` is called when memory was granted for which the connection waits: the driver calls
+    `got_memory` in a later turn.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        buffers: Buffers,
+        bounds: Bounds,
+        granted: Callable[[], None],
+        now: float,
+    ) -> None:
+        self.connection = connection
+        self.bounds = bounds
+        self.out = SendQueue()
+        self.halts = 0
+        self.active_at = now
+        self.held_bytes = 0
+        self.is_sending = False  # whether the client has not accepted all of its responses yet
+        self.blocked_at = 0.0  # since when it has accepted none
+        self.gone_at: float | None = None  # when the client's close was noticed
+        self._buffers = buffers
+        self._granted = granted
+        self._view, self._at, self._end = _NOTHING, 0, 0  # received, not handled
+        self._shared_is_kept = False
+        self._turn_left = FRAMES_PER_TURN
+        self._partial: PartialFrame | None = None
+        self._whole: PartialFrame | None = None  # the frame of the latest request, if it came in pieces
+        self._held = _NOTHING
+        self._wanted: int | None = None  # bytes that it waits for in the memory pool
+        self._waiting: deque[Request] = deque()  # in order; the first has no response yet
+        self._waiting_bytes = 0  # of those that have no response
+        self._appends = 0  # unacknowledged
+        self._delayed: Request | None = None  # starts when there are none
+        self._most_waiting = bounds.in_flight
+
+    # ---- states -----------------------------------------------------------------------------------
+
+    def on(self, event: Event) -> None:
+        begins, ends = TABLE[event]
+        self.halts = self.halts & ~ends | begins
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further frame may start."""
+        if self.halts or len(self._waiting) >= self._most_waiting:
+            return True
+        bounds = self.bounds
+        return self.out.bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
+
+    @property
+    def receives(self) -> bool:
+        """Whether the state is OPEN or FINISHING."""
+        if not self.is_full:
+            return True
+        partial = self._partial
+        return partial is not None and partial.reserved > 0 and not self.halts & (LAST | ENDING | CLOSED)
+
+    @property
+    def state(self) -> State:
+        if self.halts & CLOSED:
+            return State.CLOSED
+        if self.halts & (LAST | ENDING):
+            return State.ENDING
+        if not self.is_full:
+            return State.OPEN
+        return State.FINISHING if self.receives else State.HALTED
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether too many requests, or too many bytes of them, are pending."""
+        return len(self._waiting) >= self._most_waiting or self._waiting_bytes >= self.bounds.frame_bytes
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether a frame has begun to arrive."""
+        return self._partial is not None
+
+    @property
+    def has_held(self) -> bool:
+        """Whether received bytes wait until they can be handled."""
+        return bool(self._held)
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether the client accepts nothing, as opposed to reading slowly."""
+        return self.is_sending and now - self.blocked_at > BLOCKED_AFTER_S
+
+    # ---- bytes in, requests out -------------------------------------------------------------------
+
+    def buffers_to_fill(self) -> list[memoryview]:
+        """Where the next bytes go: the rest of a begun frame, then the shared buffer."""
+        shared, partial = self._buffers.shared, self._partial
+        return [shared] if partial is None else [partial.rest, shared]
+
+    def received(self, count: int, now: float) -> None:
+        """`count` bytes have arrived in `buffers_to_fill`."""
+        self.active_at = now
+        partial = self._partial
+        if partial is not None:
+            taken = min(count, partial.need - partial.have)
+            partial.have += taken
+            count -= taken
+        self._view, self._at, self._end = self._buffers.shared, 0, count
+        self._turn_left = FRAMES_PER_TURN
+
+    def resume(self) -> bool:
+        """Whether requests that were received before may start: `next_request` returns them."""
+        if self.halts & CLOSED:
+            return False
+        if self._delayed is not None and not self._appends:
+            return True
+        if self._held and self.receives:
+            self._view, self._at, self._end = self._held, 0, len(self._held)
+            self._held = _NOTHING
+            self._turn_left = FRAMES_PER_TURN
+            return True
+        if self.held_bytes and not self._held:
+            self._count_held((self._delayed.size if self._delayed else 0) - self.held_bytes)
+        return False
+
+    def next_request(self) -> Request | None:
+        """The next request, which the driver starts at once. None: all that was received is handled or held.
+        Raises MalformedFrame.
+        """
+        if self._whole is not None:
+            self._release_whole(self._whole)
+        if self._delayed is not None:
+            return None if self._appends else self._start_delayed(self._delayed)
+        if self._partial is not None:
+            return self._continue(self._partial)
+        at, end = self._at, self._end
+        if at == end:
+            return self._hold_rest()
+        if not self._turn_left:
+            self.on(Event.TURN_USED_UP)
+            return self._hold_rest()
+        if end - at >= SIZE_PREFIX:
+            if self.is_full:
+                return self._hold_rest()
+            size = self._frame_size(self._view, at)
+            at += SIZE_PREFIX
+            if at + size <= end:
+                self._at = at + size
+                self._turn_left -= 1
+                request = read_request(self.connection, self._view, at, at + size)
+                return self._delay(request) if self._appends else request
+        self._partial = PartialFrame(self._buffers, self.active_at)
+        return self._continue(self._partial)
+
+    def _frame_size(self, view: memoryview, at: int) -> int:
+        size: int = _SIZE(view, at)[0]
+        if not 0 < size <= self.bounds.frame_bytes:
+            raise MalformedFrame(f"a frame of {size} bytes")
+        return size
+
+    def _continue(self, frame: PartialFrame) -> Request | None:
+        """Fill a partial frame. Returns its request when it is whole."""
+        view, at, end = self._view, self._at, self._end
+        while True:
+            if frame.have == frame.need == SIZE_PREFIX and not self._allocate_for(frame):
+                break
+            count = min(frame.need - frame.have, end - at)
+            if not count:
+                break
+            frame.buffer[frame.have : frame.have + count] = view[at : at + count]
+            frame.have += count
+            at += count
+        self._at = at
+        if not frame.is_whole:
+            return self._hold_rest()
+        self._partial, self._whole = None, frame
+        request = read_request(self.connection, frame.buffer, SIZE_PREFIX, frame.need)
+        return self._delay(request) if self._appends else request
+
+    def _hold_rest(self) -> Request | None:
+        """Keep received bytes that cannot be handled yet, and leave the shared buffer to others. Returns
+        None: there is no further request."""
+        view, at, end = self._view, self._at, self._end
+        is_shared = view is self._buffers.shared
+        if at < end:
+            if is_shared:
+                view, at, end = memoryview(bytearray(view[at:end])), 0, end - at
+                self._count_held(end)
+            self._held = view[at:end]
+        if self._shared_is_kept and is_shared:
+            self._buffers.replace_shared()
+        self._shared_is_kept = False
+        self._view, self._at, self._end = _NOTHING, 0, 0
+        return None
+
+    def _count_held(self, count: int) -> None:
+        """Count received bytes that cannot be handled yet; negative: fewer."""
+        self.held_bytes += count
+        self._buffers.memory_pool.held += count
+
+    # ---- order ------------------------------------------------------------------------------------
+
+    def _delay(self, request: Request) -> Request | None:
+        """Keep a request that must wait for the appends before it. No later request is handled before it
+        starts, so there is at most one.
+        """
+        if request.order not in _WAIT_FOR_APPENDS:
+            return request
+        self._delayed = request
+        self._queue(request)
+        self.on(Event.REQUEST_DELAYED)
+        self._count_held(request.size)
+        if self._whole is not None:
+            self._release_whole(self._whole)
+        return self._hold_rest()
+
+    def _start_delayed(self, request: Request) -> Request:
+        self._delayed = None
+        self._count_held(-request.size)
+        if request.order is not _CHANGE:
+            self.on(Event.DELAYED_STARTED)
+        return request
+
+    def wait(self, request: Request, pending: Pending) -> None:
+        """The request has started, and its response comes later."""
+        request.pending = pending
+        order = request.order
+        if order is _APPEND:
+            self._appends += 1
+        elif order is _CHANGE:
+            self.on(Event.CHANGE_WAITS)
+        if not request.is_queued:
+            self._queue(request)
+        if pending.keeps:
+            self._keep(request, pending.keeps)
+        if pending.later_wait_for is not None:
+            request.holds_later = True
+            self.on(Event.LATER_HELD)
+
+    def _queue(self, request: Request) -> None:
+        request.is_queued = True
+        self._waiting.append(request)
+        self._waiting_bytes += request.size
+
+    def _keep(self, request: Request, keeps: int) -> None:
+        """Reserve memory for what a handler keeps of the frame."""
+        memory_pool = self._buffers.memory_pool
+        whole = self._whole
+        request.reserved = request.size if keeps == WHOLE_FRAME else keeps
+        if keeps == WHOLE_FRAME and whole is not None:
+            self._whole = None  # its memory is the request's, its buffer the handler's
+            return
+        self._shared_is_kept = self._shared_is_kept or keeps == WHOLE_FRAME
+        memory_pool.used += request.reserved
+        if memory_pool.used > memory_pool.limit:
+            self._wait_for_memory(0)
+
+    def release_later(self, request: Request) -> None:
+        """`Pending.later_wait_for` is done."""
+        self._release(request)
+        if request.holds_later:
+            request.holds_later = False
+            self.on(Event.LATER_RELEASED)
+
+    # ---- responses --------------------------------------------------------------------------------
+
+    def respond(self, request: Request, parts: list[Part] | None) -> None:
+        """The response is ready; None closes the connection after earlier responses."""
+        self.out.count(parts or ())
+        request.is_done, request.parts = True, parts
+        if request.is_queued:
+            self._waiting_bytes -= request.size
+            self._done_waiting(request)
+        elif self._waiting:
+            request.is_queued = True
+            self._waiting.append(request)
+        else:
+            return self._send(parts)
+        if parts is None:
+            self.on(Event.LAST_RESPONSE_READY)
+        while self._waiting and self._waiting[0].is_done:
+            self._send(self._waiting.popleft().parts)
+        return None
+
+    def _done_waiting(self, request: Request) -> None:
+        """Let requests start that waited for this response."""
+        self.release_later(request)
+        if request.order is _CHANGE:
+            self.on(Event.CHANGE_DONE)
+        elif request.order is _APPEND:
+            self._appends -= 1
+
+    def _send(self, parts: list[Part] | None) -> None:
+        if parts is None:
+            self.on(Event.LAST_RESPONSE_QUEUED)
+        elif not self.halts & ENDING:
+            self.out.parts.extend(parts)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the last response is sent."""
+        return bool(self.halts & ENDING) and not self.out.parts
+
+    @property
+    def next_to_answer(self) -> Request | None:
+        """The request whose response must leave first."""
+        return self._waiting[0] if self._waiting else None
+
+    def unanswered(self) -> Iterator[Pending]:
+        """The work of requests that are not answered."""
+        return (request.pending for request in self._waiting if request.pending and not request.is_done)
+
+    # ---- memory -----------------------------------------------------------------------------------
+
+    def _allocate_for(self, frame: PartialFrame) -> bool:
+        """Take a buffer of the frame's size, or wait for memory."""
+        size = self._frame_size(frame.buffer, 0)
+        if self._buffers.memory_pool.try_allocate(size):
+            frame.grow(size)
+            return True
+        self._wait_for_memory(size)
+        return False
+
+    def _wait_for_memory(self, size: int) -> None:
+        if self._wanted is None:
+            self._wanted = size
+            self.on(Event.MEMORY_WANTED)
+            self._buffers.memory_pool.wait_for(self, size, self._granted)
+
+    def got_memory(self) -> None:
+        """The memory pool has called `granted`."""
+        if self._wanted and self._partial is not None:
+            self._partial.grow(self._wanted)
+        self._wanted = None
+        self.on(Event.MEMORY_GRANTED)
+
+    def _release(self, request: Request) -> None:
+        if request.reserved:
+            self._buffers.memory_pool.release(request.reserved)
+            request.reserved = 0
+
+    def _release_whole(self, frame: PartialFrame) -> None:
+        self._whole = None
+        frame.release(kept=False)
+
+    # ---- time -------------------------------------------------------------------------------------
+
+    def reads_again(self, now: float) -> None:
+        """It was not read for a while, which does not count for a begun frame."""
+        if self._partial is not None:
+            self._partial.begun_at = now
+
+    def overdue(self, now: float, is_read: bool) -> tuple[CloseReason, str] | None:
+        """Why to close a connection that sends a frame too slowly, accepts no responses, or is idle for too
+        long."""
+        bounds = self.bounds
+        blocked_s = now - self.blocked_at
+        if self.is_sending and blocked_s > bounds.blocked_s:
+            return CloseReason.BLOCKED, f"{self.out.bytes} bytes not accepted for {blocked_s:.0f} s"
+        frame = self._partial
+        if frame is not None and (is_read or frame.reserved):
+            waited = now - frame.begun_at
+            if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
+                return CloseReason.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s"
+        if not self._waiting and not self.halts & MUTED and now - self.active_at > bounds.idle_s:
+            return CloseReason.IDLE, ""
+        return None
+
+    def client_left(self, now: float) -> bool:
+        """The client has closed its connection, or only its sending side. Returns whether to close.
+
+        Its last requests are handled, beyond the limit of pending ones; the end of the stream, behind them,
+        closes the connection. A client that has only closed its sending side must not escape limits: it is
+        closed if it is muted or saturated again, or if its requests wait too long for earlier ones.
+        """
+        if self.halts & MUTED:
+            return True
+        if self.gone_at is not None:
+            waits_too_long = self.halts & IN_ORDER and now - self.gone_at > self.bounds.abandoned_s
+            return bool(waits_too_long) or self.is_saturated
+        self.gone_at = now
+        self._most_waiting += ABANDONED_REQUESTS
+        return False
+
+    # ---- end --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release all memory. The driver cancels what `unanswered` yields first."""
+        self.on(Event.CLOSED)
+        memory_pool = self._buffers.memory_pool
+        if self._wanted is not None and not memory_pool.cancel_wait(self):
+            memory_pool.release(self._wanted)
+        for frame in (self._partial, self._whole):
+            if frame is not None:
+                frame.release(kept=frame is self._whole)  # a handler that failed may still refer to it
+        for request in self._waiting:
+            self._release(request)
+        if self._view is self._buffers.shared:
+            self._buffers.replace_shared()
+        self._count_held(-self.held_bytes)
+        self._partial = self._whole = self._delayed = None
+        self._view, self._at, self._end = _NOTHING, 0, 0
+        self._held = _NOTHING
+        self._waiting.clear()
+        self.out.parts.clear()
