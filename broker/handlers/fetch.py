@@ -11,10 +11,17 @@ import uuid
 from collections.abc import Collection, Hashable, Iterable
 from typing import NamedTuple
 
-from tierlog.base.leader_epochs import UNKNOWN_END
+from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, RequestContext, when_ready
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch_response import (
+    PLAIN_FROM,
+    Answers,
+    PartitionAnswer,
+    plain_response,
+    whole_response,
+)
 from tierlog.broker.handlers.fetch_sessions import (
     FetchScope,
     FetchSession,
@@ -22,29 +29,25 @@ from tierlog.broker.handlers.fetch_sessions import (
     SessionKey,
     SessionPartition,
 )
-from tierlog.broker.handlers.follower_response import PartitionResponse, follower_response
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
-from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads, aborted_of, fail
+from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import RACK_AWARE_SELECTOR
 from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.fetch import (
-    EpochEndOffset,
-    FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
     NodeEndpoint,
-    PartitionData,
 )
 
 TOPIC_IDS_FROM = 13  # KIP-516
 SESSIONS_FROM = 7  # KIP-227
 RACKS_FROM = 11  # KIP-392
-REPLICA_STATE_FROM = PLAIN_FROM = 15  # KIP-903
+REPLICA_STATE_FROM = 15  # KIP-903
 LEADERS_FROM = 16  # KIP-951
 READ_COMMITTED = 1
 FAULT_CODES = {
@@ -92,9 +95,8 @@ class _ReadResult:
         self.left = left
         self.size = 0
         self.at_once = False
-        self.answers: list[PartitionData | PartitionResponse | Replica] = []
-        """One for each partition. The replica itself if a follower has all of its log, which is the usual
-        case."""
+        self.answers: list[PartitionAnswer] = []
+        """One for each partition."""
         self.sources: list[tuple[Replica, int]] = []
         """Replicas with records in the response, and the bytes of each."""
         self.throttled = 0
@@ -189,9 +191,7 @@ class _Fetcher:
             params.follower.recorded = True
         return read
 
-    def read_one(
-        self, params: _FetchParams, item: SessionPartition, read: _ReadResult
-    ) -> PartitionData | PartitionResponse | Replica:
+    def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> PartitionAnswer:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
@@ -214,7 +214,7 @@ class _Fetcher:
             ):  # takes precedence over a divergence, as in Kafka
                 return _refusal(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
-                return _diverged(read, item, replica, end.epoch, end.end_offset)
+                return _diverged(read, item, replica, end)
         if params.rack is not None and replica.is_leader:
             nearest = self._nearest(replica, params.rack, item.fetch_offset)
             if nearest != LEADER_ITSELF:
@@ -228,16 +228,12 @@ class _Fetcher:
         )
         if result.error:
             return _refusal(read, item, result.error)
-        answer = PartitionData(
-            partition_index=item.partition,
-            high_watermark=result.high_watermark,
-            last_stable_offset=result.last_stable_offset,
-            log_start_offset=result.log_start_offset,
-            aborted_transactions=None,
-            records=b"",
-        )
+        answer = PartitionAnswer(item.partition)
+        answer.high_watermark = result.high_watermark
+        answer.last_stable_offset = result.last_stable_offset
+        answer.log_start_offset = result.log_start_offset
         if params.committed_only:
-            answer.aborted_transactions = aborted_of(result.aborted)
+            answer.aborted = result.aborted
         if result.remote:
             share = max(min(item.max_bytes, read.left), 0)
             read.remote.append(RemoteRead(replica, item.fetch_offset, share, first, answer))
@@ -260,14 +256,14 @@ class _Fetcher:
         item: SessionPartition,
         replica: Replica,
         read: _ReadResult,
-    ) -> PartitionData | PartitionResponse | Replica:
+    ) -> PartitionAnswer:
         """Read up to the log end. Its fetch offset says what the follower has; recorded once for each
         request."""
         if not replica.as_leader.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if replica.as_leader.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
             self._record_fetch(params, follower, item, replica, read)
-            return replica
+            return PartitionAnswer(item.partition, replica)
         most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
         throttled = throttle.is_set and _holds_for(throttle, replica, follower)
         if throttled:
@@ -284,7 +280,7 @@ class _Fetcher:
             refused.log_start_offset = result.log_start_offset  # the follower may have to restart there
             return refused
         if result.diverging != UNKNOWN_END:
-            return _diverged(read, item, replica, result.diverging.epoch, result.diverging.end_offset)
+            return _diverged(read, item, replica, result.diverging)
         self._record_fetch(params, follower, item, replica, read)
         found = result.slice
         if found is not None and found.size:
@@ -293,7 +289,7 @@ class _Fetcher:
             read.throttled += found.size if throttled else 0
         else:
             found = None
-        return _partition_response(item, replica, found)
+        return _with_offsets(item, replica, found)
 
     def _record_fetch(
         self,
@@ -330,53 +326,33 @@ class _Fetcher:
         session_id = self._session_id(params, scope.session)
         if scope.session is not None:
             scope.session.rotate(with_records)
-        if params.follower is not None and params.version >= PLAIN_FROM:
-            plain = [
-                (item.topic, one)
-                for item, one in sent
-                if isinstance(one, PartitionResponse) and isinstance(item.topic, uuid.UUID)
-            ]
-            if len(plain) == len(sent):
-                return follower_response(session_id, plain)
-        response = FetchResponse(session_id=session_id)
-        whole = [
-            (item, _partition_data(one) if isinstance(one, PartitionResponse) else one) for item, one in sent
-        ]
-        for item, answer in whole:
-            _add(response, item.topic, answer)
+        if params.version >= PLAIN_FROM and params.meter is None:  # which may set the throttle time
+            plain = plain_response(session_id, sent)
+            if plain is not None:
+                return plain
+        response = whole_response(session_id, sent)
         if params.version >= LEADERS_FROM and read.at_once:  # as with every refusal
-            self._add_current_leaders(response, whole)
+            self._add_current_leaders(response, sent)
         return response
 
-    def _changes(
-        self, scope: FetchScope, read: _ReadResult
-    ) -> tuple[list[tuple[SessionPartition, PartitionData | PartitionResponse]], list[SessionKey]]:
+    def _changes(self, scope: FetchScope, read: _ReadResult) -> tuple[Answers, list[SessionKey]]:
         """Partitions that the response must contain, and those with records."""
-        sent: list[tuple[SessionPartition, PartitionData | PartitionResponse]] = []
+        sent: Answers = []
         with_records: list[SessionKey] = []
         for item, answer in zip(scope.partitions, read.answers, strict=True):
-            error, noteworthy = 0, False
-            if isinstance(answer, PartitionData):
-                error, records = answer.error_code, isinstance(answer.records, LogSlice)
-                if error:
-                    self._errors[error] += 1
-                noteworthy = (
-                    records
-                    or answer.diverging_epoch.end_offset >= 0
-                    or answer.preferred_read_replica != LEADER_ITSELF
-                )
-            else:
-                records = noteworthy = isinstance(answer, PartitionResponse) and answer.found is not None
-            if records:
+            answer.take_offsets()
+            if answer.error_code:
+                self._errors[answer.error_code] += 1
+            if answer.records is not None:
                 with_records.append(item.key)
-            high, start = answer.high_watermark, answer.log_start_offset
             changed = item.record_response(
-                error=error, high_watermark=high, log_start_offset=start, noteworthy=noteworthy
+                error=answer.error_code,
+                high_watermark=answer.high_watermark,
+                log_start_offset=answer.log_start_offset,
+                noteworthy=answer.is_noteworthy,
             )
             if changed or scope.session is None:
-                sent.append(
-                    (item, _partition_response(item, answer) if isinstance(answer, Replica) else answer)
-                )
+                sent.append((item.topic, answer))
         return sent, with_records
 
     def _session_id(self, params: _FetchParams, session: FetchSession | None) -> int:
@@ -391,17 +367,15 @@ class _Fetcher:
             now_ms=self._deps.clock.monotonic_ms(),
         )
 
-    def _add_current_leaders(
-        self, response: FetchResponse, sent: Iterable[tuple[SessionPartition, PartitionData]]
-    ) -> None:
+    def _add_current_leaders(self, response: FetchResponse, sent: Answers) -> None:
+        """Name the current leaders, so that clients need no Metadata request to find them (KIP-951)."""
         image = self._deps.metadata.image
         named = set()
-        for item, answer in sent:
-            leader = (
-                leader_of(image, item.topic, item.partition) if answer.error_code in LEADER_ERRORS else None
-            )
+        data = (each for topic in response.responses for each in topic.partitions)
+        for (topic, answer), one in zip(sent, data, strict=True):
+            leader = leader_of(image, topic, answer.partition) if answer.error_code in LEADER_ERRORS else None
             if leader is not None:
-                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+                one.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
                 named.add(leader[0])
         response.node_endpoints = [
             NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
@@ -474,8 +448,8 @@ def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replic
 
 def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
     """An empty response for a client over its quota; its session does not change (KIP-219)."""
-    found = (answer.records for answer in read.answers if isinstance(answer, PartitionData))
-    throttle_time_ms = meter.fetched(sum(part.size for part in found if isinstance(part, LogSlice)))
+    found = (answer.records for answer in read.answers)
+    throttle_time_ms = meter.fetched(sum(part.size for part in found if part is not None))
     if not throttle_time_ms:
         return None
     session_id = 0 if scope.session is None else scope.session.id
@@ -497,58 +471,36 @@ def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition
             )
 
 
-def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionData:
+def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionAnswer:
     read.at_once = True
-    return fail(PartitionData(partition_index=item.partition), code)
+    answer = PartitionAnswer(item.partition)
+    answer.error_code = code
+    return answer
 
 
 def _diverged(
-    read: _ReadResult, item: SessionPartition, replica: Replica, epoch: int, end_offset: int
-) -> PartitionData:
-    """The client's log diverges at `end_offset`; it must truncate to it before it reads on (KIP-595)."""
-    answer = _without_records(read, item, replica)
-    answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    return answer
-
-
-def _redirected(read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int) -> PartitionData:
-    """Redirect the consumer to the broker `nearest` (KIP-392)."""
-    answer = _without_records(read, item, replica)
-    answer.preferred_read_replica = nearest
-    return answer
-
-
-def _without_records(read: _ReadResult, item: SessionPartition, replica: Replica) -> PartitionData:
-    """A partition that is answered at once without records."""
+    read: _ReadResult, item: SessionPartition, replica: Replica, diverging: EpochEnd
+) -> PartitionAnswer:
+    """The client's log diverges; it must truncate to the end offset before it reads on (KIP-595)."""
     read.at_once = True
-    return _partition_data(_partition_response(item, replica))
+    answer = _with_offsets(item, replica)
+    answer.diverging = diverging
+    return answer
 
 
-def _partition_response(
-    item: SessionPartition, replica: Replica, found: LogSlice | None = None
-) -> PartitionResponse:
-    high, stable, start = replica.high_watermark, replica.last_stable_offset, replica.log_start_offset
-    return PartitionResponse(item.partition, high, stable, start, found)
+def _redirected(read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int) -> PartitionAnswer:
+    """Redirect the consumer to the broker `nearest` (KIP-392)."""
+    read.at_once = True
+    answer = _with_offsets(item, replica)
+    answer.preferred_replica = nearest
+    return answer
 
 
-def _partition_data(sent: PartitionResponse) -> PartitionData:
-    """For a response that needs the codec."""
-    return PartitionData(
-        partition_index=sent.partition,
-        high_watermark=sent.high_watermark,
-        last_stable_offset=sent.last_stable_offset,
-        log_start_offset=sent.log_start_offset,
-        aborted_transactions=None,
-        records=b"" if sent.found is None else sent.found,
-    )
-
-
-def _add(response: FetchResponse, topic: str | uuid.UUID, answer: PartitionData) -> None:
-    """Consecutive partitions of one topic share its entry."""
-    last = response.responses[-1] if response.responses else None
-    if last is not None and topic in (last.topic, last.topic_id):
-        last.partitions.append(answer)
-    elif isinstance(topic, str):
-        response.responses.append(FetchableTopicResponse(topic=topic, partitions=[answer]))
-    else:
-        response.responses.append(FetchableTopicResponse(topic_id=topic, partitions=[answer]))
+def _with_offsets(
+    item: SessionPartition, replica: Replica, records: LogSlice | None = None
+) -> PartitionAnswer:
+    """An answer with the offsets that the replica has now."""
+    answer = PartitionAnswer(item.partition, replica, records)
+    answer.take_offsets()
+    answer.replica = None
+    return answer

@@ -1,18 +1,18 @@
 """Remote reads of a Fetch: reads all its remote partitions concurrently, in tasks.
 
-Not in `fetch`, which is compiled: a compiled coroutine is not a CoroutineType (ADR 0007). Called by `fetch`.
+Called by `fetch`.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Reply
 from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch_response import PartitionAnswer
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages.fetch import AbortedTransaction, PartitionData
 from tierlog.tiering.object_store import ObjectStoreError
 
 
@@ -24,7 +24,7 @@ class RemoteRead:
     offset: int
     max_bytes: int
     min_one: bool
-    answer: PartitionData
+    answer: PartitionAnswer
 
 
 Respond = Callable[[list[tuple[Replica, int]]], Reply]
@@ -48,15 +48,15 @@ class RemoteReads:
                 continue
             found, aborted = task.result()
             if isinstance(found, LogSlice):
-                item.answer.records = found if found.size else b""
+                item.answer.records = found if found.size else None
                 # remote records are committed, which a new leader or a follower may not know yet
                 item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
                 item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
                 sources.append((item.replica, found.size))
                 if committed_only:
-                    item.answer.aborted_transactions = aborted_of(aborted)
+                    item.answer.aborted = aborted
             else:
-                fail(item.answer, found)
+                item.answer.fail(found)
         return respond(sources)
 
     async def _read(
@@ -79,15 +79,3 @@ class RemoteReads:
         except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
             return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
         return found, aborted
-
-
-def fail(answer: PartitionData, code: ErrorCode) -> PartitionData:
-    answer.error_code = code
-    answer.high_watermark = answer.last_stable_offset = answer.log_start_offset = -1
-    answer.aborted_transactions = None
-    answer.records = b""
-    return answer
-
-
-def aborted_of(found: Iterable[tuple[int, int]]) -> list[AbortedTransaction]:
-    return [AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in found]

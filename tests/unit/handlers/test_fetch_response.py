@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.base.slices import LogSlice
-from tierlog.broker.handlers.follower_response import PartitionResponse, follower_response
+from tierlog.broker.handlers.fetch_response import PartitionAnswer, plain_response
 from tierlog.protocol.codec import encode
 from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
@@ -18,19 +18,17 @@ OFFSETS = strategies.integers(0, 2**63 - 1)
 
 
 @strategies.composite
-def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionResponse]:
+def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionAnswer]:
     records = draw(strategies.binary(max_size=300))
     found = LogSlice((records[:1], records[1:]), len(records), 0, 1) if records else None
     offsets = draw(strategies.tuples(OFFSETS, OFFSETS, OFFSETS))
-    return draw(strategies.sampled_from(TOPICS)), PartitionResponse(
-        draw(strategies.integers(0, 300)), *offsets, found
-    )
+    answer = PartitionAnswer(draw(strategies.integers(0, 300)), records=found)
+    answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = offsets
+    return draw(strategies.sampled_from(TOPICS)), answer
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
-def test_response_equals_the_codecs(
-    session_id: int, reported: list[tuple[uuid.UUID, PartitionResponse]]
-) -> None:
+def test_response_equals_the_codecs(session_id: int, reported: list[tuple[uuid.UUID, PartitionAnswer]]) -> None:
     message = FetchResponse(session_id=session_id)
     for topic, one in reported:
         if not message.responses or message.responses[-1].topic_id != topic:
@@ -42,16 +40,18 @@ def test_response_equals_the_codecs(
                 last_stable_offset=one.last_stable_offset,
                 log_start_offset=one.log_start_offset,
                 aborted_transactions=None,
-                records=b"" if one.found is None else b"".join(map(bytes, one.found.parts)),  # type: ignore[arg-type]
+                records=b"" if one.records is None else b"".join(map(bytes, one.records.parts)),  # type: ignore[arg-type]
             )
         )
-    written = b"".join(map(bytes, follower_response(session_id, reported).parts))  # type: ignore[arg-type]
+    plain = plain_response(session_id, [*reported])
+    assert plain is not None
+    written = b"".join(map(bytes, plain.parts))  # type: ignore[arg-type]
     assert {encode(message, version) for version in VERSIONS} == {written}
 
 
 def test_slices_of_files_stay_slices(tmp_path: Path) -> None:
     file = SharedFile(OsFiles(), tmp_path / "log", create=True)
     part = FileSlice(file, 3, 5)
-    answer = follower_response(7, [(TOPICS[0], PartitionResponse(0, 1, 1, 0, LogSlice((part,), 5, 0, 1)))])
-    assert answer.parts[1] is part
+    answer = plain_response(7, [(TOPICS[0], PartitionAnswer(0, records=LogSlice((part,), 5, 0, 1)))])
+    assert answer is not None and answer.parts[1] is part
     assert len(answer.parts) == 3
