@@ -6,7 +6,7 @@ UNKNOWN_SERVER_ERROR. If the API cannot carry an error, the reply is CLOSE. Buil
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from tierlog.broker.handlers.context import (
     Pending,
     Reply,
     RequestContext,
+    outcome,
 )
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
@@ -91,7 +92,7 @@ class Chain:
             reply.begun, reply.waiting_from = begun, self._clock()
             if not isinstance(reply.work, asyncio.Future):
                 reply.outlives_connection = ORDER_OF.get(context.api) is not Order.AFTER_APPENDS
-                reply.work = self._tasks.spawn("request", _outcome(reply.work))
+                reply.work = self._tasks.spawn("request", outcome(reply.work))
             return reply
         served.stats.took(self._clock() - begun)
         return self._answered(served, context, reply)
@@ -131,11 +132,3 @@ class Chain:
             context.meter.failed()
         reply = self._error_reply(context, request, code, message)
         return CLOSE if reply is None else reply
-
-
-async def _outcome(work: Coroutine[Any, Any, Reply]) -> Reply | Exception:
-    """The coroutine's reply, or its exception: a task that fails would be reported."""
-    try:
-        return await work
-    except Exception as failure:
-        return failure

@@ -111,6 +111,16 @@ class Pending:
         return self.work.__await__()
 
 
+async def outcome(work: Coroutine[Any, Any, Reply]) -> Reply | Exception:
+    """The coroutine's reply, or its exception: a task that fails would be reported. Not in `handlers.chain`,
+    which is compiled: compiled coroutines are of another type (ADR 0007).
+    """
+    try:
+        return await work
+    except Exception as failure:
+        return failure
+
+
 Handler = Callable[[RequestContext, Any], "Reply | Pending"]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import Connection, Pending
 from tierlog.broker.net.bounds import Bounds
 from tierlog.broker.net.close_reasons import CloseReason
@@ -38,7 +37,6 @@ class Owner(Protocol):
     dispatcher: Dispatcher
     received_bytes: int
     sent_bytes: int
-    tasks: TaskGroup
     stopwatch: "Stopwatch | None"
 
     def forget(self, channel: "Channel", why: CloseReason, detail: str) -> None:
@@ -190,12 +188,13 @@ class Channel:
         """The work is done: queue its response, and start requests that waited for it."""
         core, dispatcher = self.core, self._owner.dispatcher
         try:
-            parts = dispatcher.parts(request, dispatcher.finish(request, pending))
+            reply = dispatcher.finish(request, pending)
+            if core.halts & CLOSED:
+                return None
+            parts = dispatcher.parts(request, reply)
         except Exception as failure:
             dispatcher.report(f"an answer to {self.connection.peer_host}", failure)
             return self.close(CloseReason.UNANSWERED, str(failure))
-        if core.halts & CLOSED:
-            return None
         if work.cancelled():
             return self.close(CloseReason.STOPPING, "the request was cancelled")
         core.respond(request, parts)
@@ -234,8 +233,8 @@ class Channel:
             self._send()
         if core.halts & CLOSED:
             return
-        if core.held_bytes:
-            self._limit_held()
+        if core.held_bytes and self._owner.buffers.memory_pool.is_overheld:
+            self._owner.loop.call_soon(self._owner.limit_held)
         if core.halts & YIELDED and not self._has_turn:
             self._has_turn = True
             self._owner.loop.call_soon(self._timed(self._take_turn))
@@ -285,11 +284,6 @@ class Channel:
         if self._reading:
             self._owner.loop.remove_reader(self._fd)
             self._reading = False
-
-    def _limit_held(self) -> None:
-        memory_pool = self._owner.buffers.memory_pool
-        if memory_pool.held > memory_pool.limit:
-            self._owner.loop.call_soon(self._owner.limit_held)
 
     def rearm(self) -> None:
         """Called when the owner's stopwatch changes."""

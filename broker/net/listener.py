@@ -84,7 +84,6 @@ class Listener:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
         self.dispatcher = Dispatcher(handlers, tasks, error_reply, report, stats)
-        self.tasks = tasks
         self.closed: Counter[CloseReason] = Counter()
         self.refused: Counter[Refusal] = Counter()
         self.accepted = 0
@@ -220,7 +219,7 @@ class Listener:
     def limit_held(self) -> None:
         """Close the connections with the most bytes that cannot be handled yet, until the limit holds."""
         memory_pool = self.memory_pool
-        while memory_pool.held > memory_pool.limit:
+        while memory_pool.is_overheld:
             holding = (channel for channel in self._channels.values() if channel.core.held_bytes)
             largest = max(holding, key=_largest_order, default=None)
             if largest is None:

@@ -32,6 +32,11 @@ class MemoryPool:
         """Connections that wait for memory."""
         return len(self._waiters)
 
+    @property
+    def is_overheld(self) -> bool:
+        """Whether more than the limit was received and cannot be handled yet."""
+        return self.held > self.limit
+
     def try_allocate(self, size: int) -> bool:
         """Reserve memory if some is free and no connection waits."""
         if self._waiters or self.used >= self.limit:
