@@ -37,8 +37,8 @@ from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
-from tierlog.broker.net.bounds import bounds_of
 from tierlog.broker.net.connection_log import RefusalLog, log_close
+from tierlog.broker.net.core.bounds import bounds_of
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.node_base import NodeBase, NodeFailed
 from tierlog.broker.platform import ProcessSentinel

@@ -18,7 +18,7 @@ from tierlog.base.network import Network
 from tierlog.base.open_files import OpenFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.admin import AdminServer
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.net.core.bounds import TURNED_AWAY_MAX
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.broker.storage.unclean_restart import boot_id

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from tierlog.broker.handlers.context import Connection, Pending
-from tierlog.broker.net.bounds import Bounds
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.bounds import Bounds
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.protocol import CLOSED, YIELDED, ConnectionCore, Event, Request
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from tierlog.broker.handlers.context import Connection
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
 
 REFUSALS_LOGGED_EVERY_S = 10.0

@@ -18,7 +18,8 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Report
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.broker.net.bounds import (
+from tierlog.broker.net.connection import Channel, Stopwatch
+from tierlog.broker.net.core.bounds import (
     ACCEPT_PAUSE_S,
     ACCEPTS_PER_TURN,
     SWEPT_PER_TURN,
@@ -26,8 +27,7 @@ from tierlog.broker.net.bounds import (
     TURNED_AWAY_OF_ADDRESS_MAX,
     Bounds,
 )
-from tierlog.broker.net.close_reasons import CloseReason
-from tierlog.broker.net.connection import Channel, Stopwatch
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.memory_pool import MemoryPool
 from tierlog.broker.net.core.protocol import MUTED, YIELDED
 from tierlog.broker.net.core.receive import Buffers

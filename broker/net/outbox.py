@@ -11,7 +11,13 @@ import socket
 from itertools import islice
 
 from tierlog.base.files import FileSlice
-from tierlog.broker.net.bounds import ALLOCATED_BYTES, COPIED_BYTES, LAST_BYTES, SEND_BUFFERS, SEND_TURN_BYTES
+from tierlog.broker.net.core.bounds import (
+    ALLOCATED_BYTES,
+    COPIED_BYTES,
+    LAST_BYTES,
+    SEND_BUFFERS,
+    SEND_TURN_BYTES,
+)
 from tierlog.broker.net.core.send_queue import SendQueue
 
 

@@ -11,7 +11,7 @@ from many_clients import ManyClients
 from scraping import metric
 from wire_client import Client
 
-from tierlog.broker.net.bounds import FRAMES_PER_TURN
+from tierlog.broker.net.core.bounds import FRAMES_PER_TURN
 from tierlog.protocol.api import BY_NAME, encode_request
 from tierlog.protocol.messages import api_versions, fetch, produce
 from tierlog.records.writer import NewRecord, encode_batch

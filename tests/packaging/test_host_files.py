@@ -22,7 +22,7 @@ import yaml
 from waiting import until
 
 from tierlog.base import descriptors
-from tierlog.broker.net.bounds import TURNED_AWAY_MAX
+from tierlog.broker.net.core.bounds import TURNED_AWAY_MAX
 from tierlog.cli import process
 from tierlog.cli.cluster_files import free_ports
 from tierlog.config.node import NodeSettings

@@ -8,8 +8,8 @@ from typing import Any
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
 from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext, when_ready
-from tierlog.broker.net.bounds import Bounds
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.bounds import Bounds
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.errors import ErrorCode

@@ -30,8 +30,8 @@ from tierlog.broker.app import Broker
 from tierlog.broker.handlers.context import Connection
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED
-from tierlog.broker.net.close_reasons import CloseReason
 from tierlog.broker.net.connection import Channel
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c

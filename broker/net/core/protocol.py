@@ -19,8 +19,8 @@ from typing import Any, Final
 from tierlog.base.files import Part
 from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending, RequestContext
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
-from tierlog.broker.net.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.receive import SIZE_PREFIX, Buffers, PartialFrame
 from tierlog.broker.net.core.send_queue import SendQueue
 from tierlog.protocol.api import PRODUCE_KEY, decode_request_header

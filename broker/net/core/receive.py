@@ -10,7 +10,7 @@ A buffer is reused when its frames are handled, unless a handler keeps one; then
 
 import mmap
 
-from tierlog.broker.net.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
+from tierlog.broker.net.core.bounds import RECEIVE_BUFFER_BYTES, SPARE_BUFFER_BYTES
 from tierlog.broker.net.core.memory_pool import MemoryPool
 
 SIZE_PREFIX = 4

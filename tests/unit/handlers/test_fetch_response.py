@@ -28,7 +28,9 @@ def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionAnswer]:
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
-def test_response_equals_the_codecs(session_id: int, reported: list[tuple[uuid.UUID, PartitionAnswer]]) -> None:
+def test_response_equals_the_codecs(
+    session_id: int, reported: list[tuple[uuid.UUID, PartitionAnswer]]
+) -> None:
     message = FetchResponse(session_id=session_id)
     for topic, one in reported:
         if not message.responses or message.responses[-1].topic_id != topic:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending
-from tierlog.broker.net.bounds import FRAMES_PER_TURN, Bounds
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.bounds import FRAMES_PER_TURN, Bounds
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.memory_pool import MemoryPool
 from tierlog.broker.net.core.protocol import RECEIVING, TABLE, ConnectionCore, Event, Request, State
 from tierlog.broker.net.core.receive import Buffers

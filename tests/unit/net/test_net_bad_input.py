@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, produce, until
 
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.codec import encode
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -10,13 +10,13 @@ import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import RawReply, RequestContext
-from tierlog.broker.net.bounds import (
+from tierlog.broker.net.core.bounds import (
     ABANDONED_REQUESTS,
     FRAMES_PER_TURN,
     SWEPT_PER_TURN,
     TURNED_AWAY_OF_ADDRESS_MAX,
 )
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal, plain_address
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -13,7 +13,7 @@ from connection_harness import API_VERSIONS, HEARTBEAT, METADATA, PRODUCE, Broke
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.broker.handlers.context import CLOSE, WHOLE_FRAME, Pending, RawReply, RequestContext
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.codec import encode

@@ -7,7 +7,7 @@ import pytest
 from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, turns, until
 
 from tierlog.broker.handlers.context import Connection, RequestContext
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -9,7 +9,7 @@ import pytest
 from connection_harness import DELETE_TOPICS, HEARTBEAT, METADATA, PRODUCE, Broker, Client, produce, until
 
 from tierlog.broker.handlers.context import Connection, RawReply, RequestContext
-from tierlog.broker.net.bounds import FRAMES_PER_TURN
+from tierlog.broker.net.core.bounds import FRAMES_PER_TURN
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

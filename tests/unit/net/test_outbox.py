@@ -9,7 +9,7 @@ import pytest
 
 from tierlog.base.files import FileSlice, OsFiles, Part
 from tierlog.base.open_files import SharedFile
-from tierlog.broker.net.bounds import COPIED_BYTES, LAST_BYTES
+from tierlog.broker.net.core.bounds import COPIED_BYTES, LAST_BYTES
 from tierlog.broker.net.core.send_queue import SendQueue
 from tierlog.broker.net.outbox import Outbox
 

@@ -19,7 +19,7 @@ from connection_harness import (
 
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.ordering import ORDERS, Order
-from tierlog.broker.net.close_reasons import CloseReason
+from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.protocol.api import APIS, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
