@@ -60,10 +60,6 @@ def data_loss_reason(files: Files, directories: Iterable[Path], boot: str) -> st
     return None
 
 
-def may_have_lost(files: Files, directories: Iterable[Path], boot: str) -> bool:
-    return data_loss_reason(files, directories, boot) is not None
-
-
 def previous_broker_epoch(files: Files, directories: Iterable[Path]) -> int:
     """The lowest broker epoch under which the directories were last used; UNKNOWN_EPOCH if one does not say.
     Call it before the logs are opened.

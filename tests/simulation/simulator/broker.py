@@ -1,12 +1,13 @@
-"""Simulated broker: the parts of a node, composed as in app.py, without sockets and servers.
+"""Simulated broker: the lives of a node's processes, which run the product's Broker on simulated ports.
 
 Its disk outlives its processes. A disk error ends the process, as in production.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,48 +17,27 @@ from simulator.dialler import SimDialler
 from simulator.disk import Disk, DiskFiles
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network
+from simulator.node import MemoryListener, NoAdminServer, SimNode, SimSentinel
 from simulator.peers import SimPeers, address
-from simulator.watched import ReportingLease, ReportingMetadata
 from simulator.witness import QuorumWitness, Violation
 from tierlog.base.files import FileSlice, Part
-from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicPartition, random_uuid
-from tierlog.broker.groups.group_service import GroupService
+from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.context import Connection, Pending
-from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.errors import error_reply
-from tierlog.broker.handlers.fetch_sessions import FetchSessions
-from tierlog.broker.handlers.groups import group_handlers
-from tierlog.broker.handlers.producer_ids import ProducerIds
-from tierlog.broker.handlers.purgatory import Purgatory
-from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
-from tierlog.broker.handlers.table import build_handlers
-from tierlog.broker.lifecycle import BrokerLifecycle
-from tierlog.broker.maintenance.log_maintenance import LogMaintenance
-from tierlog.broker.maintenance.log_repair import LogRepair
-from tierlog.broker.maintenance.scrubber import FoundDamage, Scrubber
+from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
+from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.core.protocol import read_request
 from tierlog.broker.net.dispatch import Dispatcher
-from tierlog.broker.remote.tiering import RemoteTier, Tiering
-from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
-from tierlog.broker.replication.group_commit import GroupCommit
-from tierlog.broker.replication.partition_roles import PartitionRoles
+from tierlog.broker.node_base import NodeFailed
+from tierlog.broker.platform import Platform
+from tierlog.broker.remote.tiering import Tiering
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.log_dir import LogDirectory
-from tierlog.broker.storage.log_dirs import LogDirectories
-from tierlog.broker.storage.segment import Damage, Segment
-from tierlog.broker.storage.unclean_restart import may_have_lost, previous_broker_epoch, record_boot_id
+from tierlog.broker.storage.segment import Segment
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient, Publisher
-from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
-from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_NOTICE_S = 0.002
@@ -98,8 +78,10 @@ class SimBroker:
         self.clock = SimClock(loop)
         self.boot = 0  # boot id of the host: changes when it loses power
         self._loop, self._network, self._brokers, self._rng = loop, network, brokers, rng
-        self._observer = observer
+        self.observer = observer
         self.process: Process | None = None
+        self.node: SimNode | None = None
+        """The node of the latest process."""
         self.dispatcher: Dispatcher | None = None
         self.metadata: MetadataNode | MetadataObserver | None = None
         self.replicas: ReplicaManager | None = None
@@ -134,7 +116,27 @@ class SimBroker:
         if self._end_process():
             self._network.listen(self.name, None)
             self._notify_others(lambda other: other.peers.report_death, self.node_id)
-            self._notify_others(lambda other: other.on_process_end_notice, self.node_id, broker_epoch)
+            self._notify_of_end(broker_epoch)
+
+    def _notify_of_end(self, broker_epoch: int) -> None:
+        self._notify_others(lambda other: other.on_process_end_notice, self.node_id, broker_epoch)
+
+    def stop(self) -> bool:
+        """Stop the process as by SIGTERM. Returns False if none serves."""
+        process = self.process
+        if process is None or not process.runs or not self._serves:
+            return False
+        process.spawn(self._stop())
+        return True
+
+    @property
+    def _serves(self) -> bool:
+        return self.dispatcher is not None and self.node is not None and self.node.admin_node.serves
+
+    async def _stop(self) -> None:
+        self._known.update({replica.name: replica for replica in self.replicas or ()})
+        await self.node.stop()
+        self.kill()
 
     def reset_connections(self) -> None:
         """A firewall resets connections to the broker for the rest of the run. The process keeps running.
@@ -175,7 +177,8 @@ class SimBroker:
             if self.replicas is not None and self.replicas.get(*name) is kept[0]
         }
         self.files.die()
-        self.directories.release()
+        if (directories := getattr(self.node, "directories", None)) is not None:
+            directories.release()
         self.dispatcher = self.metadata = self.replicas = self.lifecycle = self.tiering = None
         self.scrubber = None
         return True
@@ -235,260 +238,52 @@ class SimBroker:
             self.disk.restore(copy, name, keeps)
         self._checkpointed.clear()
 
-    def _report(self, name: str, failure: BaseException) -> None:
-        if isinstance(failure, OSError):
+    def on_failure(self, failure: BaseException) -> None:
+        """A failed disk or quorum, or a successor, ends the process: the run starts it again."""
+        if isinstance(failure, OSError | NodeFailed | MetadataUnavailable):
             self.kill()
         else:
-            self._observer.failed(self, failure)
+            self.observer.failed(self, failure)
 
     async def _run(self) -> None:
+        rng = random.Random(self._rng.getrandbits(64))
+        settings = replace(
+            self.settings,
+            log_dirs=tuple(str(self.disk.root / name) for name in DIRECTORIES),
+            metadata_log_dir=str(self.disk.root / "metadata"),
+        )
+        self.node = SimNode(self, settings, self._platform(rng))
         try:
-            await self._start()
-        except (OSError, MetadataUnavailable):
-            self.kill()  # a disk failed, or no quorum was reached: the run starts it again
+            await self.node.start()
         except Exception as failure:
-            self._observer.failed(self, failure)
+            refused = isinstance(failure.__cause__, RegistrationRefused)
+            self.on_failure(failure.__cause__ if refused else failure)
 
-    async def _start(self) -> None:
-        settings, rng = self.settings, random.Random(self._rng.getrandbits(64))
-        self.directories = LogDirectories([self.disk.root / name for name in DIRECTORIES], self.files, rng)
-        identity = self.directories.claim(self.node_id, settings.cluster_id, metadata=None)
-        tasks = TaskGroup(self._report)
-        self.peers = SimPeers(self._network, self.node_id, self._brokers, self._observer.quorum, self.name)
-        node = self._metadata_node(tasks, rng, identity.cluster_id)
-        node.subscribe(lambda _, image: self._observer.published(image))
-        await node.start()
-        if isinstance(node, MetadataNode):
-            self._observer.quorum.on_start(node.core)
-        self.metadata = node
-        await self._start_broker(node, tasks, rng)
-
-    def _metadata_node(
-        self, tasks: TaskGroup, rng: random.Random, cluster_id: str
-    ) -> MetadataNode | MetadataObserver:
-        voters = self.settings.voters
-        if self.node_id not in voters:
-            session_ms = self.settings.broker_session_timeout_ms
-            return MetadataObserver(
-                self.node_id, voters, self.clock, tasks, cluster_id, peers=self.peers, session_ms=session_ms
-            )
-        return MetadataNode(
-            self.node_id,
-            voters,
-            self.disk.root / "metadata",
-            self.files,
-            self.clock,
-            rng,
-            tasks,
-            cluster_id,
-            peers=self.peers,
-            url=self.url,
+    def _platform(self, rng: random.Random) -> Platform:
+        self.peers = SimPeers(self._network, self.node_id, self._brokers, self.observer.quorum, self.name)
+        return Platform(
+            files=self.files,
+            clock=self.clock,
+            rng=rng,
+            network=SimDialler(self._network, self.name, self._brokers, rng),
+            peers=lambda *_: self.peers,
+            sentinel=lambda *_: SimSentinel(self._notify_of_end),
+            listener=partial(MemoryListener, self),
+            admin_server=lambda *_: NoAdminServer(self.url),
+            boot_id=str(self.boot),
+            objects=self.objects,
             snapshot_entries=200,
             keep_entries=20,
-            sessions=BrokerSessions(self.settings.broker_session_timeout_ms),
         )
 
-    async def _start_broker(
-        self, node: MetadataNode | MetadataObserver, tasks: TaskGroup, rng: random.Random
-    ) -> None:
-        settings, metadata = self.settings, MetadataClient(node)
-        lifecycle = self._lifecycle(metadata, tasks)
+    def on_logs_open(self, node: SimNode) -> None:
+        self.replicas, self.lifecycle, self.scrubber = node.replicas, node.lifecycle, node.scrubber
+        self.tiering = None if self.objects is None else node.tiering
 
-        def broker_epoch() -> int:
-            return lifecycle.broker_epoch
-
-        commits, purgatory = GroupCommit(), Purgatory(10_000)
-        network = SimDialler(self._network, self.name, self._brokers, rng)
-        tier = self._build_tier(metadata, network)
-        fetchers = ReplicaFetchers(
-            FetcherDependencies(
-                settings=settings,
-                network=network,
-                clock=self.clock,
-                tasks=tasks,
-                rng=rng,
-                broker_epoch=broker_epoch,
-                image=lambda: node.image,
-                start_from_tier=None if tier is None else tier.state_machine.start,
-            )
-        )
-        replicas = ReplicaManager(
-            settings,
-            self.directories,
-            self.clock,
-            tasks,
-            rng,
-            on_change=purgatory.check_and_complete,
-            fatal=self._report,
-            flusher=commits.request,
-            roles=PartitionRoles(self.node_id, self.clock, fetchers),
-        )
-        reports = ReplicaReporter(self.node_id, metadata, replicas, tasks, broker_epoch=broker_epoch)
-        scrubber, found_damage = self._build_scrubber(metadata, replicas, tasks, reports, network)
-        tiering = self._build_tiering(node, tier, replicas, rng, found_damage)
-        alter_partition_manager = AlterPartitionManager(
-            settings, metadata, replicas, self.clock, tasks, broker_epoch=broker_epoch
-        )
-        dependencies = Dependencies(
-            settings=settings,
-            metadata=metadata,
-            replicas=replicas,
-            purgatory=purgatory,
-            sessions=FetchSessions(1000, rng),
-            producer_ids=ProducerIds(partial(self._allocate_producer_ids, metadata)),
-            clock=self.clock,
-            tasks=tasks,
-            recently_fenced=RecentlyFencedBrokers(self.clock),
-            remote=None if tier is None else tier.log,
-            lease=ReportingLease(self, lifecycle, self._observer),
-            isr_due=alter_partition_manager.submit,
-        )
-        maintenance = LogMaintenance(settings, replicas, self.files, self.clock, tasks, commits, node)
-        await self._serve_with(
-            dependencies, lifecycle, alter_partition_manager, maintenance, tier, tiering, reports, scrubber
-        )
-
-    async def _allocate_producer_ids(self, metadata: MetadataClient) -> tuple[ErrorCode, int, int]:
-        command = AllocateProducerIds(broker_id=self.node_id, broker_epoch=self.broker_epoch)
-        try:
-            reply = await metadata.submit(command)
-        except MetadataUnavailable:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, 0
-        return reply.error, reply.first_id, reply.count
-
-    def _build_scrubber(
-        self,
-        metadata: MetadataClient,
-        replicas: ReplicaManager,
-        tasks: TaskGroup,
-        reports: ReplicaReporter,
-        network: SimDialler,
-    ) -> tuple[Scrubber, FoundDamage]:
-        lost = reports.report_empty
-        repair = LogRepair(self.node_id, lambda: metadata.image, replicas, self.clock, tasks, lost, network)
-
-        def found_damage(replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
-            self._observer.found_damage(self, segment, cause)
-            repair.found(replica, segment, damage, cause)
-
-        rng = random.Random(self.node_id)  # a generator of its own
-        return Scrubber(self.settings, replicas, tasks, rng, found_damage), found_damage
-
-    def _lifecycle(self, metadata: MetadataClient, tasks: TaskGroup) -> BrokerLifecycle:
-        return BrokerLifecycle(
-            metadata,
-            self.clock,
-            tasks,
-            interval_ms=self.settings.broker_heartbeat_interval_ms,
-            session_ms=self.settings.broker_session_timeout_ms,
-            standalone=False,
-            on_registered=self.directories.record_broker_epoch,
-            on_replaced=lambda why: self.kill(),
-        )
-
-    def _build_tier(self, metadata: MetadataClient, network: SimDialler) -> RemoteTier | None:
-        if self.objects is None:
-            return None
-        return RemoteTier(
-            self.settings,
-            metadata,
-            self.files,
-            self.clock,
-            self._report,
-            cluster_id=self.settings.cluster_id,
-            data_directory=self.directories.online[0].path,
-            objects=self.objects,
-            network=network,
-        )
-
-    def _build_tiering(
-        self,
-        node: MetadataNode | MetadataObserver,
-        tier: RemoteTier | None,
-        replicas: ReplicaManager,
-        rng: random.Random,
-        found_damage: FoundDamage,
-    ) -> Tiering | None:
-        if tier is None:
-            return None
-        return Tiering(
-            self.settings,
-            ReportingMetadata(node, self, replicas, self._observer),
-            tier,
-            replicas,
-            self.files,
-            self.clock,
-            rng,
-            found_damage=found_damage,
-        )
-
-    async def _serve_with(
-        self,
-        deps: Dependencies,
-        lifecycle: BrokerLifecycle,
-        alter_partition_manager: AlterPartitionManager,
-        maintenance: LogMaintenance,
-        tier: RemoteTier | None,
-        tiering: Tiering | None,
-        reports: ReplicaReporter,
-        scrubber: Scrubber,
-    ) -> None:
-        """Join the cluster, open the logs, and serve once the controller has unfenced the broker."""
-        settings, metadata, replicas, tasks = deps.settings, deps.metadata, deps.replicas, deps.tasks
-        rng = random.Random(self._rng.getrandbits(64))
-        groups = GroupService(settings, metadata, replicas, self.clock, rng, tasks, lease=lifecycle)
-        handlers = build_handlers(deps, group_handlers(groups))
-        paths = [directory.path for directory in self.directories.online]
-        self.directories.may_have_lost = may_have_lost(self.files, paths, str(self.boot))
-        lifecycle.set_registration(
-            RegisterBroker(
-                broker_id=self.node_id,
-                incarnation=random_uuid(rng),
-                host=self.name,
-                port=9092,
-                admin_url=self.url,
-                rack=None,
-                may_have_lost=self.directories.may_have_lost,
-                directories=tuple(one.directory_id for one in self.directories.online if one.directory_id),
-                previous_epoch=previous_broker_epoch(self.files, paths),
-                min_in_sync=settings.min_insync_replicas,
-                unclean_election=settings.unclean_leader_election_enable,
-            )
-        )
-        await lifecycle.register()
-        lifecycle.start()
-        image_at_open = metadata.image
-        await self._open(replicas, image_at_open, reports)
-        if not (self.directories.offline or replicas.offline_count):
-            record_boot_id(self.files, paths, str(self.boot))
-        publishers = [
-            Publisher("replicas", replicas.follow, self._report, image_at_open),
-            Publisher("replica reports", reports.follow, self._report),
-            Publisher("groups", groups.follow, self._report),
-        ]
-        listeners = [reports.on_replica_event, scrubber.on_replica_event, groups.on_replica_event]
-        if tier is not None and tiering is not None:
-            listeners.append(tiering.log_manager.on_replica_event)
-            parts = (tier.log, tiering.log_manager, tiering.storage_cleaner)
-            publishers.extend(Publisher("tiering", part.follow, self._report) for part in parts)
-        replicas.listeners = tuple(listeners)
-        metadata.publish_to(publishers)
-        groups.start()
-        maintenance.start()
-        scrubber.start()
-        alter_partition_manager.start()
-        reports.start()
-        if tiering is not None:
-            tiering.start()
-        self.replicas, self.lifecycle, self.tiering = replicas, lifecycle, tiering
-        self.scrubber = scrubber
-        self.dispatcher = Dispatcher(handlers, tasks, error_reply, self._report)
-        await reports.report_at_start()
-        await lifecycle.unfence()
-
-    async def _open(self, replicas: ReplicaManager, image: ClusterImage, reports: ReplicaReporter) -> None:
+    async def open_logs(self, node: SimNode, open_all: Callable[[], Awaitable[None]]) -> None:
         """Open all logs. Checks that each replica knows its checkpointed high watermark, up to its log's
         end."""
+        replicas = node.replicas
         write, before = replicas.checkpoints.write, self._checkpointed
         self._checkpointed = {}
 
@@ -504,7 +299,7 @@ class SimBroker:
             return done
 
         replicas.checkpoints.write = written  # type: ignore[method-assign]
-        await replicas.open_all(image, reports.report_empty)
+        await open_all()
         for replica in replicas:
             kept = before.get(replica.name)
             if kept is None or kept[0].topic_id != replica.topic_id:
@@ -513,7 +308,7 @@ class SimBroker:
             self._checkpointed[replica.name] = (replica, least)
             if replica.high_watermark < least:
                 text = f"{self.name} has forgotten that {least} of {replica.name} was committed"
-                self._observer.failed(self, Violation(f"{text}: {replica.high_watermark}"))
+                self.observer.failed(self, Violation(f"{text}: {replica.high_watermark}"))
 
     # --- requests
 

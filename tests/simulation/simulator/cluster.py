@@ -28,6 +28,7 @@ from simulator.partitions import PartitionWitness
 from simulator.peers import address
 from simulator.splits import split
 from simulator.tiering import Tiering, read_back
+from simulator.upkeep import REHOUSED, STOPPED, rehouse_replicas, restart_brokers
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.base.types import InvariantViolation
@@ -76,6 +77,9 @@ MEMBERS = 3
 
 VOTERS, APART, NO_VOTERS = 3, 0.2, (1, 1, 2)
 """APART is the share of the runs with VOTERS voters and NO_VOTERS brokers without a vote."""
+
+RESERVE_BYTES = 1 << 16
+"""Enough for the short logs of a run, and cheap to write at each start."""
 
 TIMESTAMPS_AHEAD_MS = 5 * 86_400_000
 """How far a record's timestamp may be ahead of the broker's clock, which may be three days behind."""
@@ -207,6 +211,7 @@ class ClusterRun:
                 "group.initial.rebalance.delay.ms": "100",
                 "group.min.session.timeout.ms": "500",
                 "log.message.timestamp.after.max.ms": str(TIMESTAMPS_AHEAD_MS),
+                "metadata.reserve.bytes": str(RESERVE_BYTES),
                 **self.tiering.settings(number),
             }
         )
@@ -283,6 +288,11 @@ class ClusterRun:
             "misconfigured": (self._misconfigured, self._misconfigure),
             "twins": (TWINS, self._start_twins),
             "restores": (RESTORED, self._copy_disk),
+            "stops": (STOPPED, lambda client: restart_brokers(self.brokers, client.rng, self.outcome.done)),
+            "directories": (
+                REHOUSED,
+                lambda client: rehouse_replicas(self.brokers, client.rng, self.outcome.done),
+            ),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:

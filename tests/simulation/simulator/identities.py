@@ -65,7 +65,7 @@ class Twin(SimBroker):
         )
         settings = replace(real.settings, process_roles=("broker",), controller_quorum_voters=others)
         run = (real._loop, real._network, real._brokers)
-        super().__init__(real.node_id, settings, disk, *run, rng, real._observer)
+        super().__init__(real.node_id, settings, disk, *run, rng, real.observer)
         self.name = f"twin-{real.node_id}"
         self._faults = faults
 
@@ -74,7 +74,7 @@ class Twin(SimBroker):
         if self._end_process():
             self._network.listen(self.name, None)
 
-    async def _open(self, *_: object) -> None:
+    async def open_logs(self, *_: object) -> None:
         self._faults["twin in the place"] += 1
         await asyncio.get_running_loop().create_future()
 

@@ -7,7 +7,6 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-import simulator.broker
 from simulator import (
     safeguards_of_brokers,
     safeguards_of_logs,
@@ -17,6 +16,7 @@ from simulator import (
 from simulator.switches import SAFEGUARDS, Patches, switched_off
 from simulator.switches import safeguard as _safeguard
 from tierlog.base.types import NO_EPOCH
+from tierlog.broker import app
 from tierlog.broker.groups.core import coordinator
 from tierlog.broker.lifecycle import BrokerLifecycle
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
@@ -195,7 +195,7 @@ def _() -> Patches:
     "a replica that lacks records becomes leader",
 )
 def _() -> Patches:
-    yield simulator.broker, "may_have_lost", lambda *_: False
+    yield app, "data_loss_reason", lambda *_: None
 
 
 # --- leaders and followers

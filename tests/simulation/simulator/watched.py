@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.lifecycle import BrokerLifecycle
-from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.metadata.quorum.node import MetadataNode
@@ -26,22 +25,22 @@ class ReportingLease:
 
 
 class ReportingMetadata(MetadataClient):
-    """The metadata client of tiering. Reports requests to move a log start."""
+    """Reports requests to move a log start."""
 
     def __init__(
         self,
         node: MetadataNode | MetadataObserver,
         broker: "SimBroker",
-        replicas: ReplicaManager,
         observer: "Observer",
     ) -> None:
         super().__init__(node)
-        self._broker, self._replicas, self._observer = broker, replicas, observer
+        self._broker, self._observer = broker, observer
 
     async def submit(self, command: Any, timeout_s: float = 30.0) -> Any:
         if isinstance(command, MoveLogStart):
             where = TopicIdPartition(command.topic_id, command.partition)
-            replica = self._replicas.get(*where)
+            replicas = self._broker.replicas
+            replica = None if replicas is None else replicas.get(*where)
             if replica is not None:
                 self._observer.log_start_requested(self._broker, replica, command.log_start_offset)
         return await super().submit(command, timeout_s)

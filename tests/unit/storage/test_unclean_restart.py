@@ -21,13 +21,16 @@ from tierlog.broker.storage.unclean_restart import (
     boot_id,
     clear_boot_id,
     data_loss_reason,
-    may_have_lost,
     previous_broker_epoch,
     record_boot_id,
     record_broker_epoch,
 )
 
 FILES = OsFiles()
+
+
+def may_have_lost(files: OsFiles, directories: list[Path], boot: str) -> bool:
+    return data_loss_reason(files, directories, boot) is not None
 
 
 @pytest.fixture

@@ -1,0 +1,108 @@
+"""The node of a simulated process: the product's Broker on ports of the simulation, seen by the witnesses."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from simulator.watched import ReportingLease, ReportingMetadata
+from tierlog.base.tasks import TaskGroup
+from tierlog.broker.app import Broker
+from tierlog.broker.net.listener import Listener
+from tierlog.broker.platform import Platform
+from tierlog.broker.replication.replica import Replica
+from tierlog.broker.storage.segment import Damage, Segment
+from tierlog.config.node import NodeSettings
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.node import MetadataNode
+
+if TYPE_CHECKING:
+    from simulator.broker import SimBroker
+
+
+class MemoryListener(Listener):
+    """Takes the frames of requests from the simulated network."""
+
+    def __init__(self, owner: "SimBroker", *arguments: Any, **bounds: Any) -> None:
+        super().__init__(*arguments, **bounds)
+        self._owner = owner
+
+    async def bind(self) -> tuple[str, int]:
+        return self._owner.name, 9092
+
+    async def start(self) -> tuple[str, int]:
+        self._owner.dispatcher = self.dispatcher
+        return await self.bind()
+
+    def stop_accepting(self) -> None:
+        self._owner.dispatcher = None
+
+    async def close(self) -> None:
+        self._owner.dispatcher = None
+
+
+class NoAdminServer:
+    """The simulation has no HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def start(self, host: str, port: int) -> str:
+        return self._url
+
+    async def keep_certificates(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+
+class SimSentinel:
+    def __init__(self, notify: Callable[[int], None]) -> None:
+        self._notify, self._broker_epoch = notify, -1
+
+    def update(self, broker_epoch: int) -> None:
+        self._broker_epoch = broker_epoch
+
+    def close(self) -> None:
+        """A clean stop has ended the lease."""
+        self._notify(self._broker_epoch)
+
+
+class SimNode(Broker):
+    """Reports to the run what it checks. A failed disk ends the process."""
+
+    def __init__(self, owner: "SimBroker", settings: NodeSettings, platform: Platform) -> None:
+        super().__init__(settings, platform)
+        self._owner = owner
+
+    def _build_metadata(self, tasks: TaskGroup) -> Any:
+        node, routes = super()._build_metadata(tasks)
+        node.subscribe(lambda _, image: self._owner.observer.published(image))
+        return node, routes
+
+    async def _start_metadata(self) -> None:
+        await super()._start_metadata()
+        node, owner = self.metadata_node, self._owner
+        if isinstance(node, MetadataNode):
+            owner.observer.quorum.on_start(node.core)
+        owner.metadata = node
+        self.metadata = ReportingMetadata(node, owner, owner.observer)
+
+    def _lease(self) -> ReportingLease:
+        return ReportingLease(self._owner, self.lifecycle, self._owner.observer)
+
+    def _found_damage(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
+        self._owner.observer.found_damage(self._owner, segment, cause)
+        super()._found_damage(replica, segment, damage, cause)
+
+    async def _open_logs(self, image: ClusterImage) -> None:
+        await self._owner.open_logs(self, lambda: super(SimNode, self)._open_logs(image))
+
+    async def _start_serving(self) -> None:
+        self._owner.on_logs_open(self)
+        await super()._start_serving()
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        self._owner.on_failure(failure)
+
+    def _fatal(self, name: str, failure: BaseException) -> None:
+        self._owner.on_failure(failure)
