@@ -59,6 +59,11 @@ HEAL_S = 30.0
 LATE_S = 1.0
 """Virtual seconds for requests still under way when the cluster is healthy and all clients have stopped."""
 
+UNANSWERED_S = 5.0
+"""A leader without responses from a majority for this long must have stepped down: check-quorum takes one to
+two times controller.quorum.fetch.timeout.ms.
+"""
+
 CLUSTER_ID = "simulated"
 PARTITIONS = 3
 MIN_IN_SYNC = 2
@@ -125,7 +130,7 @@ class ClusterRun:
         self.outcome.done["brokers without a vote"] = len(nodes) - len(voters)
         self._violations: list[BaseException] = []
         self.quorum = QuorumWitness(
-            self.loop.time, lambda _: len(voters), self._violations, lambda node: None
+            self.loop.time, lambda _: len(voters), self._violations, lambda node: None, UNANSWERED_S
         )
         self.brokers: dict[int, SimBroker] = {}
         self.partitions = PartitionWitness(TOPIC, PARTITIONS, MIN_IN_SYNC, self.brokers)

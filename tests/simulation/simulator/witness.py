@@ -13,7 +13,7 @@ from tierlog.metadata.raft.quorum import majority
 
 UNANSWERED_S = 3.0
 """A leader without responses from a majority for this long must have stepped down (check-quorum, 1 to 2
-s)."""
+s with the Raft settings of the quorum runs)."""
 
 
 class Violation(AssertionError):
@@ -29,9 +29,10 @@ class QuorumWitness:
         voters: Callable[[int], int],
         violations: list[BaseException],
         on_vote: Callable[[int], None],
+        unanswered_s: float = UNANSWERED_S,
     ) -> None:
         self._now, self._voters, self._violations = now, voters, violations
-        self._on_vote = on_vote
+        self._on_vote, self._unanswered_s = on_vote, unanswered_s
         self._terms: defaultdict[int, int] = defaultdict(int)
         self._leaders: dict[int, int] = {}  # term -> node
         self._votes: dict[tuple[int, int], int] = {}  # (voter, term) -> candidate
@@ -90,11 +91,10 @@ class QuorumWitness:
         if self._leader_since.setdefault(node, (leads, now))[0] != leads:
             self._leader_since[node] = (leads, now)
         since = self._leader_since[node][1]
-        answered = sum(
-            v == node or now - self._answered_at.get((node, v), since) < UNANSWERED_S for v in core.voters
-        )
-        if now - since >= UNANSWERED_S and answered < majority(core.voters):
-            self._violated(f"node {node} leads, and no majority has answered it for {UNANSWERED_S} s")
+        last = {v: now if v == node else self._answered_at.get((node, v), since) for v in core.voters}
+        answered = sum(now - at < self._unanswered_s for at in last.values())
+        if now - since >= self._unanswered_s and answered < majority(core.voters):
+            self._violated(f"node {node} leads, and no majority has answered it for {self._unanswered_s} s")
 
     def _record_vote(self, voter: int, term: int, candidate: int) -> None:
         if self._votes.setdefault((voter, term), candidate) != candidate:
