@@ -18,6 +18,7 @@ from simulator.disk import Disk
 from simulator.faults import KINDS, SKEW_TIMES
 from simulator.groups import OFFSETS_TOPIC, GroupHistory, run_member
 from simulator.identities import RESTORED, TWINS, DirectoryRestore, Twins
+from simulator.late_leases import LATE_LEASES, delay_heartbeat_replies
 from simulator.loop import Process, SimLoop
 from simulator.loss_budget import LossBudget
 from simulator.many_producers import SHARE_WITH_MANY, produce_and_retry
@@ -298,6 +299,7 @@ class ClusterRun:
                 REHOUSED,
                 lambda client: rehouse_replicas(self.brokers, client.rng, self.outcome.done),
             ),
+            "late leases": (LATE_LEASES, self._delay_heartbeat_replies),
         }.items():
             draws = random.Random(rng.random())
             if draws.random() < share:
@@ -336,6 +338,9 @@ class ClusterRun:
     def _split(self, client: Client) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self.brokers.values()]
         return split(names, self.network, client.rng, SPLITS_A_SECOND, self.outcome.faults)
+
+    def _delay_heartbeat_replies(self, client: Client) -> Coroutine[Any, Any, None]:
+        return delay_heartbeat_replies(TOPIC, self.brokers, self.network, client.rng, self.outcome.faults)
 
     def _start_twins(self, client: Client) -> Coroutine[Any, Any, None]:
         """Twins of brokers that keep running, are killed, or are isolated when the twin starts."""
