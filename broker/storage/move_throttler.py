@@ -10,6 +10,9 @@ from tierlog.broker.storage.future_log import CHUNK_BYTES
 
 LEAST_CHUNK_BYTES = 4 << 10
 
+CLOCK_TICK_S = 0.001
+"""The resolution of the clock. Shorter waits are added up until they reach it."""
+
 
 class MoveStopped(Exception):
     """The move was cancelled, its replica is gone, or the node stops."""
@@ -48,9 +51,9 @@ class MoveThrottler:
             now_ms = self._clock.monotonic_ms()
             self._owed_bytes = max(0.0, self._owed_bytes - rate * (now_ms - self._at_ms) / 1000)
             self._at_ms = now_ms
-            if self._owed_bytes > 0:
+            if self._owed_bytes > rate * CLOCK_TICK_S:
                 return self._owed_bytes / rate
-            self._owed_bytes = float(count)
+            self._owed_bytes += count
             return 0.0
 
     @property
