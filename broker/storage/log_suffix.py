@@ -38,7 +38,7 @@ def copy_suffix(
     before anything is written.
     """
     whole = exported.descriptor
-    directory = whole.path_log.parent
+    directory = whole.directory
     source = Segment(files, directory, whole.base_offset, 0)
     source.size, source.rolled = whole.size_bytes, True
     source.set_indexes(exported.offset_index, exported.time_index, b"")
@@ -67,7 +67,7 @@ def copy_suffix(
             first_timestamp=suffix.first_timestamp,
             max_timestamp=suffix.max_timestamp,
             has_transactions=bool(suffix.has_transactions),
-            path_log=suffix.path(),
+            file_name=suffix.path().name,
         ),
         offset_index=bytes(suffix.offset_index),
         time_index=bytes(suffix.time_index),

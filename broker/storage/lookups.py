@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.types import NO_TIMESTAMP
-from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file
+from tierlog.broker.storage.names import LOG, SNAPSHOT, segment_file, segment_file_name
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
 from tierlog.config.topic import MAX_LONG
 from tierlog.records.errors import RecordsError
@@ -147,6 +147,7 @@ def describe(segment: Segment, leader_epochs: tuple[EpochEntry, ...]) -> Segment
         has_transactions=segment.has_transactions,
         has_aborts=segment.has_aborts,
         leader_epochs=leader_epochs,
-        path_log=segment.path(LOG),
+        directory=segment.directory,
+        file_name=segment_file_name(segment.base_offset, LOG + segment.file_suffix),
         damaged_end=segment.damage[-1].end_offset if segment.damage else -1,
     )

@@ -33,7 +33,11 @@ _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
-    return directory / f"{base_offset:020d}{suffix}"
+    return directory / segment_file_name(base_offset, suffix)
+
+
+def segment_file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:

@@ -48,6 +48,7 @@ def local_segment(
         has_transactions=False,
         has_aborts=False,
         leader_epochs=(),
-        path_log=Path("unused"),
+        directory=Path("unused"),
+        file_name="unused",
         damaged_end=damaged_end,
     )

@@ -23,9 +23,14 @@ class SegmentDescriptor:
     has_transactions: bool | None  # None: unknown until its batches are read (after a clean start)
     has_aborts: bool
     leader_epochs: tuple[EpochEntry, ...]
-    path_log: Path
+    directory: Path
+    file_name: str
     damaged_end: int = -1
     """End of known damage, exclusive; -1: none."""
+
+    @property
+    def path_log(self) -> Path:
+        return self.directory / self.file_name
 
     @property
     def newest_ms(self) -> int:

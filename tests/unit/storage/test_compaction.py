@@ -41,7 +41,8 @@ def segment(at: int, *, size: int = 100, rolled: bool = True, age: int = 500) ->
         has_transactions=False,
         has_aborts=False,
         leader_epochs=(),
-        path_log=Path("x"),
+        directory=Path("x"),
+        file_name="x",
     )
 
 

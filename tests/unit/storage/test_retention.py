@@ -24,7 +24,8 @@ def segment(at: int, *, newest: int = NOW, size: int = 100, rolled: bool = True)
         has_transactions=False,
         has_aborts=False,
         leader_epochs=(),
-        path_log=Path("x"),
+        directory=Path("x"),
+        file_name="x",
     )
 
 
