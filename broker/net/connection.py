@@ -188,7 +188,7 @@ class Channel:
         """The work is done: queue its response, and start requests that waited for it."""
         core, dispatcher = self.core, self._owner.dispatcher
         try:
-            reply = dispatcher.finish(request, pending)
+            reply = dispatcher.chain.finish(request.context, request.message, pending)
             if core.halts & CLOSED:
                 return None
             parts = dispatcher.parts(request, reply)

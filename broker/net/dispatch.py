@@ -56,10 +56,6 @@ class Dispatcher:
             request.message = decode_quirk(api, version, bytes(body), fault)
         return self.chain.start(context, request.message)
 
-    def finish(self, request: Request, pending: Pending) -> Reply:
-        """The reply of a request that waited; its work is done."""
-        return self.chain.finish(request.context, request.message, pending)
-
     def parts(self, request: Request, reply: Reply) -> list[Part] | None:
         """The response frame of a reply; empty: send nothing, None: close the connection."""
         if reply is None:

@@ -323,7 +323,7 @@ class SimBroker:
         reply = dispatcher.start(request)
         if isinstance(reply, Pending):
             await asyncio.wait([reply.work])
-            reply = dispatcher.finish(request, reply)
+            reply = dispatcher.chain.finish(request.context, request.message, reply)
         parts = dispatcher.parts(request, reply)
         if parts is None:
             raise Broken("closed without an answer")
