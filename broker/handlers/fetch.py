@@ -9,6 +9,7 @@ bytes that are left when its turn in the request comes.
 
 import uuid
 from collections.abc import Collection, Hashable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
@@ -105,8 +106,7 @@ class _ReadResult:
 
 
 def fetch_handler(deps: Dependencies) -> Handler:
-    fetcher = _Fetcher(deps)
-    return fetcher.handle
+    return _Fetcher(deps).handle
 
 
 class _Fetcher:
@@ -160,7 +160,8 @@ class _Fetcher:
     def _answer(self, params: _FetchParams, max_wait_ms: int) -> Reply | Pending:
         read = self.read(params)
         if read.remote:
-            return self._answer_from_tier(params, read)
+            respond = partial(self.respond, params, read)
+            return Pending(self._remote.answer(read.remote, params.committed_only, read.sources, respond))
         enough = read.size >= params.min_bytes or read.at_once or not params.scope.partitions
         if enough or max_wait_ms <= 0:
             return self.respond(params, read)
@@ -173,13 +174,6 @@ class _Fetcher:
             return when_ready(purgatory.wait(keys, max_wait_ms, waiting.try_complete, waiting.expire))
         waiting.places = {key: place for place, key in enumerate(keys)}
         return when_ready(purgatory.wait_coalesced(keys, max_wait_ms, waiting.try_keys, waiting.expire))
-
-    def _answer_from_tier(self, params: _FetchParams, read: _ReadResult) -> Pending:
-        def respond(sources: list[tuple[Replica, int]]) -> Reply:
-            read.sources += sources
-            return self.respond(params, read)
-
-        return Pending(self._remote.answer(read.remote, params.committed_only, respond))
 
     # -- read --
 

@@ -228,27 +228,16 @@ def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
 
 
-class _DelayedProduce:
-    """A response that waits until its batches are acknowledged."""
-
-    __slots__ = ("pending", "response")
-
-    def __init__(self, response: ProduceResponse, pending: list[_UnacknowledgedBatch]) -> None:
-        self.response = response
-        self.pending = pending
-
-    def expire(self) -> ProduceResponse:
-        for item in self.pending:
-            if not item.is_complete():
-                item.complete(ErrorCode.REQUEST_TIMED_OUT)
-        return self.response
-
-
 def _when_acknowledged(
     deps: Dependencies, pending: list[_UnacknowledgedBatch], response: ProduceResponse, timeout_ms: int
 ) -> Reply | Pending:
+    def expire() -> ProduceResponse:
+        for item in pending:
+            if not item.is_complete():
+                item.complete(ErrorCode.REQUEST_TIMED_OUT)
+        return response
+
     writes = [Write(item.replica.name, item.acks, item.is_complete) for item in pending]
-    expire = _DelayedProduce(response, pending).expire
     return when_ready(deps.purgatory.wait_in_order(writes, timeout_ms, response, expire))
 
 

@@ -27,22 +27,24 @@ class RemoteRead:
     answer: PartitionAnswer
 
 
-Respond = Callable[[list[tuple[Replica, int]]], Reply]
-"""Gets the replicas whose records were read, and the bytes of each."""
-
-
 class RemoteReads:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
 
-    async def answer(self, reads: list[RemoteRead], committed_only: bool, respond: Respond) -> Reply:
-        """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch."""
+    async def answer(
+        self,
+        reads: list[RemoteRead],
+        committed_only: bool,
+        sources: list[tuple[Replica, int]],
+        respond: Callable[[], Reply],
+    ) -> Reply:
+        """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch.
+        `sources`: gets the replicas whose records were read, and the bytes of each."""
         tasks = [
             self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read(item, committed_only))
             for item in reads
         ]
         await asyncio.wait(tasks, timeout=self._deps.effective_settings.remote_fetch_max_wait_ms / 1000)
-        sources: list[tuple[Replica, int]] = []
         for task, item in zip(tasks, reads, strict=True):
             if not task.done():
                 continue
@@ -57,7 +59,7 @@ class RemoteReads:
                     item.answer.aborted = aborted
             else:
                 item.answer.fail(found)
-        return respond(sources)
+        return respond()
 
     async def _read(
         self, item: RemoteRead, committed_only: bool
