@@ -17,13 +17,13 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
-from tierlog.broker.remote.remote_reader import RemoteReader
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.protocol.errors import ErrorCode
+from tierlog.tiering.remote_log import RemoteLog
 
 
 class Lease(Protocol):
@@ -48,7 +48,7 @@ class Dependencies:
     tasks: TaskGroup
     recently_fenced: RecentlyFencedBrokers
     running: DynamicSettings | None = None  # None: settings stay as they were at the start
-    remote: RemoteReader | None = None
+    remote: RemoteLog | None = None
     moves: DirectoryMoves | None = None  # None: replicas stay in their directories
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     stats: RequestStats = field(default_factory=RequestStats)

@@ -16,7 +16,6 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.network import Caller, Network
-from tierlog.broker.remote.remote_reader import HistoryReader
 from tierlog.broker.replication.core.follower import FetchPosition, StartFromTier
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import MalformedSnapshot
@@ -30,6 +29,7 @@ from tierlog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteLog
 
 LIST_OFFSETS = BY_NAME["ListOffsets"].key
 LIST_OFFSETS_VERSION = 9
@@ -47,7 +47,7 @@ class TierStateMachine:
         broker_id: int,
         network: Network | None,
         image: Callable[[], ClusterImage],
-        remote: HistoryReader,
+        remote: RemoteLog,
         clock: Clock,
     ) -> None:
         self._broker_id = broker_id
