@@ -10,7 +10,7 @@ AbortIncompleteMultipartUpload (terraform/ sets it).
 import asyncio
 import base64
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -341,15 +341,11 @@ def _read(body: bytes | Path, start: int, end: int) -> bytes:
         return exact_range(str(body), file.read(end - start), start, end)
 
 
-async def _all(calls: Sequence[Awaitable[T]]) -> list[T]:
+async def _all(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Results in order. The first failure cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_await(call)) for call in calls]
+            tasks = [group.create_task(call) for call in calls]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-async def _await(call: Awaitable[T]) -> T:
-    return await call
