@@ -47,11 +47,12 @@ from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.tiering import RemoteTier, Tiering
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.dynamic_settings import DynamicSettings
+from tierlog.broker.replication.fetcher_partitions import FetcherDependencies
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent
-from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.segment import Damage, Segment

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from tierlog.base.types import NO_EPOCH
-from tierlog.broker.replication.core.leader import ALL_IN_SYNC, IsrProposal, LeaderCore
+from tierlog.broker.replication.core.in_sync import IsrProposal
+from tierlog.broker.replication.core.leader import ALL_IN_SYNC, LeaderCore
 from tierlog.broker.replication.replica_state import ReplicaState
 from tierlog.broker.storage.core.batch_validation import (
     RecordChecks,

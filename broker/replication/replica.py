@@ -23,7 +23,8 @@ from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicPartition, require
 from tierlog.broker.replication.core.follower import (
     FollowerCore,
 )
-from tierlog.broker.replication.core.leader import Follower, LeaderCore
+from tierlog.broker.replication.core.in_sync import Follower
+from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.follower_role import FollowerRole
 from tierlog.broker.replication.leader_role import LeaderRole
 from tierlog.broker.replication.replica_state import LogDirState

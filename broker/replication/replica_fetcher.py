@@ -26,8 +26,6 @@ from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse
 
-__all__ = ["FetcherDependencies", "ReplicaFetcher", "ReplicaFetchers"]
-
 RESPONSE_TIMEOUT_S = 10.0
 """In addition to replica.fetch.wait.max.ms. After that, the fetcher reconnects."""
 

@@ -12,7 +12,7 @@ log itself is truncated below it (guarantee 6). Called by the replica; times are
 
 from collections.abc import Collection, Mapping
 
-from tierlog.base.types import NO_OFFSET, require
+from tierlog.base.types import NO_EPOCH, NO_OFFSET, require
 from tierlog.broker.replication.core.in_sync import (
     NEVER_MS,
     NO_BROKER_EPOCH,
@@ -24,12 +24,8 @@ from tierlog.broker.storage.core.producer_state import Duplicate, ProducerStateM
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
 
-__all__ = ["ALL_IN_SYNC", "NO_LEADER_EPOCH", "Follower", "IsrProposal", "LeaderCore"]
-
 ALL_IN_SYNC = -1
 """acks=-1, which clients call `all`."""
-
-NO_LEADER_EPOCH = -1
 
 REPEATED_FETCHES_MAX = 3
 """After so many repeated fetches the records may be damaged. Fewer may come from broken connections."""
@@ -87,7 +83,7 @@ class LeaderCore:
         self.log_end_offset = log_end_offset
         """Everything below is as durable on this broker as flush.messages requires."""
         self.high_watermark = high_watermark
-        self.leader_epoch = NO_LEADER_EPOCH
+        self.leader_epoch: int = NO_EPOCH
         self.is_leader = False
         self.epoch_start_offset = 0
         """Where this leader's own records begin; everything below is committed as soon as one of them is."""

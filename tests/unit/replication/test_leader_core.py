@@ -3,7 +3,8 @@
 import pytest
 
 from tierlog.base.types import InvariantViolation
-from tierlog.broker.replication.core.leader import ALL_IN_SYNC, IsrProposal, LeaderCore
+from tierlog.broker.replication.core.in_sync import IsrProposal
+from tierlog.broker.replication.core.leader import ALL_IN_SYNC, LeaderCore
 from tierlog.broker.storage.core.producer_state import ProducerStateManager, Rejection
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader

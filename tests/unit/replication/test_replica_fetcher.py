@@ -16,8 +16,9 @@ from tierlog.base.network import Unreachable
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.replication import Throttle
+from tierlog.broker.replication.fetcher_partitions import FetcherDependencies
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_fetcher import FetcherDependencies, ReplicaFetchers
+from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.config.node import NodeSettings
 from tierlog.config.sources import settings_from
 from tierlog.config.topic import TopicConfig
