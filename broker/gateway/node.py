@@ -37,7 +37,7 @@ Events = asyncio.Queue["dict[str, Any] | None"]
 
 
 class MemoryPool(Protocol):
-    """The part of net.memory_pool.MemoryPool that is shown."""
+    """The part of net.core.memory_pool.MemoryPool that is shown."""
 
     used: int
     held: int

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tierlog.broker.handlers.context import Connection, Pending
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
-from tierlog.broker.net.core.protocol import CLOSED, YIELDED, ConnectionCore, Event, Request
+from tierlog.broker.net.core.protocol import HALT_CLOSED, HALT_YIELDED, ConnectionCore, Event, Request
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
 from tierlog.broker.net.outbox import Outbox
@@ -70,7 +70,7 @@ class Channel:
     def close(self, why: CloseReason, detail: str = "") -> None:
         """Close at once. Pending futures are cancelled; responses of running tasks are dropped."""
         core = self.core
-        if core.halts & CLOSED:
+        if core.halts & HALT_CLOSED:
             return
         self._stop_reading()
         if self._writing:
@@ -109,7 +109,7 @@ class Channel:
     def mute(self, seconds: float) -> None:
         """Do not read the connection for this time, or longer if it is already muted for longer."""
         core, loop = self.core, self._owner.loop
-        if core.halts & CLOSED:
+        if core.halts & HALT_CLOSED:
             return
         core.on(Event.MUTED)
         if core.gone_at is not None:
@@ -189,7 +189,7 @@ class Channel:
         core, dispatcher = self.core, self._owner.dispatcher
         try:
             reply = dispatcher.chain.finish(request.context, request.message, pending)
-            if core.halts & CLOSED:
+            if core.halts & HALT_CLOSED:
                 return None
             parts = dispatcher.parts(request, reply)
         except Exception as failure:
@@ -211,13 +211,13 @@ class Channel:
         self._owner.loop.call_soon(self._timed(self._got_memory))
 
     def _got_memory(self) -> None:
-        if not self.core.halts & CLOSED:
+        if not self.core.halts & HALT_CLOSED:
             self.core.got_memory()
             self._flush()
 
     def _take_turn(self) -> None:
         self._has_turn = False
-        if not self.core.halts & CLOSED:
+        if not self.core.halts & HALT_CLOSED:
             self.core.on(Event.TURN_BEGUN)
             self._flush()
 
@@ -231,11 +231,11 @@ class Channel:
         while core.resume():
             self._start_requests()
             self._send()
-        if core.halts & CLOSED:
+        if core.halts & HALT_CLOSED:
             return
         if core.held_bytes and self._owner.buffers.memory_pool.is_overheld:
             self._owner.loop.call_soon(self._owner.limit_held)
-        if core.halts & YIELDED and not self._has_turn:
+        if core.halts & HALT_YIELDED and not self._has_turn:
             self._has_turn = True
             self._owner.loop.call_soon(self._timed(self._take_turn))
         self._read_or_not()
@@ -243,7 +243,7 @@ class Channel:
     def _send(self) -> None:
         """Send queued responses as far as the socket accepts them."""
         core, owner = self.core, self._owner
-        if core.halts & CLOSED:
+        if core.halts & HALT_CLOSED:
             return None
         out = core.out
         try:

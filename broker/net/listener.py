@@ -29,7 +29,7 @@ from tierlog.broker.net.core.bounds import (
 )
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.memory_pool import MemoryPool
-from tierlog.broker.net.core.protocol import MUTED, YIELDED
+from tierlog.broker.net.core.protocol import HALT_MUTED, HALT_YIELDED
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
 
@@ -126,7 +126,7 @@ class Listener:
     @property
     def muted(self) -> int:
         """Connections that are not read because their clients are over a quota."""
-        return sum(bool(channel.core.halts & MUTED) for channel in self._channels.values())
+        return sum(bool(channel.core.halts & HALT_MUTED) for channel in self._channels.values())
 
     def mute(self, connection: Connection, seconds: float) -> None:
         """Do not read the connection for this time (KIP-219)."""
@@ -371,4 +371,4 @@ def _slowest_order(channel: Channel) -> tuple[bool, float]:
 def _largest_order(channel: Channel) -> tuple[bool, int]:
     """Order of closing: connections that do not continue in the next turn first, then those that hold
     most."""
-    return not channel.core.halts & YIELDED, channel.core.held_bytes
+    return not channel.core.halts & HALT_YIELDED, channel.core.held_bytes

@@ -47,32 +47,32 @@ class Event(Enum):
     CLOSED = auto()
 
 
-NO_MEMORY: Final = 1
-YIELDED: Final = 2
-MUTED: Final = 4
-IN_ORDER: Final = 8
-LATER_WAIT: Final = 16
-LAST: Final = 32
-ENDING: Final = 64
-CLOSED: Final = 128
+HALT_NO_MEMORY: Final = 1
+HALT_YIELDED: Final = 2
+HALT_MUTED: Final = 4
+HALT_IN_ORDER: Final = 8
+HALT_LATER_WAIT: Final = 16
+HALT_LAST: Final = 32
+HALT_ENDING: Final = 64
+HALT_CLOSED: Final = 128
 """Reasons why a connection is halted; plain bits, since each request asks for them."""
 
 TABLE: Mapping[Event, tuple[int, int]] = {  # event: (reason that begins, reason that ends)
-    Event.MEMORY_WANTED: (NO_MEMORY, 0),
-    Event.MEMORY_GRANTED: (0, NO_MEMORY),
-    Event.TURN_USED_UP: (YIELDED, 0),
-    Event.TURN_BEGUN: (0, YIELDED),
-    Event.MUTED: (MUTED, 0),
-    Event.UNMUTED: (0, MUTED),
-    Event.REQUEST_DELAYED: (IN_ORDER, 0),
-    Event.DELAYED_STARTED: (0, IN_ORDER),
-    Event.CHANGE_WAITS: (IN_ORDER, 0),
-    Event.CHANGE_DONE: (0, IN_ORDER),
-    Event.LATER_HELD: (LATER_WAIT, 0),
-    Event.LATER_RELEASED: (0, LATER_WAIT),
-    Event.LAST_RESPONSE_READY: (LAST, 0),
-    Event.LAST_RESPONSE_QUEUED: (ENDING, 0),
-    Event.CLOSED: (CLOSED, 0),
+    Event.MEMORY_WANTED: (HALT_NO_MEMORY, 0),
+    Event.MEMORY_GRANTED: (0, HALT_NO_MEMORY),
+    Event.TURN_USED_UP: (HALT_YIELDED, 0),
+    Event.TURN_BEGUN: (0, HALT_YIELDED),
+    Event.MUTED: (HALT_MUTED, 0),
+    Event.UNMUTED: (0, HALT_MUTED),
+    Event.REQUEST_DELAYED: (HALT_IN_ORDER, 0),
+    Event.DELAYED_STARTED: (0, HALT_IN_ORDER),
+    Event.CHANGE_WAITS: (HALT_IN_ORDER, 0),
+    Event.CHANGE_DONE: (0, HALT_IN_ORDER),
+    Event.LATER_HELD: (HALT_LATER_WAIT, 0),
+    Event.LATER_RELEASED: (0, HALT_LATER_WAIT),
+    Event.LAST_RESPONSE_READY: (HALT_LAST, 0),
+    Event.LAST_RESPONSE_QUEUED: (HALT_ENDING, 0),
+    Event.CLOSED: (HALT_CLOSED, 0),
 }
 
 
@@ -119,6 +119,10 @@ class Request:
         self.is_queued = self.is_done = self.holds_later = False
         self.parts: list[Part] | None = None  # None: close the connection
         self.reserved = 0  # bytes of the memory pool
+
+
+def _closed() -> None:
+    """No memory is granted to a closed connection."""
 
 
 def read_request(connection: Connection, view: memoryview, at: int, end: int) -> Request:
@@ -190,13 +194,17 @@ class ConnectionCore:
         if not self.is_full:
             return True
         partial = self._partial
-        return partial is not None and partial.reserved > 0 and not self.halts & (LAST | ENDING | CLOSED)
+        return (
+            partial is not None
+            and partial.reserved > 0
+            and not self.halts & (HALT_LAST | HALT_ENDING | HALT_CLOSED)
+        )
 
     @property
     def state(self) -> State:
-        if self.halts & CLOSED:
+        if self.halts & HALT_CLOSED:
             return State.CLOSED
-        if self.halts & (LAST | ENDING):
+        if self.halts & (HALT_LAST | HALT_ENDING):
             return State.ENDING
         if not self.is_full:
             return State.OPEN
@@ -241,7 +249,7 @@ class ConnectionCore:
 
     def resume(self) -> bool:
         """Whether requests that were received before may start: `next_request` returns them."""
-        if self.halts & CLOSED:
+        if self.halts & HALT_CLOSED:
             return False
         if self._delayed is not None and not self._appends:
             return True
@@ -399,6 +407,7 @@ class ConnectionCore:
         """The response is ready; None closes the connection after earlier responses."""
         self.out.count(parts or ())
         request.is_done, request.parts = True, parts
+        request.body = request.message = request.pending = None  # it may wait for earlier responses
         if request.is_queued:
             self._waiting_bytes -= request.size
             self._done_waiting(request)
@@ -424,13 +433,13 @@ class ConnectionCore:
     def _send(self, parts: list[Part] | None) -> None:
         if parts is None:
             self.on(Event.LAST_RESPONSE_QUEUED)
-        elif not self.halts & ENDING:
+        elif not self.halts & HALT_ENDING:
             self.out.parts.extend(parts)
 
     @property
     def is_ended(self) -> bool:
         """Whether the last response is sent."""
-        return bool(self.halts & ENDING) and not self.out.parts
+        return bool(self.halts & HALT_ENDING) and not self.out.parts
 
     @property
     def next_to_answer(self) -> Request | None:
@@ -493,7 +502,7 @@ class ConnectionCore:
             waited = now - frame.begun_at
             if waited > bounds.frame_s or (waited > bounds.header_s and not frame.has_header):
                 return CloseReason.SLOW, f"{frame.have} bytes of a frame in {waited:.0f} s"
-        if not self._waiting and not self.halts & MUTED and now - self.active_at > bounds.idle_s:
+        if not self._waiting and not self.halts & HALT_MUTED and now - self.active_at > bounds.idle_s:
             return CloseReason.IDLE, ""
         return None
 
@@ -504,10 +513,10 @@ class ConnectionCore:
         closes the connection. A client that has only closed its sending side must not escape limits: it is
         closed if it is muted or saturated again, or if its requests wait too long for earlier ones.
         """
-        if self.halts & MUTED:
+        if self.halts & HALT_MUTED:
             return True
         if self.gone_at is not None:
-            waits_too_long = self.halts & IN_ORDER and now - self.gone_at > self.bounds.abandoned_s
+            waits_too_long = self.halts & HALT_IN_ORDER and now - self.gone_at > self.bounds.abandoned_s
             return bool(waits_too_long) or self.is_saturated
         self.gone_at = now
         self._most_waiting += ABANDONED_REQUESTS
@@ -529,6 +538,7 @@ class ConnectionCore:
         if self._view is self._buffers.shared:
             self._buffers.replace_shared()
         self._count_held(-self.held_bytes)
+        self._granted = _closed  # it refers to the driver, which refers to this
         self._partial = self._whole = self._delayed = None
         self._view, self._at, self._end = _NOTHING, 0, 0
         self._held = _NOTHING

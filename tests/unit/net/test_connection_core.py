@@ -294,3 +294,18 @@ def test_pending_is_awaitable() -> None:
         return await Pending(work())
 
     assert asyncio.run(main()) == "done"
+
+
+def test_an_answered_request_that_waits_for_earlier_responses_keeps_no_frame(harness: Harness) -> None:
+    harness.receive(frames("Heartbeat", "Produce", "Produce"))
+    first, at_once, later = harness.started
+    for request in (at_once, later):
+        request.message = request.body
+    harness.wait(0)
+    harness.respond(1, [b"at once"])
+    harness.wait(2)
+    harness.respond(2, [b"later"])
+    assert [(one.body, one.message, one.pending) for one in (at_once, later)] == [(None, None, None)] * 2
+    assert first.pending is not None
+    harness.respond(0, [b"first"])
+    assert harness.sent == [b"first", b"at once", b"later"]

@@ -1,9 +1,11 @@
 """Client connections over real sockets, with small handlers of real APIs: order, limits, timeouts."""
 
 import asyncio
+import gc
 import os
 import socket
 import struct
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -467,3 +469,18 @@ async def test_connection_closes_after_earlier_responses(broker: Broker) -> None
     assert await client.expect_close() == b""
     assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
     assert len(answers) == 1, "what came after it was not handled"
+
+
+async def test_a_closed_connection_is_freed_without_the_garbage_collector(broker: Broker) -> None:
+    await broker.start()
+    client = await broker.connect()
+    await client.ask(HEARTBEAT, 4, HeartbeatRequest())
+    (channel,) = map(weakref.ref, broker.listener._channels.values())
+    gc.disable()
+    try:
+        client.close()
+        await until(lambda: bool(broker.notes))
+        await turns()
+        assert channel() is None
+    finally:
+        gc.enable()
