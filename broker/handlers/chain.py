@@ -80,22 +80,22 @@ class Chain:
     def start(self, context: RequestContext, request: Any) -> Reply | Pending:
         """Call the handler. The work of a Pending is a future from here on."""
         served = self._served[context.api]
-        if self.quotas is not None:
-            context.meter = self.quotas.begin(context, request)
         begun = self._clock()
         try:
+            if self.quotas is not None:
+                context.meter = self.quotas.begin(context, request)
             reply = served.handler(context, request)
+            if isinstance(reply, Pending):
+                reply.begun, reply.waiting_from = begun, self._clock()
+                if not isinstance(reply.work, asyncio.Future):
+                    reply.outlives_connection = ORDER_OF.get(context.api) is not Order.AFTER_APPENDS
+                    reply.work = self._tasks.spawn("request", outcome(reply.work))
+                return reply
+            self._count(served, context, reply)
         except Exception as failure:
-            served.stats.took(self._clock() - begun)
-            return self._failed(context, request, failure)
-        if isinstance(reply, Pending):
-            reply.begun, reply.waiting_from = begun, self._clock()
-            if not isinstance(reply.work, asyncio.Future):
-                reply.outlives_connection = ORDER_OF.get(context.api) is not Order.AFTER_APPENDS
-                reply.work = self._tasks.spawn("request", outcome(reply.work))
-            return reply
+            reply = self._failed(context, request, failure)
         served.stats.took(self._clock() - begun)
-        return self._answered(served, context, reply)
+        return reply
 
     def finish(self, context: RequestContext, request: Any, pending: Pending) -> Reply:
         """The reply of a request that waited; its work is done."""
@@ -105,17 +105,20 @@ class Chain:
             if context.meter is not None:
                 context.meter.failed()
             return CLOSE
-        outcome = work.exception() or work.result()
-        if isinstance(outcome, BaseException):
-            return self._failed(context, request, outcome)
-        return self._answered(served, context, outcome)
+        result = work.exception() or work.result()
+        if isinstance(result, BaseException):
+            return self._failed(context, request, result)
+        try:
+            self._count(served, context, result)
+        except Exception as failure:
+            return self._failed(context, request, failure)
+        return result
 
-    def _answered(self, served: _Served, context: RequestContext, reply: Reply) -> Reply:
+    def _count(self, served: _Served, context: RequestContext, reply: Reply) -> None:
         if served.count_errors is not None:
             served.count_errors(reply)
         if context.meter is not None:
             context.meter.answered(reply)
-        return reply
 
     def _failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
         """The error response."""

@@ -144,3 +144,36 @@ def test_error_codes_of_every_api_can_be_counted() -> None:
         count = counter_of(api.response, Counter())
         if count is not None:
             count(api.response())
+
+
+@pytest.mark.parametrize("step", ["begin", "answered"])
+@pytest.mark.parametrize("way", ["at once", "later"])
+async def test_a_quota_that_fails_gives_an_error_response(step: str, way: str) -> None:
+    class BrokenQuotas:
+        def begin(self, *_: Any) -> Any:
+            if step == "begin":
+                raise ZeroDivisionError
+            return self
+
+        def answered(self, _: Any) -> None:
+            raise ZeroDivisionError
+
+        def failed(self) -> None: ...
+
+    async def later() -> HeartbeatResponse:
+        return HeartbeatResponse()
+
+    reports: list[str] = []
+    chain = Chain(
+        {HEARTBEAT: lambda *_: HeartbeatResponse() if way == "at once" else Pending(later())},
+        TaskGroup(lambda *_: None),
+        error_reply,
+        lambda name, _: reports.append(name),
+    )
+    chain.quotas = BrokenQuotas()
+    reply: Any = chain.start(CONTEXT, HeartbeatRequest())
+    if isinstance(reply, Pending):
+        await asyncio.wait([reply.work])
+        reply = chain.finish(CONTEXT, HeartbeatRequest(), reply)
+    assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert reports == [f"{APIS[HEARTBEAT]} from h"]
