@@ -13,6 +13,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,9 @@ SEEDS_A_PROCESS = 40
 """Seeds before a process is replaced. Its garbage is never collected: finalizers would clean up, which a
 killed process does not."""
 
+HANG_S = 600
+"""A seed that takes longer hangs: the longest needs twenty seconds of a quiet core."""
+
 
 class Played(NamedTuple):
     seed: int
@@ -54,11 +58,14 @@ def play(seed: int, without: str | None = None) -> Played:
     """Run one seed. `without` names a safeguard to switch off."""
     make = QuorumRun if is_of_quorum(seed) else ClusterRun
     with tempfile.TemporaryDirectory(prefix="tierlog-simulation-", dir=_fast_directory()) as directory:
+        signal.alarm(HANG_S)
         try:
             with switched_off(without):
                 outcome = make(seed, Path(directory)).play()
         except Exception as failure:  # any exception is the finding of this seed
             return Played(seed, f"{type(failure).__name__}: {failure}", 0, 0, "", {})
+        finally:
+            signal.alarm(0)
     faults = sum(outcome.faults.values())
     return Played(seed, None, outcome.acknowledged, faults, outcome.trace, outcome.done)
 
@@ -121,10 +128,15 @@ def main() -> int:
 
 
 def quiet() -> None:
+    signal.signal(signal.SIGALRM, _hangs)
     warnings.simplefilter("ignore")  # coroutines of killed processes are never awaited
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     gc.freeze()
     gc.disable()
+
+
+def _hangs(*_: object) -> None:
+    raise TimeoutError(f"the run hangs: it has not ended after {HANG_S} s")
 
 
 def _fast_directory() -> str | None:

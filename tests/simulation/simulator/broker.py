@@ -135,7 +135,10 @@ class SimBroker:
 
     async def _stop(self) -> None:
         self._known.update({replica.name: replica for replica in self.replicas or ()})
-        await self.node.stop()
+        try:
+            await self.node.stop()
+        except Exception as failure:
+            self.on_fatal(failure)
         self.kill()
 
     def reset_connections(self) -> None:
@@ -239,11 +242,18 @@ class SimBroker:
         self._checkpointed.clear()
 
     def on_failure(self, failure: BaseException) -> None:
-        """A failed disk or quorum, or a successor, ends the process: the run starts it again."""
-        if isinstance(failure, OSError | NodeFailed | MetadataUnavailable):
+        """A background task failed. A failed disk ends the process: the run starts it again."""
+        if isinstance(failure, OSError):
             self.kill()
         else:
             self.observer.failed(self, failure)
+
+    def on_fatal(self, failure: BaseException) -> None:
+        """A failed disk or quorum, or a successor, ends the process: the run starts it again."""
+        if isinstance(failure, NodeFailed | MetadataUnavailable):
+            self.kill()
+        else:
+            self.on_failure(failure)
 
     async def _run(self) -> None:
         rng = random.Random(self._rng.getrandbits(64))
@@ -257,7 +267,7 @@ class SimBroker:
             await self.node.start()
         except Exception as failure:
             refused = isinstance(failure.__cause__, RegistrationRefused)
-            self.on_failure(failure.__cause__ if refused else failure)
+            self.on_fatal(failure.__cause__ if refused else failure)
 
     def _platform(self, rng: random.Random) -> Platform:
         self.peers = SimPeers(self._network, self.node_id, self._brokers, self.observer.quorum, self.name)
@@ -322,7 +332,11 @@ class SimBroker:
         request = read_request(connection, view, 4, len(view))
         reply = dispatcher.start(request)
         if isinstance(reply, Pending):
-            await asyncio.wait([reply.work])
+            try:
+                await asyncio.wait([reply.work])
+            finally:
+                if not reply.outlives_connection:  # as a connection that closes
+                    reply.work.cancel()
             reply = dispatcher.chain.finish(request.context, request.message, reply)
         parts = dispatcher.parts(request, reply)
         if parts is None:

@@ -105,4 +105,4 @@ class SimNode(Broker):
         self._owner.on_failure(failure)
 
     def _fatal(self, name: str, failure: BaseException) -> None:
-        self._owner.on_failure(failure)
+        self._owner.on_fatal(failure)

@@ -186,12 +186,18 @@ class PartitionWitness:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
 
     def serves(self, broker: SimBroker) -> None:
-        """The broker believes that it holds a lease: it must not be fenced or replaced."""
+        """The broker believes that it holds a lease: it must not be fenced or replaced.
+
+        Except at the end of a controlled shutdown: the controller fences a broker that leads nothing more
+        that another could lead, and allows it to stop by the same answer.
+        """
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
-        if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
-            raise Violation(f"{broker.name} serves although it is fenced")
         if known is not None and 0 <= broker.broker_epoch < known.broker_epoch:
             raise Violation(f"{broker.name} serves although another process is registered in its place")
+        if known is not None and known.stopping:
+            return
+        if known is not None and known.fenced and broker.broker_epoch == known.broker_epoch:
+            raise Violation(f"{broker.name} serves although it is fenced")
         fenced = self._fenced.get((broker.node_id, broker.broker_epoch), 0)
         if broker.metadata is not None and broker.metadata.image.index < fenced:
             index = broker.metadata.image.index
