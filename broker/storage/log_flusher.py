@@ -97,7 +97,7 @@ class LogFlusher:
         self._unsynced = unsynced  # rolled segments
         self._start_snapshot: int | None = None  # a producer snapshot that cannot be rebuilt from batches
         self._failure: SyncFailed | None = None
-        self._lock = threading.Lock()
+        self._lock = files.lock()
         self._naming_lock = threading.Lock()  # held while a file gets a name, never during an fsync
 
     def flush(self, log: FlushableLog) -> int:

@@ -29,7 +29,7 @@ class FailureListener(Protocol):
 
 class WatchedFiles:
     def __init__(self, files: Files, listener: FailureListener) -> None:
-        self.open_files = files.open_files
+        self.open_files, self.lock = files.open_files, files.lock
         self.close, self.size, self.read_at = files.close, files.size, files.read_at
         self.list_directory, self.read_whole = files.list_directory, files.read_whole
         self.exists, self.size_of, self.space = files.exists, files.size_of, files.space

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from simulator.disk import Disk
-from simulator.loop import Process, SimLoop, Stalled
+from simulator.loop import Process, SimLock, SimLoop, Stalled
 from simulator.network import Broken, Network, Refused
 from simulator.splits import split
 
@@ -349,3 +349,22 @@ def test_the_same_seed_gives_the_same_run():
 
     assert run(3) == run(3)
     assert run(3) != run(4)
+
+
+def test_work_that_finds_a_lock_held_is_done_once_it_is_released() -> None:
+    loop, lock, done = SimLoop(random.Random(1)), SimLock(), []
+
+    def work() -> None:
+        with lock:
+            done.append(loop.time())
+
+    async def main() -> None:
+        await loop.run_in_executor(None, lock.acquire)
+        waiting = loop.run_in_executor(None, work)
+        await asyncio.sleep(1)
+        assert not done and not lock.acquire(blocking=False)
+        lock.release()
+        await waiting
+
+    loop.run_for(main())
+    assert len(done) == 1 and done[0] > 1

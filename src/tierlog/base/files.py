@@ -7,10 +7,11 @@ lookup more than `os` itself. A file that stays open is a `SharedFile` of `open_
 import ctypes
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tierlog.base.open_files import OpenFiles, SharedFile
 
@@ -35,14 +36,26 @@ class Space(NamedTuple):
     usable: int
 
 
+class Lock(Protocol):
+    """As `threading.Lock`."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: Any, failure: Any, trace: Any, /) -> None: ...
+
+
 class Files(Protocol):
-    """File system operations. Errors are OSError, as raised by `os`."""
+    """File system operations, for work in threads. Errors are OSError, as raised by `os`."""
 
     open_files: OpenFiles
     """Files that stay open."""
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
         """Open for reading and writing. Returns a descriptor."""
+
+    def lock(self) -> Lock:
+        """A lock that one thread may hold while others wait for it, from one piece of work to a later one."""
 
     def close(self, fd: int) -> None: ...
     def size(self, fd: int) -> int: ...
@@ -93,6 +106,7 @@ class OsFiles:
         flags |= os.O_EXCL if exclusive else 0
         return os.open(path, flags, 0o644)
 
+    lock = staticmethod(threading.Lock)
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(os.fdatasync)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulator.loop import SimLock
 from tierlog.base.files import Buffer, OsFiles, Space
 from tierlog.base.open_files import OpenFiles
 
@@ -136,6 +137,8 @@ class DiskFiles(OsFiles):
         self._disk = disk
         self._fds: dict[int, Path] = {}
         self.dead = False
+
+    lock = staticmethod(SimLock)
 
     def die(self) -> None:
         """Close all descriptors, as the kernel does for a dead process."""

@@ -117,6 +117,32 @@ class Handle:
         return self.when_s
 
 
+class LockIsHeld(BaseException):
+    """Raised where a thread would wait for a lock: its work begins again later."""
+
+
+class SimLock:
+    """The lock of a file port. The simulation has one thread, which must not wait for itself."""
+
+    def __init__(self) -> None:
+        self._is_held = False
+
+    def acquire(self, blocking: bool = True) -> bool:
+        if self._is_held and blocking:
+            raise LockIsHeld
+        taken, self._is_held = not self._is_held, True
+        return taken
+
+    def release(self) -> None:
+        self._is_held = False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """Uses asyncio's tasks and futures with its own scheduling."""
 
@@ -216,7 +242,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, work: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
-        """Run the work in the loop after a short delay. No pool is used, so pieces of work do not overlap."""
+        """Run the work in the loop after a short delay. No pool is used, so pieces of work do not overlap.
+        Work that finds a lock held is repeated, so it takes its lock before it does anything.
+        """
         future: asyncio.Future[T] = self.create_future()
 
         def do() -> None:
@@ -224,6 +252,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 return
             try:
                 result = work(*args)
+            except LockIsHeld:
+                self.call_later(self._rng.uniform(*THREAD_WORK_S), do)
             except Exception as failure:
                 future.set_exception(failure)
             else:
