@@ -19,7 +19,7 @@ from typing import NamedTuple
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
 from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
-from tierlog.records.batch import BatchHeader, iter_batches
+from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches
 from tierlog.records.errors import RecordsError
 
 FLIPS_A_SECOND = 2.0
@@ -36,9 +36,6 @@ SCRUBBED_WITHIN_S = 3.0
 
 SHORT_SEGMENTS = 0.3
 """Share of the runs. Recovery reads the segments from the recovery point on, so it reads little in these."""
-
-LENGTH = range(8, 12)
-"""The bytes of a batch's length. A wrong length may make the batches after it count as damaged, too."""
 
 OFFSET_LOW_BYTE = 7
 """The low byte of a batch's base offset. A wrong one still looks plausible, and only the end of the previous
@@ -136,11 +133,11 @@ class BitRot:
             if not batches or not may_lose(broker):
                 continue
             path, (at, header) = rng.choice(batches)
-            where = at + rng.choice((rng.randrange(EPOCH_LOW_BYTE + 1), rng.randrange(header.size)))
+            where = at + self._draw_byte(header, rng, in_records=on_all)
             if under_a_process:
                 self._flip(number, path, at, header, where, rng)
                 self._faults["flipped under a process"] += 1
-                if on_all and where - at not in LENGTH:
+                if on_all:
                     self._flip_others(number, path.parent.name, header, rng)
                 asyncio.get_running_loop().call_later(rng.uniform(0, SCRUBBED_WITHIN_S), self.start_scrubs)
             elif where - at != EPOCH_LOW_BYTE:
@@ -174,9 +171,15 @@ class BitRot:
             if batches:
                 path, (at, lost) = rng.choice(batches)
                 flipped.add(lost.base_offset)
-                end = rng.choice((EPOCH_LOW_BYTE + 1, lost.size))
-                self._flip(number, path, at, lost, at + rng.randrange(LENGTH.stop, end), rng)
+                self._flip(number, path, at, lost, at + self._draw_byte(lost, rng, in_records=True), rng)
                 self._faults["flipped on another replica too"] += 1
+
+    def _draw_byte(self, header: BatchHeader, rng: random.Random, *, in_records: bool) -> int:
+        """`in_records`: recovery truncates a log at a wrong header even in segments that it does not read
+        whole."""
+        if in_records and header.size > HEADER_SIZE:
+            return rng.randrange(HEADER_SIZE, header.size)
+        return rng.choice((rng.randrange(EPOCH_LOW_BYTE + 1), rng.randrange(header.size)))
 
     def _is_unread_by_recovery(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
         """Recovery truncates at damage in the segments that it reads, whatever other replicas have."""
