@@ -14,6 +14,7 @@ import structlog
 from msgspec.structs import replace
 
 from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.client import MetadataClient
@@ -96,6 +97,7 @@ class BrokerLifecycle:
         self._unfenced = asyncio.Event()
         self._heartbeats: asyncio.Task[None] | None = None
 
+    @safeguard("a broker serves only while it holds a lease")
     def holds_lease(self) -> bool:
         """Whether the broker may serve now."""
         return self._clock.monotonic_ms() < self._lease_until_ms
@@ -235,6 +237,7 @@ class BrokerLifecycle:
         most_s = max(2 * self._lease_ms / 1000, INITIAL_HEARTBEAT_TIMEOUT_S)
         self._timeout_s = min(max(timeout_s, INITIAL_HEARTBEAT_TIMEOUT_S), most_s)
 
+    @safeguard("a lease starts when its heartbeat is sent")
     def _apply(self, reply: HeartbeatReply, sent_ms: int) -> None:
         was_fenced = self.fenced
         self.fenced = reply.fenced

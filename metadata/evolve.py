@@ -13,6 +13,7 @@ from uuid import UUID
 from immutables import Map
 from msgspec.structs import asdict, replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
 from tierlog.metadata.delete_queue import QueuedDelete
@@ -249,6 +250,7 @@ def _copy_finished(image: ClusterImage, record: r.CopyFinished) -> ClusterImage:
     )
 
 
+@safeguard("abandoned uploads are deleted")
 def _copy_abandoned(image: ClusterImage, record: r.CopyAbandoned) -> ClusterImage:
     key = TopicIdPartition(record.topic_id, record.partition)
     remote = image.remote.get(key, RemotePartition())
@@ -305,7 +307,7 @@ def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterIm
     key, page = TopicIdPartition(record.topic_id, record.partition), record.page
     remote = image.remote.get(key, RemotePartition())
     spilled, kept = remote.entries[: page.entries], remote.entries[page.entries :]
-    require(page.uuid not in image.deleting, f"{key}: page {page.uuid} is being deleted")
+    require(not image.is_being_deleted(page.uuid), f"{key}: page {page.uuid} is being deleted")
     fits = (
         bool(spilled)
         and spilled[0].base_offset == page.base_offset

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 from immutables import Map
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
 from tierlog.metadata.records import ConfigScope, PageRef, PartitionRecord, QuotaEntity, RemoteSegment
@@ -129,6 +130,10 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
 
     def remote_partition(self, topic_id: UUID, partition: int) -> RemotePartition:
         return self.remote.get(TopicIdPartition(topic_id, partition), _NOTHING_REMOTE)
+
+    @safeguard("a manifest cannot list a page whose deletion has begun")
+    def is_being_deleted(self, uuid: UUID) -> bool:
+        return uuid in self.deleting
 
 
 def changed_topics(old: ClusterImage, new: ClusterImage) -> tuple[list[TopicImage], list[TopicImage]]:

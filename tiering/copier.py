@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import crc32c
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
@@ -53,6 +54,7 @@ async def copy_segment(
     return entry
 
 
+@safeguard("an upload is verified before it is committed")
 async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> None:
     """Check the stored object's size and checksum; reads it back if the store has no checksum of it."""
     found = await store.head(key)

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import RemoteSegment
@@ -175,11 +176,13 @@ def _next_base(remote: RemotePartition) -> int | None:
     return remote.copied_end_offset if remote.end_offset is None else remote.end_offset
 
 
+@safeguard("retention.bytes counts a record in both tiers once")
 def _remote_end(remote: RemotePartition) -> int:
     """End of the copied offsets. Segments that end above it count as local only."""
     return remote.end_offset or remote.copied_end_offset or 0
 
 
+@safeguard("local segments stay until the remote copy is committed")
 def _droppable_end(
     segments: Sequence[SegmentDescriptor], policy: TierPolicy, tiered_end: int, log_start: int, now_ms: int
 ) -> int:
@@ -210,6 +213,7 @@ class _Range:
     closed: bool
 
 
+@safeguard("retention deletes only committed records")
 def _retained_from(
     remote: RemotePartition,
     segments: Sequence[SegmentDescriptor],

@@ -18,6 +18,7 @@ from uuid import UUID
 import structlog
 
 from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
 from tierlog.base.slices import LogSlice
 from tierlog.base.types import NO_OFFSET
 from tierlog.broker.groups.core.coordinator import Coordinator
@@ -179,6 +180,7 @@ class GroupShard:
 
     # ---- start and stop ----
 
+    @safeguard("a group coordinator replays its partition before it serves")
     async def load(self) -> None:
         """Replay the partition. No event is handled before that is done. Raises LoadFailed."""
         while not self.replica.high_watermark_is_current and not self._closed:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
+from tierlog.base.safeguards import safeguard
 from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, RequestContext, when_ready
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -192,11 +193,8 @@ class _Fetcher:
             if following is None or not params.knows_followers:
                 return _refusal(read, item, replica)
             replica = following
-        if item.current_leader_epoch >= 0 and item.current_leader_epoch != replica.leader_epoch:
-            newer = item.current_leader_epoch > replica.leader_epoch
-            return _refusal(
-                read, item, ErrorCode.UNKNOWN_LEADER_EPOCH if newer else ErrorCode.FENCED_LEADER_EPOCH
-            )
+        if error := _epoch_error(item.current_leader_epoch, replica.leader_epoch):
+            return _refusal(read, item, error)
         if params.follower is not None:
             return self._read_for_follower(params, params.follower, item, replica, read)
         if item.last_fetched_epoch >= 0:
@@ -463,6 +461,13 @@ def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition
                 params.last_fetched_epoch,
                 params.log_start_offset,
             )
+
+
+@safeguard("a fetch with an old leader epoch is refused")
+def _epoch_error(sent: int, current: int) -> ErrorCode:
+    if sent < 0 or sent == current:
+        return ErrorCode.NONE
+    return ErrorCode.UNKNOWN_LEADER_EPOCH if sent > current else ErrorCode.FENCED_LEADER_EPOCH
 
 
 def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionAnswer:

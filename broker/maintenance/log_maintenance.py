@@ -17,6 +17,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica import Replica
@@ -124,7 +125,7 @@ class LogMaintenance:
             raise ExceptionGroup("retention", unexpected)
 
     def _retain(self, replica: Replica, now_ms: int) -> None:
-        replica.expire_producers(self._clock.monotonic_ms(), self._settings.producer_id_expiration_ms)
+        replica.expire_producers(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
         if replica.log.is_empty:
             return
         self._try(replica, replica.maybe_roll, now_ms)
@@ -210,6 +211,11 @@ class LogMaintenance:
                 self._files.unlink(path, missing_ok=True)
             except OSError as failure:  # continue with files in other directories
                 _log.error("cannot unlink", path=str(path), error=str(failure))
+
+
+@safeguard("producer expiration uses the monotonic clock")
+def _idle_clock_ms(clock: Clock) -> int:
+    return clock.monotonic_ms()
 
 
 async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:

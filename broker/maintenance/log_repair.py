@@ -29,6 +29,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.network import Network
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance.range_reader import RangeReader, RangeUnavailable
 from tierlog.broker.replication.replica import Replica
@@ -133,6 +134,8 @@ class LogRepair:
             del self._repairing[replica]
             self._resume_fetching(replica)
 
+    @safeguard("a damaged replica leaves the ISR before it is truncated")
+    @safeguard("log repair keeps batches that are intact")
     async def _continue(self, replica: Replica, tries: int) -> bool:
         """Do the next step. Returns False if there is none now."""
         if await self._repair_ranges(replica):
@@ -239,6 +242,7 @@ class LogRepair:
             return False
         return was_paused and replica.is_follower and self._truncate(replica)
 
+    @safeguard("a log is truncated only if another replica serves what it loses")
     async def _is_served_elsewhere(self, replica: Replica, partition: PartitionRecord) -> bool:
         """Whether an in-sync replica serves everything committed that a truncation removes."""
         damage, brokers = replica.log.damage_in_reach, self._image().brokers

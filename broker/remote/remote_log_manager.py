@@ -22,6 +22,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
@@ -389,6 +390,7 @@ class RemoteLogManager:
             c.SpillEntries(topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, page=page)
         )
 
+    @safeguard("replicas move the log start offset after the quorum commits it")
     async def _move_log_start(self, where: TopicIdPartition, state: _State, offset: int) -> None:
         reply = await self._metadata.submit(
             c.MoveLogStart(
@@ -557,6 +559,7 @@ def _tiered(replica: Replica) -> bool:
     return replica.config.remote_storage_enable and "compact" not in replica.config.cleanup_policy
 
 
+@safeguard("local segments stay until the bucket's manifest lists the copy")
 def _end_of(root: ManifestRoot | None) -> int | None:
     """End offset of the remote segments in the manifest root."""
     if root is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import structlog
 from immutables import Map
 
+from tierlog.base.safeguards import safeguard
 from tierlog.config.dynamic import DYNAMIC_SETTINGS, effective_settings, ignored_settings
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
 from tierlog.metadata.controller.rules import MIN_IN_SYNC, UNCLEAN, cluster_defaults
@@ -53,6 +54,7 @@ class DynamicSettings:
                 )
 
 
+@safeguard("min.insync.replicas is a cluster-wide setting")
 def settings_of(image: ClusterImage, at_start: NodeSettings) -> NodeSettings:
     of_node = image.overrides(ConfigScope.BROKER, str(at_start.node_id))
     return effective_settings(at_start, of_cluster(image), of_node)

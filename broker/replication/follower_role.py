@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tierlog.base.leader_epochs import EpochEntry
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, require
 from tierlog.broker.replication.core.fetched_batches import check_replicated
 from tierlog.broker.replication.core.follower import (
@@ -54,10 +55,14 @@ class FollowerRole:
         paused, or while its log is less durable than flush.messages requires, as a fetch offset promises
         that. Listeners are called when one of the last two ends.
         """
-        waits = self._core.log_end_offset < self._log.log_end_offset or self.is_fetching_paused
+        waits = self.is_fetching_paused or not self._is_flushed()
         if waits or self._replica.failed is not None or not self._follower.is_follower:
             return None
         return self._follower.position(self._log)
+
+    @safeguard("a follower fetches from its flushed offset")
+    def _is_flushed(self) -> bool:
+        return self._core.log_end_offset >= self._log.log_end_offset
 
     def take_fetched(
         self, requested: FetchPosition, fetched: Fetched, records: memoryview, now_ms: int
@@ -106,6 +111,7 @@ class FollowerRole:
                 latest.start_offset, f"its leader does not know leader epoch {latest.epoch}"
             )
 
+    @safeguard("a follower adopts the leader's log start offset")
     def append_replicated(
         self,
         records: memoryview,

@@ -92,7 +92,7 @@ class GroupCommit:
                 waiter.set_exception(failure)
         if replica not in self._requested:
             return
-        if self._requested[replica] or replica.wants_flush:
+        if self._requested[replica] or replica.wants_flush():
             self._begin(replica)
         else:
             del self._requested[replica]  # the flush that has ended covered it

@@ -9,6 +9,7 @@ One owner: the event loop. Called by the handlers, the coordinators and the Alte
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.replication.core.in_sync import IsrProposal
 from tierlog.broker.replication.core.leader import ALL_IN_SYNC, LeaderCore
@@ -118,6 +119,7 @@ class LeaderRole:
             return self._answer(verdict)
         return self._write(records, header, now_ms)
 
+    @safeguard("retention uses the timestamps of records instead of batch headers")
     def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Whether the header and the first records of a client's batch are not enough to validate it. Raises
         RecordsError."""

@@ -17,12 +17,11 @@ from typing import NamedTuple
 
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
+from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicPartition, require
-from tierlog.broker.replication.core.follower import (
-    FollowerCore,
-)
+from tierlog.broker.replication.core.follower import FollowerCore
 from tierlog.broker.replication.core.in_sync import Follower
 from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.follower_role import FollowerRole
@@ -176,7 +175,7 @@ class Replica:
             rng=rng,
         )
         replica = cls(name, topic_id, broker_id, log, producer_expiration_ms, high_watermark)
-        if replica.wants_flush:
+        if replica.wants_flush():
             replica.flush()
         return replica
 
@@ -268,13 +267,16 @@ class Replica:
     def checkpoint(self) -> tuple[int, int, int | None]:
         """Recovery point, log start offset and high watermark, for a restart. The high watermark is None if
         no other broker has a replica; then it is the log end.
-
-        It is at most the recovery point: a power failure can undo a truncation and the appends after it, and
-        then uncommitted records are back at these offsets.
         """
-        log, core = self.log, self._core
-        known = min(core.high_watermark, log.recovery_point) if core.has_peers else None
-        return log.recovery_point, log.log_start_offset, known
+        return self.log.recovery_point, self.log.log_start_offset, self._checkpointed_high_watermark()
+
+    @safeguard("the high watermark is written to a checkpoint")
+    def _checkpointed_high_watermark(self) -> int | None:
+        """It is at most the recovery point: a power failure can undo a truncation and the appends after it,
+        and then uncommitted records are back at these offsets.
+        """
+        core = self._core
+        return min(core.high_watermark, self.log.recovery_point) if core.has_peers else None
 
     @property
     def needs_checkpoint(self) -> bool:
@@ -296,6 +298,7 @@ class Replica:
 
     # -- roles --
 
+    @safeguard("followers keep producer state")
     def become_leader(
         self,
         leader_epoch: int,
@@ -362,7 +365,7 @@ class Replica:
         """Request an fsync if flush.messages requires it, and otherwise advance the high watermark. `moved`:
         it has already advanced, and the listeners must still be called.
         """
-        if self.wants_flush:
+        if self.wants_flush():
             self.failed_end = 0
             self.flusher(self)
             if self._core.followers:
@@ -379,6 +382,7 @@ class Replica:
 
     # -- fetch --
 
+    @safeguard("consumers read only up to the high watermark")
     def read(
         self,
         offset: int,
@@ -542,11 +546,10 @@ class Replica:
         """Whether records have been unflushed for flush.ms."""
         return self.log.must_flush(now_ms)
 
-    @property
+    @safeguard("flush.messages syncs before the acknowledgement")
     def wants_flush(self) -> bool:
         """Whether flush.messages has been reached."""
-        log = self.log
-        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
+        return self.log_end_offset - self.log.recovery_point >= self.config.flush_messages
 
     def flush(self) -> int:
         """fsync the log; returns the recovery point. Raises OSError. After SyncFailed the replica has
@@ -565,7 +568,7 @@ class Replica:
             self.failed_end = self.log.log_end_offset
             self.notify()
         elif self.failed is None:
-            end = self.log.recovery_point if self.wants_flush else self.log.log_end_offset
+            end = self.log.recovery_point if self.wants_flush() else self.log.log_end_offset
             self._on_flushed(max(end, self._core.log_end_offset))
 
     def repaired(self) -> None:

@@ -25,6 +25,7 @@ from uuid import UUID
 
 import structlog
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
@@ -83,6 +84,7 @@ class ReplicaReporter:
         self._reported_at_start = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
 
+    @safeguard("a broker reports replicas that are empty after a restart")
     async def report_empty(self, empty: Sequence[Key]) -> None:
         """Report replicas as emptied, before they are created. Returns when the controller has accepted
         it."""
@@ -101,6 +103,7 @@ class ReplicaReporter:
         await self._reported_at_start.wait()
         await self._report_damaged([replica])
 
+    @safeguard("a broker reports damaged replicas to the controller")
     async def _report_damaged(self, damaged: Sequence[Replica]) -> None:
         await self.report_empty([(replica.topic_id, replica.name.partition) for replica in damaged])
         for replica in damaged:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tierlog.base.open_files import SharedFile
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
 from tierlog.broker.storage.core.retention import LARGEST_RELATIVE_OFFSET
@@ -71,7 +72,7 @@ def intact_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[Chec
                 return
             if at - window_at + size > len(window):
                 window, window_at = files.read_at(file.fd, max(size, _WINDOW_BYTES), at), at
-            header = check_batch(window, at - window_at)
+            header = _checked(window, at - window_at)
         except RecordsError:
             return
         if header.last_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET:
@@ -79,6 +80,11 @@ def intact_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[Chec
         content = memoryview(window)[at - window_at : at - window_at + size]
         yield CheckedBatch(at, header, content)
         at += size
+
+
+@safeguard("recovery checks the CRC of batches")
+def _checked(window: bytes, at: int) -> BatchHeader:
+    return check_batch(window, at)
 
 
 def is_torn(segment: Segment, at: int) -> bool:

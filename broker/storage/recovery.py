@@ -17,6 +17,7 @@ from pathlib import Path
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs, MalformedEpochs
 from tierlog.base.open_files import SharedFile
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.checked_batches import intact_batches, is_torn, verified_batches
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules, consistent_prefix
@@ -195,6 +196,7 @@ def _load(
     return loaded
 
 
+@safeguard("a log that ends below its checkpoints is reported as damaged")
 def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> int:
     """The log end offset that the checkpoints prove, if the log ends below it; else 0.
 

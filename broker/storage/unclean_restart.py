@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tierlog.base.files import Files, write_atomically
+from tierlog.base.safeguards import safeguard
 from tierlog.broker.storage.checkpoints import META_PROPERTIES, read_clean_epoch
 
 BOOT_FILE = "boot.id"
@@ -47,6 +48,7 @@ def boot_id() -> str:
     return ""
 
 
+@safeguard("a broker reports log directories that may have lost records")
 def data_loss_reason(files: Files, directories: Iterable[Path], boot: str) -> str | None:
     """Why unsynced data may be lost, for the operator; None if it is not. Call it before the logs are opened,
     which removes the clean shutdown file.
@@ -133,6 +135,7 @@ def _clean_epoch(files: Files, directory: Path) -> int | None:
     return None
 
 
+@safeguard("a restored copy of a log directory is detected")
 def _stamp(directory: Path) -> str:
     """Changes with every copy of the file, even in place: no program can set the change time."""
     with suppress(OSError):

@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from msgspec.structs import asdict
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
@@ -190,6 +191,7 @@ def _taken(known: BrokerImage) -> str:
     )
 
 
+@safeguard("a log directory stores the broker epoch of its last use")
 def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
     """Why the log directories are not as the last process of the broker left them; None if they are. A
     missing directory is no loss here: the broker reports its replicas one by one.

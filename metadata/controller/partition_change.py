@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_LEADER, require
 from tierlog.metadata.controller.rules import ElectionRules
 from tierlog.metadata.records import PartitionRecord
@@ -23,6 +24,7 @@ from tierlog.metadata.records import PartitionRecord
 NO_BROKERS: frozenset[int] = frozenset()
 
 
+@safeguard("unclean leader election is disabled")
 def build_partition_change(
     before: PartitionRecord,
     wanted: PartitionRecord,
@@ -95,6 +97,7 @@ def _with_epochs(
     return before if result == before else replace(result, partition_epoch=before.partition_epoch + 1)
 
 
+@safeguard("a reassignment completes when all target replicas are in sync")
 def _completed(wanted: PartitionRecord) -> PartitionRecord:
     """A reassignment completes once all target replicas are in sync (KIP-455)."""
     if not wanted.is_reassigned:

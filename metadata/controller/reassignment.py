@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import configs
 from tierlog.metadata.controller.decision import Decision, Refusal
@@ -95,6 +96,7 @@ def _moved(
     return build_partition_change(before, wanted, rules)
 
 
+@safeguard("a reassignment keeps min.insync.replicas complete replicas")
 def _check_holders(before: PartitionRecord, replicas: tuple[int, ...], least: int) -> None:
     """Raise Refusal if fewer than `least` replicas with all committed records stay.
 

@@ -14,6 +14,7 @@ All commands may be repeated: a repetition of what already happened is acknowled
 from collections.abc import Sequence
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
@@ -151,7 +152,7 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
             return done()
         _check_epoch(partition, command.leader_epoch)
         begun = image.delete_queue.get(page.uuid)
-        if begun is None or not begun.is_unfinished_page or page.uuid in image.deleting:
+        if begun is None or not begun.is_unfinished_page or image.is_being_deleted(page.uuid):
             message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
             raise Refusal(ErrorCode.INVALID_REQUEST, message)
         spilled = remote.entries[: max(page.entries, 0)]
@@ -172,6 +173,7 @@ def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRec
     return partition
 
 
+@safeguard("only the leader of the upload's epoch commits a remote segment")
 def _check_leader(partition: PartitionRecord, broker_id: int, leader_epoch: int) -> None:
     if partition.leader != broker_id:
         message = f"the leader is broker {partition.leader}, not {broker_id}"

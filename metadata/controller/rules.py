@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from immutables import Map
 
+from tierlog.base.safeguards import safeguard
 from tierlog.config.definitions import Setting
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.image import ClusterImage
@@ -46,6 +47,7 @@ class ElectionRules:
             self, live=self.live.difference(broker_ids), may_lead=self.may_lead.difference(broker_ids)
         )
 
+    @safeguard("eligible leader replicas need min.insync.replicas")
     def effective_min_isr(self, replicas: tuple[int, ...]) -> int:
         return min(self.min_in_sync, len(replicas))
 
@@ -88,6 +90,7 @@ def has_cluster_defaults(image: ClusterImage) -> bool:
     return MIN_IN_SYNC in image.configs.get((ConfigScope.CLUSTER, ""), _NO_SETTINGS)
 
 
+@safeguard("unclean leader election is a cluster-wide setting")
 def cluster_defaults(image: ClusterImage) -> ClusterDefaults:
     """The defaults that the quorum stores.
 

@@ -15,6 +15,7 @@ the image.
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata.controller.commands import (
     FenceBroker,
     Heartbeat,
@@ -60,6 +61,7 @@ class BrokerSessions:
         self.lease_ms = session_ms - session_ms // CLOCK_DRIFT
         self._sessions: dict[int, _Session] = {}
 
+    @safeguard("a new controller starts a session for every broker")
     def on_leadership_gained(self, image: ClusterImage, now_ms: int) -> None:
         """This node became the leader. It cannot know since when a broker is fenced."""
         self._sessions = {}
@@ -94,6 +96,7 @@ class BrokerSessions:
             del self._sessions[broker_id]
         return tuple(commands)
 
+    @safeguard("a broker id with a live session cannot be registered again")
     def in_session(self, image: ClusterImage, now_ms: int) -> frozenset[int]:
         """Brokers with a valid session, fenced or not: no other process may register their id, as in Kafka.
 

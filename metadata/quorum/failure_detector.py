@@ -11,6 +11,7 @@ Each controller node (`heartbeat_manager`) and each observer (`observer`) keeps 
 from typing import NamedTuple
 
 from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.publisher import MetadataPublisher
 
@@ -46,6 +47,7 @@ class DeadBrokers:
         """
         self._suspicions.pop(broker_id, None)
 
+    @safeguard("a broker's suspected failure is cleared when its session ends")
     def _holds(self, broker_id: int) -> bool:
         broker, suspicion = self._publisher.image.brokers.get(broker_id), self._suspicions[broker_id]
         is_same = broker is not None and broker.broker_epoch == suspicion.broker_epoch

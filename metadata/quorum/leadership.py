@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Container
 
 from tierlog.base.clock import Clock
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import Rng
 from tierlog.metadata import records as r
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply
@@ -63,7 +64,7 @@ class Leadership:
         draft = self._draft()
         if len(self._waiting) >= MAX_WAITING:
             raise _too_many_waiting(f"{MAX_WAITING} commands")
-        now_ms = self._quorum_time_offset_ms + self._clock.monotonic_ms()
+        now_ms = _quorum_time_ms(self._clock, self._quorum_time_offset_ms)
         decision = decide(draft, command, now_ms, self._rng, in_session)
         if not decision.records:
             await self.confirm()
@@ -81,6 +82,7 @@ class Leadership:
         await self._applied(index)
         return decision.reply
 
+    @safeguard("a read is confirmed by a majority (ReadIndex)")
     async def confirm(self) -> None:
         """Return once the whole draft is applied, and this node was leader at some time after the call."""
         draft = self._draft()
@@ -199,6 +201,7 @@ class Leadership:
         self.draft = apply_entry(draft, index, records)
         self._wake()
 
+    @safeguard("the controller responds after the commit")
     def _applied(self, index: int) -> asyncio.Future[None]:
         applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(index, []).append((self._core.term, applied))
@@ -212,6 +215,11 @@ class Leadership:
             confirmed.set_exception(LeadershipLost())
         self._wake()
         return confirmed
+
+
+@safeguard("the deletion grace period uses quorum time")
+def _quorum_time_ms(clock: Clock, offset_ms: int) -> int:
+    return clock.monotonic_ms() + offset_ms
 
 
 def _too_many_waiting(what: str) -> MetadataUnavailable:

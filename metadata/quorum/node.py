@@ -18,6 +18,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
+from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng, random_uuid
 from tierlog.metadata.controller.commands import (
@@ -510,6 +511,7 @@ class MetadataNode:
         self.core.on_peer_unreachable(peer)
         self._work.set()
 
+    @safeguard("a broken connection does not end a broker's session")
     def _on_death(self, peer: int) -> None:
         self.core.on_peer_death(peer)
         self._started(self._heartbeats).mark_dead(peer)

@@ -18,6 +18,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from tierlog.base.files import DISK_FULL, Files, write_atomically
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import require
 from tierlog.metadata.quorum.reserve import DiskReserve
 from tierlog.metadata.quorum.wal import MAGIC, DamagedLog, Reset, WalRecord, encode_frames, read_segment
@@ -134,6 +135,8 @@ class MetadataStorage:
 
     # --- the log
 
+    @safeguard("a vote is synced before it is sent")
+    @safeguard("log entries are synced before they are acknowledged")
     def _write(self, records: tuple[WalRecord, ...]) -> None:
         frames = [encode_frames(records)]
         self._end += self._with_reserve(lambda: self._files.writev_at(self._fd, frames, self._end))

@@ -13,6 +13,7 @@ from struct import Struct
 import msgspec
 from crc32c import crc32c
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
 
 MAGIC = b"TLWAL\x00\x00\x01"  # the last byte is the version
@@ -86,7 +87,7 @@ def read_frame(segment: bytes, at: int) -> Frame | None:
         return None
     length, crc, back, number = _FRAME.unpack_from(segment, at)
     end = at + FRAME_HEADER + length
-    if length > MAX_PAYLOAD or end > len(segment) or crc32c(segment[at + 8 : end]) != crc:
+    if length > MAX_PAYLOAD or end > len(segment) or not _is_intact(segment[at + 8 : end], crc):
         return None
     try:
         record = _DECODERS[FrameType(number)].decode(segment[at + FRAME_HEADER : end])
@@ -95,6 +96,11 @@ def read_frame(segment: bytes, at: int) -> Frame | None:
     except (ValueError, KeyError) as failure:
         raise DamagedLog(f"frame at {at} has a valid checksum but cannot be decoded: {failure}") from failure
     return Frame(record, at, end, at - back)
+
+
+@safeguard("write-ahead log frames have checksums")
+def _is_intact(content: bytes, crc: int) -> bool:
+    return crc32c(content) == crc
 
 
 def read_segment(segment: bytes) -> Iterator[Frame]:

@@ -14,6 +14,7 @@ the sender's configuration may be newer (4.1). Called by MetadataNode.
 from collections.abc import Collection
 from enum import Enum
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import Rng, require
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.election_timer import ElectionTimer
@@ -26,7 +27,7 @@ from tierlog.metadata.raft.membership import (
     encode_configuration,
 )
 from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, PAYLOAD, Entry, HardState, Snapshot
-from tierlog.metadata.raft.quorum import VoteResult, count_votes
+from tierlog.metadata.raft.quorum import VoteResult, count_votes, needs_pre_vote
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.replication import Replication
@@ -118,7 +119,7 @@ class RaftCore:
         """Start an election, with a pre-vote first (9.6) unless the leader transfers its leadership."""
         if self.is_leader or not self._may_campaign():
             return
-        if transfer or self.voters == {self.node_id}:
+        if transfer or not needs_pre_vote(self.node_id, self.voters):
             self._become_candidate(transfer)
         else:
             self._become_pre_candidate()
@@ -306,6 +307,7 @@ class RaftCore:
 
     # --- messages
 
+    @safeguard("appends from older terms are refused")
     def step(self, message: m.AnyMessage) -> None:
         if message.to != self.node_id or message.sender == self.node_id:
             return
@@ -365,17 +367,17 @@ class RaftCore:
 
     def _reply_vote(self, request: m.VoteRequest, granted: bool) -> None:
         term = request.term if granted else self.term
-        self._reply(
-            m.VoteReply(
-                term=term, sender=self.node_id, to=request.sender, granted=granted, pre_vote=request.pre_vote
-            )
+        reply = m.VoteReply(
+            term=term, sender=self.node_id, to=request.sender, granted=granted, pre_vote=request.pre_vote
         )
+        self._reply(reply)
 
     def _on_vote_reply(self, reply: m.VoteReply) -> None:
         role = Role.PRE_CANDIDATE if reply.pre_vote else Role.CANDIDATE
         if self.role is role and (not reply.pre_vote or not reply.granted or reply.term == self.term + 1):
             self._count_vote(reply.sender, reply.granted)
 
+    @safeguard("an append must match the previous entry's term")
     def _on_append(self, append: m.Append) -> None:
         self._follow(append.sender)
         if append.prev_index < self.log.commit:
@@ -425,11 +427,10 @@ class RaftCore:
             self._reply_accepted(chunk.sender, chunk.index)
             return
         held = self._incoming.received(chunk)
-        self._reply(
-            m.SnapshotReply(
-                term=self.term, sender=self.node_id, to=chunk.sender, index=chunk.index, next_offset=held
-            )
+        reply = m.SnapshotReply(
+            term=self.term, sender=self.node_id, to=chunk.sender, index=chunk.index, next_offset=held
         )
+        self._reply(reply)
 
     def _on_append_reply(self, reply: m.AppendReply) -> None:
         if self.replication is not None and self.replication.on_append_reply(reply):
@@ -589,11 +590,10 @@ class RaftCore:
         return HardState(self.term, self.voted_for, self.log.commit)
 
     def _reply_accepted(self, leader: int, match_index: int) -> None:
-        self._reply(
-            m.AppendReply(
-                term=self.term, sender=self.node_id, to=leader, accepted=True, match_index=match_index
-            )
+        reply = m.AppendReply(
+            term=self.term, sender=self.node_id, to=leader, accepted=True, match_index=match_index
         )
+        self._reply(reply)
 
     def _reply(self, message: m.AnyMessage) -> None:
         if len(self._messages) < PENDING_REPLIES_MAX:

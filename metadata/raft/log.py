@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from crc32c import crc32c
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, require
 from tierlog.metadata.raft.membership import Configuration, decode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, Snapshot
@@ -103,6 +104,7 @@ class RaftLog:
         here = self.term_at(after)
         return after <= self.commit and (after_term < 0 or here is None or here == after_term)
 
+    @safeguard("an append truncates only conflicting entries")
     def merge(self, entries: Sequence[Entry]) -> None:
         """Append entries whose predecessor matches; truncate from the first conflicting one on (3.5)."""
         for entry in entries:
@@ -123,6 +125,7 @@ class RaftLog:
             index -= 1
         return index, found if found is not None else 0
 
+    @safeguard("a vote is given only to a candidate with an up-to-date log")
     def is_candidate_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as up to date as this one (3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)

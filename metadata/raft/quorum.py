@@ -1,7 +1,9 @@
 """Quorum arithmetic: majorities of votes and of match indexes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from enum import Enum
+
+from tierlog.base.safeguards import safeguard
 
 
 class VoteResult(Enum):
@@ -12,6 +14,12 @@ class VoteResult(Enum):
 
 def majority(voters: Collection[int]) -> int:
     return len(voters) // 2 + 1
+
+
+@safeguard("pre-vote")
+def needs_pre_vote(node_id: int, voters: Set[int]) -> bool:
+    """The only voter asks no other node (9.6)."""
+    return voters != {node_id}
 
 
 def count_votes(voters: Collection[int], votes: Mapping[int, bool]) -> VoteResult:

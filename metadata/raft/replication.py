@@ -6,6 +6,7 @@ and sends messages. The core owns terms, roles and the commit index.
 
 from collections.abc import Callable
 
+from tierlog.base.safeguards import safeguard
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration
@@ -61,6 +62,7 @@ class Replication:
             self._voters, {v: progress.match_index for v, progress in self.progress.items()}
         )
 
+    @safeguard("check-quorum")
     def majority_is_active(self) -> bool:
         """Whether a majority has replied since the last call (check-quorum, 6.2)."""
         active = sum(self.progress[v].recently_active or v == self._node_id for v in self._voters)
@@ -179,7 +181,7 @@ class Replication:
         self.since_heartbeat = 0
         for voter, progress in self._followers():
             progress.chunk_unanswered = progress.state is ProgressState.SNAPSHOT
-            commit = min(self._log.commit, progress.match_index)
+            commit = _commit_for(progress, self._log.commit)
             self._send(
                 m.Heartbeat(
                     term=self._term, sender=self._node_id, to=voter, commit=commit, read=self.reads.requested
@@ -191,7 +193,7 @@ class Replication:
         progress = self.progress[voter]
         while not progress.paused and progress.next_index <= self._log.last_index:
             self._send_append(voter, progress)
-        if not progress.paused and progress.sent_commit < min(self._log.commit, progress.match_index):
+        if not progress.paused and progress.sent_commit < _commit_for(progress, self._log.commit):
             self._send_append(voter, progress)
 
     def _followers(self) -> list[tuple[int, Progress]]:
@@ -245,3 +247,9 @@ class Replication:
                 configuration=snapshot.configuration,
             )
         )
+
+
+@safeguard("a Raft heartbeat commits only entries that the follower has")
+def _commit_for(progress: Progress, commit: int) -> int:
+    """The commit index, as far as the member has the entries."""
+    return min(commit, progress.match_index)

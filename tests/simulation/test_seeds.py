@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +10,14 @@ from typing import Any
 
 import pytest
 from simulator.safeguards import SAFEGUARDS, switched_off
+from simulator.switches import references
+
+from tierlog.base import safeguards as product
 
 SIMULATE = Path(__file__).parent / "simulate.py"
 MUTANTS = SIMULATE.with_name("mutants.py")
+REPOSITORY = Path(__file__).parents[2]
+PRODUCT = ("broker", "cli", "metadata", "spark", "src", "tiering")
 
 DONE = {
     "moves",
@@ -85,16 +91,20 @@ def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
     assert (summary["safeguards"], summary["caught"]) == (1, 1)
 
 
-def test_no_safeguard_stays_switched_off() -> None:
-    for name, safeguard in SAFEGUARDS.items():
-        patched = [(owner, attribute) for owner, attribute, _ in safeguard.patches()]
-        before = [getattr(owner, attribute) for owner, attribute in patched]
+def test_each_safeguard_of_the_product_has_a_replacement_here() -> None:
+    files = [file for part in PRODUCT for file in (REPOSITORY / part).rglob("*.py")]
+    names = {name for file in files for name in re.findall(r'@safeguard\("(.+)"\)', file.read_text())}
+    assert names == {name for row in SAFEGUARDS.values() for name in row.replacements}
+
+
+def test_a_safeguard_is_switched_off_everywhere_and_on_again() -> None:
+    for name, row in SAFEGUARDS.items():
+        originals = [product.SAFEGUARDS[point] for point in row.replacements]
+        before = [set(references(original)) for original in originals]
+        assert all(before), name
         with switched_off(name):
-            assert all(
-                getattr(owner, attribute) is not own
-                for (owner, attribute), own in zip(patched, before, strict=True)
-            )
-        assert [getattr(owner, attribute) for owner, attribute in patched] == before
+            assert not any(map(references, originals))
+        assert [set(references(original)) for original in originals] == before
 
 
 def test_the_same_seeds_produce_the_same_traces() -> None:

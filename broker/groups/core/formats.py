@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from tierlog.base.safeguards import safeguard
 from tierlog.protocol.primitives import STRING_BYTES_MAX, uvarint
 from tierlog.protocol.schema import ZERO_UUID
 
@@ -119,6 +120,7 @@ def encode_offset(committed: CommittedOffset) -> bytes:
     return head + uvarint(len(metadata) + 1) + metadata + time + tags
 
 
+@safeguard("committed offsets are stored with the topic id")
 def decode_offset(data: bytes | memoryview) -> CommittedOffset:
     reader = _Reader(data)
     version = reader.version("an offset commit")

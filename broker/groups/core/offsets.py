@@ -6,6 +6,7 @@ KIP-211: a group's offsets are kept while it has members, and offsets.retention.
 
 from collections.abc import Iterator
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicPartition
 from tierlog.broker.groups.core.events import NO_MEMBER_ID, Commit, OffsetToCommit
 from tierlog.broker.groups.core.formats import (
@@ -49,6 +50,7 @@ class Offsets:
             self._groups.pop(group_id, None)
 
 
+@safeguard("offset commits check the group generation")
 def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     """Members may commit in the current generation; other clients only while the group has no members."""
     if group is None:

@@ -1,5 +1,6 @@
 """Fetched batches: the checks of a follower before it appends what it fetched."""
 
+from tierlog.base.safeguards import safeguard
 from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_batch, read_header
 from tierlog.records.errors import RecordsError, RecordsFault
 
@@ -22,7 +23,7 @@ def check_replicated(
             length = read_header(records, at).batch_length
             if length >= HEADER_SIZE - LOG_OVERHEAD and at + length + LOG_OVERHEAD > len(records):
                 break
-            header = check_batch(records, at)
+            header = _checked(records, at)
             _check_order(header, valid[-1][1] if valid else None, from_offset, last_epoch, leader_epoch)
             valid.append((at, header))
             at += header.size
@@ -33,6 +34,11 @@ def check_replicated(
     if not valid:
         raise RecordsError(RecordsFault.CORRUPT, f"{len(records)} bytes hold no complete batch")
     return valid
+
+
+@safeguard("a follower checks the CRC of fetched batches")
+def _checked(records: memoryview, at: int) -> BatchHeader:
+    return check_batch(records, at)
 
 
 def _check_order(

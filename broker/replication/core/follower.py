@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd, LeaderEpochs
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, NO_LEADER, NO_OFFSET
 from tierlog.protocol.errors import ErrorCode
 
@@ -118,6 +119,7 @@ class FollowerCore:
         self.leader, self.leader_epoch = leader, leader_epoch
         return True
 
+    @safeguard("a follower truncates at the leader epoch boundary")
     def position(self, log: Log) -> FetchPosition:
         """What to fetch next."""
         latest = log.epochs.latest

@@ -12,6 +12,7 @@ log itself is truncated below it (guarantee 6). Called by the replica; times are
 
 from collections.abc import Collection, Mapping
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, NO_OFFSET, require
 from tierlog.broker.replication.core.in_sync import (
     NEVER_MS,
@@ -197,6 +198,7 @@ class LeaderCore:
 
     # -- appends --
 
+    @safeguard("appends are refused below min.insync.replicas")
     def decide_append(
         self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
     ) -> Duplicate | Rejection | None:
@@ -413,6 +415,7 @@ class LeaderCore:
 
     # -- helpers --
 
+    @safeguard("a replica joins the ISR from the leader's epoch start offset")
     def _has_caught_up(self, follower: Follower) -> bool:
         has_all = follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
         return has_all and follower.broker_id not in self._full
@@ -450,13 +453,22 @@ class LeaderCore:
 
     def _update_sets(self) -> bool:
         """After a change of the sets: update which replicas the high watermark waits for, and advance it."""
-        in_sync = self._in_sync
-        self._joining -= in_sync.maximal
-        waits_on = in_sync.maximal | self._joining
+        self._joining -= self._in_sync.maximal
+        waits_on = self._awaited_replicas()
         self._waits_on = tuple(other for id_, other in self._followers.items() if id_ in waits_on)
-        self.may_commit = self.is_leader and len(in_sync.committed) >= self.min_in_sync
+        self.may_commit = self.is_leader and self._has_min_in_sync()
         return self._advance()
 
+    @safeguard("the high watermark waits for replicas that are joining the ISR")
+    def _awaited_replicas(self) -> frozenset[int]:
+        """The replicas which the high watermark waits for."""
+        return self._in_sync.maximal | self._joining
+
+    @safeguard("the high watermark stops below min.insync.replicas")
+    def _has_min_in_sync(self) -> bool:
+        return len(self._in_sync.committed) >= self.min_in_sync
+
+    @safeguard("the high watermark waits for every in-sync replica")
     def _in_sync_end(self) -> int:
         """The smallest log end of the replicas which the high watermark waits for."""
         return min([self.log_end_offset, *(other.end_offset for other in self._waits_on)])

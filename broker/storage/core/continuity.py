@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, NO_OFFSET
 from tierlog.records.batch import BatchHeader
 
@@ -36,6 +37,7 @@ class HeaderRules:
     epochs_end: int = MAX_OFFSET
     end_offset: int = MAX_OFFSET
 
+    @safeguard("a batch's base offset must follow the previous batch")
     def fault(self, header: BatchHeader, expected: int) -> str:
         """Why a header is invalid, given that all previous batches end below `expected`; empty if it is
         valid.

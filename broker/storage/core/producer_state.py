@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_TIMESTAMP, require
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader
@@ -150,6 +151,7 @@ class ProducerStateManager:
     def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
+    @safeguard("the leader checks producer sequence numbers")
     def validate(self, header: BatchHeader) -> Duplicate | Rejection | None:
         """Check whether a client's batch can be appended: None means yes. Changes nothing."""
         known = self._producers.get(header.producer_id)
@@ -282,6 +284,7 @@ class ProducerStateManager:
         state._decode_rest(content[end:])
         return state
 
+    @safeguard("a producer snapshot holds five batches of each producer")
     def _decode_rest(self, rest: bytes) -> None:
         """Read the part after Kafka's entries. Unknown versions are ignored."""
         self.has_all_batches = not self._producers

@@ -10,6 +10,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, NO_OFFSET, require
 
 _CHECKPOINT_VERSION = 0
@@ -71,6 +72,7 @@ class LeaderEpochs:
         at = bisect_right(self._entries, offset, key=_START_OFFSET)
         return self._entries[at - 1].epoch if at else NO_EPOCH
 
+    @safeguard("a batch's leader epoch must match the leader epoch cache")
     def allows(self, epoch: int, offset: int) -> bool:
         """Whether a record at an offset may be of that epoch; true if either epoch is unknown."""
         latest = self._entries[-1] if self._entries else None

@@ -9,7 +9,8 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,8 +130,21 @@ def _undo_writes(path: Path, undo: list[tuple[int, bytes, int]], share: float, r
         os.close(fd)
 
 
+@contextmanager
+def unsynced() -> Iterator[None]:
+    """What is written meanwhile is not synced, although the caller asks for it."""
+    DiskFiles.skips_sync = True
+    try:
+        yield
+    finally:
+        DiskFiles.skips_sync = False
+
+
 class DiskFiles(OsFiles):
     """The file port of one process on a disk."""
+
+    skips_sync = False
+    """While it is set, no sync of a file does anything."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(OpenFiles(OPEN_FILES))
@@ -198,6 +212,8 @@ class DiskFiles(OsFiles):
         return os.pread(fd, count, position)
 
     def sync(self, fd: int) -> None:  # type: ignore[override]
+        if self.skips_sync:
+            return
         self._begin("sync")
         self._disk.unsynced.pop(os.fstat(fd).st_ino, None)
 

@@ -1,433 +1,575 @@
-"""Safeguards of the log, of replicas and of the controller. Imports all others into `SAFEGUARDS`."""
+"""The product's safeguards, and what replaces each in a run that must notice its loss.
 
+Their order is that of the table in docs/explanation/simulation.md. A replacement gets the original function
+and its arguments.
+"""
+
+import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
-from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from simulator import (
-    safeguards_of_brokers,
-    safeguards_of_logs,
-    safeguards_of_retention,
-    safeguards_of_voters,
-)
-from simulator.switches import SAFEGUARDS, Patches, switched_off
-from simulator.switches import safeguard as _safeguard
+from simulator.disk import unsynced
+from simulator.switches import SAFEGUARDS, Function, and_without, switched_off, without
 from tierlog.base.types import NO_EPOCH
-from tierlog.broker import app
-from tierlog.broker.groups.core import coordinator
-from tierlog.broker.lifecycle import BrokerLifecycle
-from tierlog.broker.maintenance.log_maintenance import LogMaintenance
-from tierlog.broker.remote import remote_log_manager
-from tierlog.broker.replication.core import fetched_batches as replicated
-from tierlog.broker.replication.core.follower import FollowerCore
-from tierlog.broker.replication.core.in_sync import InSyncSet
-from tierlog.broker.replication.core.leader import LeaderCore
-from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_reporter import ReplicaReporter
-from tierlog.broker.storage import checked_batches, recovery
-from tierlog.broker.storage.core.producer_state import ProducerStateManager
 from tierlog.config.topic import MAX_LONG
-from tierlog.metadata import evolve
-from tierlog.metadata.controller import election, in_sync, partition_change, remote
-from tierlog.metadata.controller.rules import ElectionRules
-from tierlog.metadata.quorum import wal
-from tierlog.metadata.quorum.leadership import Leadership
-from tierlog.metadata.quorum.storage import MetadataStorage
+from tierlog.metadata.controller.rules import ClusterDefaults
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import RaftCore
-from tierlog.metadata.raft.log import RaftLog
-from tierlog.metadata.raft.messages import Entry
-from tierlog.metadata.raft.replication import Replication
+from tierlog.metadata.raft.messages import PAYLOAD, Entry
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.schema import ZERO_UUID
 from tierlog.records.batch import read_header
-from tierlog.tiering import copier, planner
 
-__all__ = [
-    "SAFEGUARDS",
-    "safeguards_of_brokers",
-    "safeguards_of_logs",
-    "safeguards_of_retention",
-    "safeguards_of_voters",
-    "switched_off",
-]
+__all__ = ["SAFEGUARDS", "switched_off"]
+
+# --- timestamps
 
 
-def _yes(*_: object, **__: object) -> bool:
-    return True
-
-
-# --- the quorum
-
-
-def _unsynced(concerned: Callable[[tuple[Any, ...]], bool]) -> object:
-    """`MetadataStorage._write` without its fsync, for the writes that `concerned` selects."""
-    write = MetadataStorage._write
-
-    def without(storage: MetadataStorage, records: tuple[Any, ...]) -> None:
-        if not concerned(records):
-            write(storage, records)
-            return
-        with patch.object(storage._files, "sync", lambda fd: None):
-            write(storage, records)
-
-    return without
-
-
-@_safeguard("a vote is synced before it is sent", "a node votes twice in a term", of_quorum=True)
-def _() -> Patches:
-    yield (
-        MetadataStorage,
-        "_write",
-        _unsynced(lambda records: not any(isinstance(record, Entry) for record in records)),
-    )
-
-
-@_safeguard(
-    "log entries are synced before they are acknowledged",
-    "an entry that a majority stored is lost",
-    of_quorum=True,
+@without(
+    "retention uses the timestamps of records instead of batch headers",
+    breaks="a false timestamp in a header deletes acknowledged records",
 )
-def _() -> Patches:
-    yield (
-        MetadataStorage,
-        "_write",
-        _unsynced(lambda records: any(isinstance(record, Entry) for record in records)),
-    )
-
-
-@_safeguard("pre-vote", "an isolated node deposes leaders", of_quorum=True)
-def _() -> Patches:
-    yield RaftCore, "_become_pre_candidate", lambda core: core._become_candidate(transfer=False)
-
-
-@_safeguard("check-quorum", "an isolated leader remains leader", of_quorum=True)
-def _() -> Patches:
-    yield Replication, "majority_is_active", _yes
-
-
-@_safeguard("appends from older terms are refused", "a deposed leader overwrites logs", of_quorum=True)
-def _() -> Patches:
-    step = RaftCore.step
-
-    def without(core: RaftCore, message: m.AnyMessage) -> None:
-        if isinstance(message, m.Append) and message.term < core.term and not core.is_leader:
-            message = replace(message, term=core.term)
-        step(core, message)
-
-    yield RaftCore, "step", without
-
-
-@_safeguard("an append must match the previous entry's term", "logs differ at the same index", of_quorum=True)
-def _() -> Patches:
-    on_append, matches = RaftCore._on_append, RaftLog.matches
-
-    def without(core: RaftCore, append: m.Append) -> None:
-        def lenient(log: RaftLog, index: int, term: int) -> bool:
-            found = log.term_at(index)
-            return found is not None if index == append.prev_index else matches(log, index, term)
-
-        with patch.object(RaftLog, "matches", lenient):
-            on_append(core, append)
-
-    yield RaftCore, "_on_append", without
-
-
-@_safeguard(
-    "a vote is given only to a candidate with an up-to-date log",
-    "a leader lacks committed entries",
-    of_quorum=True,
-)
-def _() -> Patches:
-    yield RaftLog, "is_candidate_up_to_date", _yes
-
-
-@_safeguard(
-    "a read is confirmed by a majority (ReadIndex)", "a deposed leader answers from old state", of_quorum=True
-)
-def _() -> Patches:
-    async def without(_: Leadership) -> None:
-        return
-
-    yield Leadership, "confirm", without
-
-
-@_safeguard("write-ahead log frames have checksums", "a torn write is read as an entry", of_quorum=True)
-def _() -> Patches:
-    def without(segment: bytes, at: int) -> wal.Frame | None:
-        if at + wal.FRAME_HEADER > len(segment):
-            return None
-        length, _, back, number = wal._FRAME.unpack_from(segment, at)
-        end = at + wal.FRAME_HEADER + length
-        if end > len(segment):
-            return None
-        record = wal._DECODERS[wal.FrameType(number)].decode(segment[at + wal.FRAME_HEADER : end])
-        return wal.Frame(record, at, end, at - back)
-
-    yield wal, "read_frame", without
+def _(original: Function, *_: Any) -> bool:
+    return False
 
 
 # --- the controller
 
 
-@_safeguard(
-    "eligible leader replicas need min.insync.replicas", "a replica that lacks records becomes leader"
+@without(
+    "a reassignment completes when all target replicas are in sync",
+    breaks="a replica that lacks records becomes leader",
 )
-def _() -> Patches:
-    yield ElectionRules, "effective_min_isr", lambda rules, replicas: 100
+def _(original: Function, wanted: Any) -> Any:
+    return original(replace(wanted, in_sync=wanted.replicas) if wanted.is_reassigned else wanted)
 
 
-@_safeguard("unclean leader election is disabled", "a replica that lacks records becomes leader")
-def _() -> Patches:
-    build = partition_change.build_partition_change
-
-    def without(before: Any, wanted: Any, rules: ElectionRules, **how: Any) -> Any:
-        return build(before, wanted, dataclasses.replace(rules, unclean=True), **how)
-
-    for module in (partition_change, election, in_sync):
-        yield module, "build_partition_change", without
+@without(
+    "a reassignment keeps min.insync.replicas complete replicas",
+    breaks="the loss of one disk loses acknowledged records",
+)
+def _(original: Function, before: Any, replicas: tuple[int, ...], _: int) -> None:
+    """As in Kafka: one in-sync replica is enough."""
+    original(before, replicas, 1)
 
 
-@_safeguard(
+@without(
+    "a broker reports replicas that are empty after a restart",
+    breaks="a replica that lacks records becomes leader",
+)
+async def _(original: Function, *_: Any) -> None:
+    return
+
+
+@without(
+    "min.insync.replicas is a cluster-wide setting",
+    breaks="one broker's settings file lets other brokers lose records",
+)
+def _(original: Function, image: Any, at_start: Any) -> Any:
+    """Each leader uses the settings of its own file."""
+    return at_start
+
+
+@without(
+    "unclean leader election is a cluster-wide setting",
+    breaks="one broker's settings file lets other brokers lose records",
+)
+def _(original: Function, image: Any) -> ClusterDefaults:
+    least, unclean = original(image)
+    return ClusterDefaults(least, unclean or any(one.unclean_election for one in image.brokers.values()))
+
+
+@without(
+    "a broker id with a live session cannot be registered again",
+    breaks="a broker serves partitions that other brokers now lead",
+)
+def _(original: Function, *_: Any) -> frozenset[int]:
+    return frozenset()
+
+
+@without(
+    "a log directory stores the broker epoch of its last use",
+    breaks="a replica that lacks records becomes leader",
+)
+def _(original: Function, *_: Any) -> None:
+    return
+
+
+@without(
+    "a restored copy of a log directory is detected", breaks="a replica that lacks records becomes leader"
+)
+def _(original: Function, directory: Any) -> str:
+    return ""
+
+
+# --- leases
+
+
+@without(
+    "a lease starts when its heartbeat is sent",
+    breaks="a broker serves partitions that other brokers now lead",
+)
+def _(original: Function, lifecycle: Any, reply: Any, sent_ms: int) -> None:
+    original(lifecycle, reply, int(asyncio.get_running_loop().time() * 1000))
+
+
+# --- fetches
+
+
+@without("a fetch with an old leader epoch is refused", breaks="a client reads from a former leader")
+def _(original: Function, *_: Any) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+@without("consumers read only up to the high watermark", breaks="a record that a consumer read is lost")
+def _(original: Function, replica: Any, offset: int, max_bytes: int, **how: Any) -> Any:
+    if not replica.is_leader:
+        return original(replica, offset, max_bytes, **how)
+    found = replica.read_for_follower(offset, max_bytes, min_one=how.get("min_one", True))
+    return found._replace(high_watermark=replica.log_end_offset)
+
+
+@without("a follower fetches from its flushed offset", breaks="a loss of power loses acknowledged records")
+def _(original: Function, role: Any) -> bool:
+    return True
+
+
+# --- restarts
+
+
+@without(
+    "the high watermark is written to a checkpoint",
+    breaks="committed records cannot be read after a restart",
+)
+def _(original: Function, replica: Any) -> None:
+    return
+
+
+# --- group coordinators
+
+
+@without("a group coordinator replays its partition before it serves", breaks="committed offsets go back")
+async def _(original: Function, shard: Any) -> None:
+    shard.start_empty()
+
+
+@without(
+    "committed offsets are stored with the topic id",
+    breaks="a new topic gets the offset of a deleted topic of the same name",
+)
+def _(original: Function, data: bytes) -> Any:
+    return dataclasses.replace(original(data), topic_id=ZERO_UUID)
+
+
+# --- bit rot: flipped bits on disk, also in the fields that no CRC covers
+#
+# Private steps of log repair are called here, since the safeguard is the order in which it takes them.
+
+
+@without(
+    "a batch's leader epoch must match the leader epoch cache",
+    breaks="a batch with a damaged leader epoch is served and replicated",
+)
+def _(original: Function, *_: Any) -> bool:
+    return True
+
+
+@without("a batch's base offset must follow the previous batch", breaks="records move to other offsets")
+def _(original: Function, rules: Any, header: Any, expected: int) -> str:
+    return rules.epoch_fault(header)
+
+
+@without(
+    "a damaged replica leaves the ISR before it is truncated",
+    breaks="a replica that lacks records becomes leader",
+)
+async def _(original: Function, repair: Any, replica: Any, tries: int) -> bool:
+    return repair._truncate(replica) if replica.is_follower else await original(repair, replica, tries)
+
+
+@without(
+    "a log that ends below its checkpoints is reported as damaged",
+    breaks="a replica that lacks records becomes leader",
+)
+def _(original: Function, *_: Any) -> int:
+    return 0
+
+
+@without(
+    "log repair keeps batches that are intact",
+    breaks="replicas damaged in different places lose records that one of them had",
+)
+async def _(original: Function, repair: Any, replica: Any, tries: int) -> bool:
+    """Repair truncates at the damage as soon as another replica is in sync."""
+    return await repair._prepare_truncation(replica)
+
+
+@and_without(
+    "a log is truncated only if another replica serves what it loses",
+    row="log repair keeps batches that are intact",
+)
+async def _(original: Function, repair: Any, replica: Any, partition: Any) -> bool:
+    return bool(repair._complete_replicas(partition))
+
+
+# --- retention of tiered topics
+
+
+@without(
+    "retention.bytes counts a record in both tiers once",
+    breaks="retention deletes more than retention.bytes allows",
+)
+def _(original: Function, remote: Any) -> int:
+    return 0
+
+
+@without(
+    "retention deletes only committed records", breaks="the log start offset is above the next leader's log"
+)
+def _(original: Function, remote: Any, segments: Any, policy: Any, view: Any, now_ms: int) -> int:
+    return original(remote, segments, policy, dataclasses.replace(view, high_watermark=MAX_LONG), now_ms)
+
+
+@without(
+    "replicas move the log start offset after the quorum commits it",
+    breaks="records disappear on one replica and come back later",
+)
+async def _(original: Function, manager: Any, where: Any, state: Any, offset: int) -> None:
+    state.replica.raise_log_start(offset)
+    await original(manager, where, state, offset)
+
+
+@without(
+    "a follower adopts the leader's log start offset", breaks="the next leader serves deleted records again"
+)
+def _(original: Function, role: Any, records: memoryview, **options: Any) -> Any:
+    return original(role, records, **{**options, "log_start_offset": 0})
+
+
+# --- the quorum's log
+
+
+@without(
+    "a Raft heartbeat commits only entries that the follower has",
+    breaks="an entry that was never committed is applied",
+    of_quorum=True,
+)
+def _(original: Function, progress: Any, commit: int) -> int:
+    return commit
+
+
+@without(
+    "an append truncates only conflicting entries",
+    breaks="a late append removes newer entries",
+    of_quorum=True,
+)
+def _(original: Function, log: Any, entries: Sequence[Entry]) -> None:
+    if entries and log.commit < entries[0].index <= log.last_index:
+        original(log, (replace(entries[0], term=0, kind=PAYLOAD),))
+    original(log, entries)
+
+
+# --- responses of the quorum's leader
+
+
+@without("the controller responds after the commit", breaks="an acknowledged change is lost", of_quorum=True)
+def _(original: Function, leadership: Any, index: int) -> "asyncio.Future[None]":
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
+# --- leases that the quorum grants
+
+
+@without(
+    "a broken connection does not end a broker's session",
+    breaks="a broker serves partitions that other brokers now lead",
+)
+def _(original: Function, node: Any, peer: int) -> None:
+    original(node, peer)
+    broker = node.image.brokers.get(peer)
+    if broker is not None:
+        node.process_ended(peer, broker.broker_epoch)
+
+
+@without(
+    "a broker's suspected failure is cleared when its session ends",
+    breaks="clients see no leader for a partition that has one",
+)
+def _(original: Function, *_: Any) -> bool:
+    return True
+
+
+@without(
+    "a new controller starts a session for every broker",
+    breaks="a broker serves partitions that other brokers now lead",
+)
+def _(original: Function, sessions: Any, image: Any, now_ms: int) -> None:
+    original(sessions, image, now_ms)
+    sessions.extend_all(-sessions.session_ms)
+
+
+# --- the quorum
+
+
+def _unsynced_if(concerned: bool, original: Function, storage: Any, records: Any) -> None:
+    if concerned:
+        with unsynced():
+            original(storage, records)
+    else:
+        original(storage, records)
+
+
+@without("a vote is synced before it is sent", breaks="a node votes twice in a term", of_quorum=True)
+def _(original: Function, storage: Any, records: tuple[Any, ...]) -> None:
+    is_vote = not any(isinstance(record, Entry) for record in records)
+    _unsynced_if(is_vote, original, storage, records)
+
+
+@without(
+    "log entries are synced before they are acknowledged",
+    breaks="an entry that a majority stored is lost",
+    of_quorum=True,
+)
+def _(original: Function, storage: Any, records: tuple[Any, ...]) -> None:
+    has_entries = any(isinstance(record, Entry) for record in records)
+    _unsynced_if(has_entries, original, storage, records)
+
+
+@without("pre-vote", breaks="an isolated node deposes leaders", of_quorum=True)
+def _(original: Function, node_id: int, voters: Any) -> bool:
+    return False
+
+
+@without("check-quorum", breaks="an isolated leader remains leader", of_quorum=True)
+def _(original: Function, replication: Any) -> bool:
+    return True
+
+
+@without("appends from older terms are refused", breaks="a deposed leader overwrites logs", of_quorum=True)
+def _(original: Function, core: Any, message: m.AnyMessage) -> None:
+    if isinstance(message, m.Append) and message.term < core.term and not core.is_leader:
+        message = replace(message, term=core.term)
+    original(core, message)
+
+
+@without(
+    "an append must match the previous entry's term",
+    breaks="logs differ at the same index",
+    of_quorum=True,
+)
+def _(original: Function, core: Any, append: m.Append) -> None:
+    found = core.log.term_at(append.prev_index)
+    original(core, append if found is None else replace(append, prev_term=found))
+
+
+@without(
+    "a vote is given only to a candidate with an up-to-date log",
+    breaks="a leader lacks committed entries",
+    of_quorum=True,
+)
+def _(original: Function, *_: Any) -> bool:
+    return True
+
+
+@without(
+    "a read is confirmed by a majority (ReadIndex)",
+    breaks="a deposed leader answers from old state",
+    of_quorum=True,
+)
+async def _(original: Function, leadership: Any) -> None:
+    return
+
+
+@without("write-ahead log frames have checksums", breaks="a torn write is read as an entry", of_quorum=True)
+def _(original: Function, content: bytes, crc: int) -> bool:
+    return True
+
+
+# --- elections
+
+
+@without(
+    "eligible leader replicas need min.insync.replicas", breaks="a replica that lacks records becomes leader"
+)
+def _(original: Function, rules: Any, replicas: tuple[int, ...]) -> int:
+    return 100
+
+
+@without("unclean leader election is disabled", breaks="a replica that lacks records becomes leader")
+def _(original: Function, before: Any, wanted: Any, rules: Any, **how: Any) -> Any:
+    return original(before, wanted, dataclasses.replace(rules, unclean=True), **how)
+
+
+@without(
     "a broker reports log directories that may have lost records",
-    "a replica that lacks records becomes leader",
+    breaks="a replica that lacks records becomes leader",
 )
-def _() -> Patches:
-    yield app, "data_loss_reason", lambda *_: None
+def _(original: Function, *_: Any) -> None:
+    return
 
 
 # --- leaders and followers
 
 
-@_safeguard(
-    "the high watermark waits for every in-sync replica", "the loss of one disk loses acknowledged records"
+@without(
+    "the high watermark waits for every in-sync replica",
+    breaks="the loss of one disk loses acknowledged records",
 )
-def _() -> Patches:
-    yield LeaderCore, "_in_sync_end", lambda core: core.log_end_offset
+def _(original: Function, core: Any) -> int:
+    return core.log_end_offset
 
 
-@_safeguard(
-    "the high watermark stops below min.insync.replicas", "the loss of one disk loses acknowledged records"
+@without(
+    "the high watermark stops below min.insync.replicas",
+    breaks="the loss of one disk loses acknowledged records",
 )
-def _() -> Patches:
-    update_sets = LeaderCore._update_sets
-
-    def without(core: LeaderCore) -> bool:
-        moved = update_sets(core)
-        core.may_commit = core.is_leader
-        return core._advance() or moved
-
-    yield LeaderCore, "_update_sets", without
+def _(original: Function, core: Any) -> bool:
+    return True
 
 
-@_safeguard(
-    "appends are refused below min.insync.replicas", "records are appended that are never acknowledged"
+@without(
+    "appends are refused below min.insync.replicas", breaks="records are appended that are never acknowledged"
 )
-def _() -> Patches:
-    decide = LeaderCore.decide_append
-
-    def without(core: LeaderCore, header: Any, producers: Any, *, acks: int, from_client: bool = True) -> Any:
-        return decide(core, header, producers, acks=1, from_client=from_client)
-
-    yield LeaderCore, "decide_append", without
+def _(original: Function, core: Any, *batch: Any, **options: Any) -> Any:
+    return original(core, *batch, **{**options, "acks": 1})
 
 
-@_safeguard(
+@without(
     "the high watermark waits for replicas that are joining the ISR",
-    "a replica that lacks records becomes leader",
+    breaks="a replica that lacks records becomes leader",
 )
-def _() -> Patches:
-    def without(members: InSyncSet) -> None:
-        members.maximal = members.committed
-
-    yield InSyncSet, "_update_maximal", without
-    yield LeaderCore, "_is_joining", lambda *_: False
+def _(original: Function, core: Any) -> frozenset[int]:
+    return core.in_sync
 
 
-@_safeguard(
+@without(
     "a replica joins the ISR from the leader's epoch start offset",
-    "a replica that lacks records becomes leader",
+    breaks="a replica that lacks records becomes leader",
 )
-def _() -> Patches:
-    yield LeaderCore, "_has_caught_up", lambda core, follower: follower.end_offset >= core.high_watermark
+def _(original: Function, core: Any, follower: Any) -> bool:
+    return follower.end_offset >= core.high_watermark
 
 
-@_safeguard(
-    "a broker serves only while it holds a lease", "a broker serves partitions that other brokers now lead"
+@without(
+    "a broker serves only while it holds a lease",
+    breaks="a broker serves partitions that other brokers now lead",
 )
-def _() -> Patches:
-    yield BrokerLifecycle, "holds_lease", lambda lifecycle: not lifecycle.fenced
+def _(original: Function, lifecycle: Any) -> bool:
+    return not lifecycle.fenced
 
 
-@_safeguard("a follower truncates at the leader epoch boundary", "replicas differ at the same offset")
-def _() -> Patches:
-    position = FollowerCore.position
-    yield (
-        FollowerCore,
-        "position",
-        lambda core, log: position(core, log)._replace(last_fetched_epoch=NO_EPOCH),
-    )
+@without("a follower truncates at the leader epoch boundary", breaks="replicas differ at the same offset")
+def _(original: Function, core: Any, log: Any) -> Any:
+    return original(core, log)._replace(last_fetched_epoch=NO_EPOCH)
 
 
-def _unchecked(buffer: memoryview, at: int = 0, end: int | None = None) -> Any:
-    return read_header(buffer, at)
+@without("a follower checks the CRC of fetched batches", breaks="a flipped bit is stored")
+def _(original: Function, records: memoryview, at: int) -> Any:
+    return read_header(records, at)
 
 
-@_safeguard("a follower checks the CRC of fetched batches", "a flipped bit is stored")
-def _() -> Patches:
-    yield replicated, "check_batch", _unchecked
+@without("recovery checks the CRC of batches", breaks="a flipped bit stays in a log")
+def _(original: Function, window: bytes, at: int) -> Any:
+    return read_header(window, at)
 
 
-@_safeguard("recovery checks the CRC of batches", "a flipped bit stays in a log")
-def _() -> Patches:
-    yield checked_batches, "check_batch", _unchecked
-
-
-@_safeguard(
-    "a broker reports damaged replicas to the controller", "a replica that lacks records becomes leader"
+@without(
+    "a broker reports damaged replicas to the controller",
+    breaks="a replica that lacks records becomes leader",
 )
-def _() -> Patches:
-    async def without(reports: ReplicaReporter, damaged: Any) -> None:
-        return
-
-    yield ReplicaReporter, "_report_damaged", without
+async def _(original: Function, *_: Any) -> None:
+    return
 
 
-@_safeguard("flush.messages syncs before the acknowledgement", "a loss of power loses acknowledged records")
-def _() -> Patches:
-    yield Replica, "wants_flush", property(lambda replica: False)
+@without(
+    "flush.messages syncs before the acknowledgement", breaks="a loss of power loses acknowledged records"
+)
+def _(original: Function, replica: Any) -> bool:
+    return False
 
 
 # --- producers
 
 
-@_safeguard("the leader checks producer sequence numbers", "a retry is written twice")
-def _() -> Patches:
-    yield ProducerStateManager, "validate", lambda producers, header: None
+@without("the leader checks producer sequence numbers", breaks="a retry is written twice")
+def _(original: Function, *_: Any) -> None:
+    return
 
 
-@_safeguard(
+@without(
     "offset commits check the group generation",
-    "a former member commits offsets for a partition that it lost",
+    breaks="a former member commits offsets for a partition that it lost",
 )
-def _() -> Patches:
-    check = coordinator.check_commit
-
-    def without(group: Any, request: Any) -> Any:
-        error = check(group, request)
-        stale = error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
-        return ErrorCode.NONE if stale and group is not None else error
-
-    yield coordinator, "check_commit", without
+def _(original: Function, group: Any, request: Any) -> ErrorCode:
+    error: ErrorCode = original(group, request)
+    stale = error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
+    return ErrorCode.NONE if stale and group is not None else error
 
 
-@_safeguard("followers keep producer state", "a retry after a failover is written twice")
-def _() -> Patches:
-    become = Replica.become_leader
-
-    def without(replica: Replica, leader_epoch: int, *rest: Any, **named: Any) -> None:
-        if leader_epoch > replica.leader_epoch:
-            replica.log.producers._producers.clear()
-        become(replica, leader_epoch, *rest, **named)
-
-    yield Replica, "become_leader", without
+@without("followers keep producer state", breaks="a retry after a failover is written twice")
+def _(original: Function, replica: Any, leader_epoch: int, *rest: Any, **named: Any) -> None:
+    if leader_epoch > replica.leader_epoch:
+        replica.expire_producers(0, 0)
+    original(replica, leader_epoch, *rest, **named)
 
 
-@_safeguard("a producer snapshot holds five batches of each producer", "a retry after a restart is refused")
-def _() -> Patches:
+@without(
+    "a producer snapshot holds five batches of each producer", breaks="a retry after a restart is refused"
+)
+def _(original: Function, producers: Any, rest: bytes) -> None:
     """Kafka's snapshot holds the last batch alone. Earlier batches are not restored from the log either."""
-    yield ProducerStateManager, "_rest", lambda state: iter(())
-    yield recovery, "restore_earlier_batches", lambda *_: None
 
 
-class _WallClock:
-    """A wall clock in place of the monotonic clock."""
-
-    def __init__(self, clock: Any) -> None:
-        self.now_ms = self.monotonic_ms = clock.now_ms
-
-
-@_safeguard("producer expiration uses the monotonic clock", "a retry is written twice after a clock jump")
-def _() -> Patches:
-    init = LogMaintenance.__init__
-
-    def without(
-        maintenance: LogMaintenance, settings: Any, replicas: Any, files: Any, clock: Any, *rest: Any
-    ) -> None:
-        init(maintenance, settings, replicas, files, _WallClock(clock), *rest)
-
-    yield LogMaintenance, "__init__", without
+@without("producer expiration uses the monotonic clock", breaks="a retry is written twice after a clock jump")
+def _(original: Function, clock: Any) -> int:
+    return clock.now_ms()
 
 
 # --- the remote tier
 
 
-@_safeguard(
+@without(
     "only the leader of the upload's epoch commits a remote segment",
-    "a deposed leader's upload is added to the manifest",
+    breaks="a deposed leader's upload is added to the manifest",
 )
-def _() -> Patches:
-    yield remote, "_check_leader", lambda *_: None
+def _(original: Function, *_: Any) -> None:
+    return
 
 
-@_safeguard("local segments stay until the remote copy is committed", "records are in neither tier")
-def _() -> Patches:
-    droppable = planner._droppable_end
-
-    def without(segments: Any, policy: Any, tiered_end: int, log_start: int, now_ms: int) -> int:
-        return droppable(segments, policy, MAX_LONG, log_start, now_ms)
-
-    yield planner, "_droppable_end", without
+@without("local segments stay until the remote copy is committed", breaks="records are in neither tier")
+def _(original: Function, segments: Any, policy: Any, tiered_end: int, *rest: int) -> int:
+    return original(segments, policy, MAX_LONG, *rest)
 
 
-@_safeguard(
+@without(
     "local segments stay until the bucket's manifest lists the copy",
-    "records that no disk has are missing from the bucket's manifest",
+    breaks="records that no disk has are missing from the bucket's manifest",
 )
-def _() -> Patches:
-    yield remote_log_manager, "_end_of", lambda root: MAX_LONG
+def _(original: Function, root: Any) -> int:
+    return MAX_LONG
 
 
-@_safeguard("an upload is verified before it is committed", "the manifest lists an incomplete object")
-def _() -> Patches:
-    async def without(*_: object) -> None:
-        return
-
-    yield copier, "_verify", without
+@without("an upload is verified before it is committed", breaks="the manifest lists an incomplete object")
+async def _(original: Function, *_: Any) -> None:
+    return
 
 
-@_safeguard("abandoned uploads are deleted", "orphaned objects stay in the bucket")
-def _() -> Patches:
-    def without(image: Any, record: Any) -> Any:
-        kept = abandoned(image, record)
-        return replace(kept, delete_queue=image.delete_queue)
-
-    abandoned = evolve._copy_abandoned
-    yield evolve, "_copy_abandoned", without
+@without("abandoned uploads are deleted", breaks="orphaned objects stay in the bucket")
+def _(original: Function, image: Any, record: Any) -> Any:
+    return replace(original(image, record), delete_queue=image.delete_queue)
 
 
-@_safeguard("a manifest cannot list a page whose deletion has begun", "the manifest lists a deleted object")
-def _() -> Patches:
-    def without(image: Any, command: Any) -> Any:
-        return spill(replace(image, deleting=frozenset()), command)
-
-    def committed(image: Any, record: Any) -> Any:
-        return spilled(replace(image, deleting=image.deleting - {record.page.uuid}), record)
-
-    spill, spilled = remote.spill_entries, evolve._entries_spilled
-    yield remote, "spill_entries", without
-    yield evolve, "_entries_spilled", committed
+@without(
+    "a manifest cannot list a page whose deletion has begun", breaks="the manifest lists a deleted object"
+)
+def _(original: Function, image: Any, uuid: Any) -> bool:
+    return False
 
 
-@_safeguard("the deletion grace period uses quorum time", "a clock jump deletes objects early")
-def _() -> Patches:
-    commit = Leadership.commit
-
-    async def without(leadership: Leadership, *args: Any, **kwargs: Any) -> Any:
-        clock = leadership._clock
-        leadership._quorum_time_offset_ms = clock.now_ms() - clock.monotonic_ms()
-        return await commit(leadership, *args, **kwargs)
-
-    yield Leadership, "commit", without
+@without("the deletion grace period uses quorum time", breaks="a clock jump deletes objects early")
+def _(original: Function, clock: Any, offset_ms: int) -> int:
+    return clock.now_ms()

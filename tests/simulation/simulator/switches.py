@@ -1,41 +1,76 @@
-"""Registry of safeguards: checks of production code that are switched off, one at a time.
+"""Switches: replace one safeguard of the product at a time.
 
-This tests the simulator: if it does not notice the loss of a safeguard, a fault or an invariant is missing.
-Each safeguard is a patch of a production class. Production code has no switches. `breaks` says what could
-happen without the safeguard.
-`safeguards` and the modules that it imports define them.
+The product names its safeguards (`tierlog.base.safeguards`). `without` registers what runs in place of one,
+and the module `safeguards` does so for all. This tests the simulator: if it does not notice the loss of a
+safeguard, a fault or an invariant is missing.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
-Patches = Iterator[tuple[Any, str, object]]
+import tierlog.broker.app  # noqa: F401 (all parts of a node name their safeguards)
+from tierlog.base import safeguards as product
+
+Function = Callable[..., Any]
 
 
 class Safeguard(NamedTuple):
-    """`patches` yields (owner, attribute, replacement). `of_quorum`: only quorum runs notice it."""
+    """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it.
+    `replacements`: by the names of the product. Each gets the original function and its arguments. There are
+    more than one if another safeguard stands behind this one.
+    """
 
     name: str
     breaks: str
-    patches: Callable[[], Patches]
     of_quorum: bool
+    replacements: dict[str, Function]
 
 
 SAFEGUARDS: dict[str, Safeguard] = {}
 
 
+def without(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Function], None]:
+    def register(replacement: Function) -> None:
+        SAFEGUARDS[name] = Safeguard(name, breaks, of_quorum, {name: replacement})
+
+    return register
+
+
+def and_without(name: str, *, row: str) -> Callable[[Function], None]:
+    """Replace another safeguard together with the one that has this row in the table."""
+
+    def register(replacement: Function) -> None:
+        SAFEGUARDS[row].replacements[name] = replacement
+
+    return register
+
+
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    with ExitStack() as stack:
-        for owner, attribute, replacement in SAFEGUARDS[name].patches() if name is not None else ():
-            stack.enter_context(patch.object(owner, attribute, replacement))
+    """Replace the functions of a safeguard wherever the product refers to them."""
+    with ExitStack() as restored:
+        for point, replacement in SAFEGUARDS[name].replacements.items() if name is not None else ():
+            original = product.SAFEGUARDS[point]
+            for owner, attribute in references(original):
+                setattr(owner, attribute, _stand_in(replacement, original))
+                restored.callback(setattr, owner, attribute, original)
         yield
 
 
-def safeguard(name: str, breaks: str, *, of_quorum: bool = False) -> Callable[[Callable[[], Patches]], None]:
-    def register(patches: Callable[[], Patches]) -> None:
-        SAFEGUARDS[name] = Safeguard(name, breaks, patches, of_quorum)
+def _stand_in(replacement: Function, original: Function) -> Function:
+    """A plain function, which binds to an object as a method does."""
+    return lambda *args, **kwargs: replacement(original, *args, **kwargs)
 
-    return register
+
+def references(function: Function) -> list[tuple[Any, str]]:
+    """The modules and classes of the product that have the function as an attribute, and its name there."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] == "tierlog"]
+    classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
+    return [
+        (owner, attribute)
+        for owner in (*modules, *classes)
+        for attribute, value in vars(owner).items()
+        if value is function
+    ]
