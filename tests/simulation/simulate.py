@@ -37,8 +37,8 @@ SEEDS_A_PROCESS = 40
 """Seeds before a process is replaced. Its garbage is never collected: finalizers would clean up, which a
 killed process does not."""
 
-HANG_S = 600
-"""A seed that takes longer hangs: the longest needs twenty seconds of a quiet core."""
+HANG_S = 1800
+"""A seed that takes longer hangs: the longest needs twenty seconds of a quiet core, and many may share it."""
 
 
 class Played(NamedTuple):

@@ -54,7 +54,9 @@ def short_segments(seed: int) -> tuple[tuple[str, str], ...]:
 
 
 class Flip(NamedTuple):
-    """`before`, `content`: the batch before and after the flip; `end_offset`: the offset after the batch."""
+    """`before`, `content`: the batch before and after the flip; `end_offset`: the offset after the batch.
+    A move to another log directory takes it along.
+    """
 
     path: Path
     position: int
@@ -64,12 +66,16 @@ class Flip(NamedTuple):
 
     @property
     def is_pending(self) -> bool:
-        try:
-            with self.path.open("rb") as file:
+        return any(self.copies())
+
+    def copies(self) -> Iterator[Path]:
+        """The files that have the flipped batch."""
+        for directory in DIRECTORIES:
+            path = self.path.parents[2] / directory / self.path.parent.name / self.path.name
+            with suppress(FileNotFoundError), path.open("rb") as file:
                 file.seek(self.position)
-                return file.read(len(self.content)) == self.content
-        except FileNotFoundError:
-            return False
+                if file.read(len(self.content)) == self.content:
+                    yield path
 
 
 class BitRot:
@@ -98,17 +104,17 @@ class BitRot:
 
     def _needs_repair(self, broker: SimBroker) -> bool:
         """Damage below a log start stays until retention deletes it."""
-        starts = {replica.log.directory: replica.log_start_offset for replica in broker.replicas or ()}
+        starts = {replica.log.directory.name: replica.log_start_offset for replica in broker.replicas or ()}
         flips = self._flips.get(broker.node_id, ())
-        return any(one.end_offset > starts.get(one.path.parent, 0) and one.is_pending for one in flips)
+        return any(one.end_offset > starts.get(one.path.parent.name, 0) and one.is_pending for one in flips)
 
     def undo_pending(self) -> None:
         """Undo the flips that are left at the end, below log starts: no replica repairs or serves them, but
         the witnesses read whole files.
         """
         for flip in (one for flips in self._flips.values() for one in reversed(flips)):
-            if flip.is_pending:
-                with flip.path.open("r+b") as file:
+            for path in flip.copies():
+                with path.open("r+b") as file:
                     file.seek(flip.position)
                     file.write(flip.before)
 
