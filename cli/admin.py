@@ -1,4 +1,6 @@
-"""Client of the admin HTTP API: JSON calls, and the event stream that replaces polling."""
+"""Client of the admin HTTP API: finds a node that responds; JSON calls, and the event stream that replaces
+polling.
+"""
 
 import json
 import os
@@ -9,9 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
+from tierlog.cli.options import DEFAULT_ADMIN
+from tierlog.cli.targets import Target, announce_target, local_target
 
 if TYPE_CHECKING:
     import ssl
+
+PROBE_TIMEOUT_S = 3.0
+"""A paused node accepts connections and never responds."""
 
 TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings with `tierlog topic describe`."
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
@@ -77,6 +84,77 @@ class AdminApi:
             ) from None
         except (OSError, ValueError) as failure:
             raise unreachable(self.url, getattr(failure, "reason", failure)) from None
+
+
+def bootstrap_of(admin: str) -> str:
+    """Brokers of the cluster that an admin API belongs to. Raises CliError."""
+    brokers = admin_api(admin).get("/v1/cluster")["brokers"]
+    return ",".join(f"{one['host']}:{one['port']}" for one in brokers if not one["fenced"])
+
+
+def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
+    """Admin APIs to try: the given ones, those of the cluster at `bootstrap`, the local cluster's, or the
+    default address. Raises CliError if `bootstrap` does not respond."""
+    if admin is not None:
+        return Target(admin)
+    if bootstrap is not None:
+        return Target(",".join(_admin_urls_of(bootstrap)), f"of the cluster at {bootstrap}")
+    return local_target(lambda plan: ",".join(plan.admin_urls.values()), DEFAULT_ADMIN)
+
+
+def split_urls(target: Target) -> list[str]:
+    """The URLs, in the order in which they are tried."""
+    return [url.strip().rstrip("/") for url in target.addresses.split(",") if url.strip()]
+
+
+def admin_api(
+    admin: str | None, bootstrap: str | None = None, *, timeout_s: float = 60.0, changes: bool = False
+) -> AdminApi:
+    """The first admin API that responds. Raises CliError if none does.
+
+    `changes`: the command changes the cluster, so it prints its target.
+    """
+    hint = f"For example: --admin {DEFAULT_ADMIN}"
+    failure = CliError("no admin API given", hint=hint, code=ExitCode.USAGE)
+    target = admin_target(admin, bootstrap)
+    for url in split_urls(target):
+        try:
+            AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
+        except CliError as failed:
+            failure = failed
+        else:
+            if changes:
+                announce_target(Target(url, target.found))
+            return AdminApi(url, timeout_s=timeout_s)
+    raise failure
+
+
+def _admin_urls_of(bootstrap: str) -> list[str]:
+    """Admin APIs of the cluster's brokers, then of a voter: a controller node cannot serve requests about a
+    broker's logs. DescribeQuorum (KIP-853) returns the voters' addresses, and voters know the brokers' admin
+    APIs."""
+    from tierlog.cli.client import KafkaClient
+
+    with KafkaClient(bootstrap, timeout_s=PROBE_TIMEOUT_S) as client:
+        voters = [url for host, port in client.voters() for url in _urls(host, port)]
+    for url in voters:
+        try:
+            brokers = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/cluster")["brokers"]
+        except CliError:
+            continue
+        return [*(one["admin_url"] for one in brokers if one["admin_url"] and not one["fenced"]), url]
+    raise CliError(
+        f"no admin API of the cluster at {bootstrap} responds",
+        hint="Give one with --admin or TIERLOG_ADMIN.",
+        code=ExitCode.UNREACHABLE,
+    )
+
+
+def _urls(host: str, port: int) -> list[str]:
+    """Possible URLs: the Kafka protocol does not tell whether the admin API uses TLS."""
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
+    return [f"{scheme}://{authority}" for scheme in schemes]
 
 
 def _tls(url: str) -> "ssl.SSLContext | None":

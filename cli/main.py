@@ -1,6 +1,7 @@
 """Entry point of the `tierlog` command: builds the command tree, and turns errors into exit codes."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,11 +17,11 @@ from tierlog.cli.commands import (
     produce,
     quorum,
     quota,
-    server,
     tier,
     topic,
 )
 from tierlog.cli.errors import CliError, ExitCode
+from tierlog.cli.options import Json, Settings
 
 app = typer.Typer(
     name="tierlog",
@@ -47,7 +48,32 @@ def _root(
 
 
 app.command("dev")(dev.dev)
-app.command("server")(server.server)
+
+
+@app.command()
+def server(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            envvar="TIERLOG_CONFIG",
+            exists=True,
+            dir_okay=False,
+            help="TOML file with settings by their Kafka names.",
+        ),
+    ] = None,
+    sets: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Run a node. TIERLOG_… environment variables override the settings of the file, and --set overrides
+    both."""
+    from tierlog.cli.node import read_settings, serve
+    from tierlog.cli.options import parse_pairs
+
+    serve(read_settings(file=config, options=parse_pairs(sets, "--set")), as_json=as_json)
+
+
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(topic.app, name="topic")

@@ -3,15 +3,15 @@
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.output import print_json
-from tierlog.cli.readiness import notify
 
 if TYPE_CHECKING:
     from tierlog.config.node import NodeSettings
@@ -51,7 +51,7 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
 
     def announce(bootstrap: str, admin: str) -> None:
         status = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
-        notify(f"READY=1\nSTATUS={status}")
+        _notify(f"READY=1\nSTATUS={status}")
         if as_json:
             print_json({"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()})
             return
@@ -76,6 +76,19 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
         raise CliError(f"cannot start: the metadata log is damaged: {failure}", hint=hint) from None
     except NodeFailed as failure:
         raise CliError(f"the node failed: {failure}", hint="See its log above.") from None
+
+
+def _notify(state: str) -> None:
+    """Send `state`, lines such as READY=1, to the service manager (sd_notify(3), `Type=notify` units). Does
+    nothing without NOTIFY_SOCKET."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]  # abstract namespace (unix(7))
+    # the node serves even if the service manager does not listen
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(state.encode(), address)
 
 
 @contextmanager

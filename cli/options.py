@@ -23,6 +23,18 @@ Bootstrap = Annotated[
         f"Default: the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_BOOTSTRAP}.",
     ),
 ]
+Admin = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        "-a",
+        envvar="TIERLOG_ADMIN",
+        metavar="URL[,URL...]",
+        help="Admin HTTP API of one or more nodes; the first that responds is used. "
+        "Default: the cluster at --bootstrap if given, "
+        f"the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_ADMIN}.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[
     list[str] | None,

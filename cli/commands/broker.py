@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import broker_settings
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json, finite
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json, finite
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -39,8 +38,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and chan
 @app.command("list")
 def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """List the registered brokers, with the number of leaders and replicas of each."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_rows
-    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get("/v1/brokers")
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in answer["brokers"]]
@@ -60,8 +59,8 @@ def drain(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Move all replicas of a broker to other brokers, and wait until it has none. It stays in the cluster."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_json, print_outcome
-    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=not dry_run)
     if dry_run or no_wait:
@@ -94,9 +93,9 @@ def decommission(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Remove a broker from the cluster: drain it, then unregister it once its process has stopped."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_outcome
-    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     if force:

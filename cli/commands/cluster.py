@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import cluster_local
-from tierlog.cli.options import Bootstrap, Json, finite
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import Admin, Bootstrap, Json, finite
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -34,10 +33,10 @@ for command in (
 def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None) -> None:
     """Show the brokers, the metadata quorum and the unhealthy partitions. For scripts, use `health`: it has
     exit codes."""
+    from tierlog.cli.admin import admin_api, bootstrap_of
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import console, print_json, print_rows
-    from tierlog.cli.targets import admin_api, bootstrap_of
 
     if admin and not bootstrap:
         bootstrap = bootstrap_of(admin)
@@ -160,10 +159,10 @@ def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: floa
 def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Raises CliError if no node responds."""
     from tierlog.cli import cluster_files, cluster_processes
+    from tierlog.cli.admin import admin_target, split_urls
     from tierlog.cli.errors import unreachable
     from tierlog.cli.health import assess
     from tierlog.cli.observation import observe, partition_names
-    from tierlog.cli.targets import admin_target, split_urls
 
     directory = None if admin or bootstrap else cluster_files.last_started()
     plan = cluster_files.load(directory) if directory else None

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -45,10 +44,9 @@ def move_dir(
 
     During a move, naming the current directory cancels the move, and naming another one replaces it.
     """
-    from tierlog.cli.admin import HEALTH_HINT
+    from tierlog.cli.admin import HEALTH_HINT, admin_api
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_outcome
-    from tierlog.cli.targets import admin_api
 
     api = _broker_api(admin_api(admin, bootstrap, changes=True), topic, partition, broker)
     request = {"topic": topic, "partition": partition, "directory": to}

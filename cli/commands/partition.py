@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands.directory_move import move_dir
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -60,9 +59,9 @@ def list_(
     bootstrap: Bootstrap = None,
 ) -> None:
     """List partitions with their leader, replicas and in-sync replicas."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.errors import usage
     from tierlog.cli.output import print_rows
-    from tierlog.cli.targets import admin_api
 
     named = {
         "under-replicated": under_replicated,
@@ -106,8 +105,8 @@ def move(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Start to move a partition to other brokers. `partition list --moving` shows the moves in progress."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.errors import usage
-    from tierlog.cli.targets import admin_api
 
     if (to is None) == (not cancel):
         raise usage("give either --to or --cancel", hint="For example: --to 1,2,3")
@@ -161,8 +160,8 @@ def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[i
 @app.command()
 def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Remove all throttles of moves, for example after `partition move --throttle` was interrupted."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_json, print_status
-    from tierlog.cli.targets import admin_api
 
     altered = admin_api(admin, bootstrap, changes=True).post("/v1/partitions/unthrottle", {})["altered"]
     if as_json:
@@ -190,7 +189,7 @@ def elect(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Elect the preferred leader, which is the first replica of a partition."""
-    from tierlog.cli.targets import admin_api
+    from tierlog.cli.admin import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     chosen: list[list[object]] | None = None
@@ -223,8 +222,8 @@ def balance(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Balance leaders and replicas among the brokers, for example after a broker was added."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_rows, print_status
-    from tierlog.cli.targets import admin_api
 
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)

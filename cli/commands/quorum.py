@@ -1,18 +1,20 @@
 """`tierlog quorum …`: shows and changes the voters of the metadata quorum."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
 
 if TYPE_CHECKING:
-    from tierlog.metadata.quorum.recovery import RecoverySummary
+    from tierlog.metadata.quorum.recovery import Recovery, RecoverySummary
 
 app = typer.Typer(no_args_is_help=True, help="Show and change the voters of the metadata quorum.")
 
+METADATA_DIRECTORY = "__cluster_metadata"
 ADD_TIMEOUT_S = 90.0
 """The leader waits up to a minute for the node to catch up."""
 
@@ -48,9 +50,9 @@ def add(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Add a running node as a voter, once it has caught up. For an existing voter, change its address."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.errors import CliError
     from tierlog.cli.output import print_outcome
-    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=ADD_TIMEOUT_S, changes=True)
     _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
@@ -70,9 +72,9 @@ def add(
 @app.command()
 def remove(node: NodeId, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Remove a voter or learner. A majority of the remaining voters must be running."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.errors import CliError, ExitCode
     from tierlog.cli.output import print_outcome, print_status
-    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, changes=True)
     seen = api.get("/v1/quorum")
@@ -113,9 +115,8 @@ def recover(
     from dataclasses import asdict
 
     from tierlog.cli.output import print_outcome
-    from tierlog.cli.recovering import recovering
 
-    with recovering(directory, metadata_dir) as recovery:
+    with _recovering(directory, metadata_dir) as recovery:
         held = recovery.summary
         if not yes:
             _confirm(held)
@@ -123,12 +124,46 @@ def recover(
     print_outcome(f"node {held.node_id} is now the only voter; start it", asdict(held), as_json=as_json)
 
 
+@contextmanager
+def _recovering(directory: Path, metadata_directory: Path | None) -> Iterator["Recovery"]:
+    """The metadata log of a stopped node, with its directory locked. Raises CliError if a node runs in
+    the directory, or its metadata cannot be recovered."""
+    import random
+
+    from tierlog.base.files import OsFiles
+    from tierlog.broker.storage_tools.offline import LOCK_FILE, InUse, locked
+    from tierlog.cli.errors import CliError, usage
+    from tierlog.metadata.quorum.recovery import NotRecoverable, Recovery
+    from tierlog.metadata.quorum.storage import ForeignDirectory
+    from tierlog.metadata.quorum.wal import DamagedLog
+
+    if not (directory / LOCK_FILE).exists():
+        raise usage(f"{directory} is not a node's data directory", hint="Give the first of its log.dirs.")
+    try:
+        with locked(directory):
+            metadata = metadata_directory or directory / METADATA_DIRECTORY
+            recovery = Recovery(OsFiles(), metadata, random.SystemRandom())
+            try:
+                yield recovery
+            finally:
+                recovery.close()
+    except InUse as running:
+        raise CliError(str(running), hint="Stop the node first: `systemctl stop tierlog@…`.") from None
+    except NotRecoverable as refused:
+        hint = "docs/runbooks/lost-majority-for-good.md describes which voter to choose."
+        raise CliError(f"nothing was changed: {refused}", hint=hint) from None
+    except (DamagedLog, ForeignDirectory) as damage:
+        hint = "Try the next remaining voter."
+        raise CliError(f"nothing was changed: the metadata log is damaged: {damage}", hint=hint) from None
+    except OSError as failure:
+        raise CliError(f"{directory}: {failure}", hint="It is safe to run the command again.") from None
+
+
 def _check_node(node: int, url: str, cluster_id: str) -> None:
     """Raises CliError if another node responds at the URL. No response is no error: the node may be starting,
     or unreachable from this machine."""
-    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi
     from tierlog.cli.errors import CliError
-    from tierlog.cli.targets import PROBE_TIMEOUT_S
 
     try:
         there = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
@@ -163,9 +198,8 @@ def _confirm(held: "RecoverySummary") -> None:
 def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """The leader's view, because only the leader knows the others' lag; or else the view of the contacted
     node."""
-    from tierlog.cli.admin import AdminApi
+    from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi, admin_api
     from tierlog.cli.errors import CliError
-    from tierlog.cli.targets import PROBE_TIMEOUT_S, admin_api
 
     here: dict[str, Any] = admin_api(admin, bootstrap).get("/v1/quorum")
     url = here["voters"].get(str(here["leader"]))

@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Json
-from tierlog.cli.targets import Admin
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
@@ -30,10 +29,9 @@ def status(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Show the local and remote offsets and bytes of each partition."""
-    from tierlog.cli.admin import TOPIC_HINT
+    from tierlog.cli.admin import TOPIC_HINT, admin_api
     from tierlog.cli.errors import CliError, ExitCode
     from tierlog.cli.output import print_json, print_rows
-    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get("/v1/tier/status", topic=topic)
     if topic is not None and not answer["partitions"]:
@@ -59,8 +57,8 @@ def flush(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Roll the active segments of a topic and upload all segments; returns when all offsets are remote."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_json, print_status
-    from tierlog.cli.targets import admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
     answer = api.post("/v1/tier/flush", {"topic": topic})
@@ -80,8 +78,8 @@ def explain(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Show the file or object that holds an offset, and the byte range in it."""
+    from tierlog.cli.admin import admin_api
     from tierlog.cli.output import print_json, print_rows
-    from tierlog.cli.targets import admin_api
 
     answer = admin_api(admin, bootstrap).get(
         "/v1/tier/explain", topic=topic, partition=partition, offset=offset

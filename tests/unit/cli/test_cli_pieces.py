@@ -12,7 +12,7 @@ from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.node import gc_paused
 from tierlog.cli.options import parse_pairs
 from tierlog.cli.output import readable, size
-from tierlog.cli.partitioner import murmur2, partition_of
+from tierlog.cli.producing import murmur2, partition_of
 
 
 @pytest.mark.parametrize(
