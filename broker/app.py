@@ -37,7 +37,6 @@ from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
-from tierlog.broker.net.connection_log import RefusalLog, log_close
 from tierlog.broker.net.core.bounds import bounds_of
 from tierlog.broker.net.throttling import Throttling
 from tierlog.broker.node_base import NodeBase, NodeFailed
@@ -251,8 +250,6 @@ class Broker(NodeBase):
             port=port,
             bounds=bounds_of(self.settings),
             stats=self.stats,
-            on_close=log_close,
-            on_refusal=RefusalLog(),
         )
         self.throttling = Throttling(self.listener, self.quotas, self.clock)
 
