@@ -14,10 +14,9 @@ from aiohttp import web
 
 from tierlog.broker.gateway.directories import directory_routes
 from tierlog.broker.gateway.metrics import render
-from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
-from tierlog.broker.gateway.scrub import scrub_routes
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -102,10 +101,51 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         return [*routes, *_refused_without_logs(node.settings.node_id)]
     return [
         *routes,
-        *directory_routes(lambda: None if node.serving is None else node.serving.moves),
-        *scrub_routes(lambda: None if node.serving is None else (node.serving.scrubber, node.serving.repair)),
-        *tier_routes(lambda: None if node.serving is None else node.serving.tiering),
+        *directory_routes(lambda: _serving(node).moves),
+        *_scrub_routes(node),
+        *tier_routes(lambda: _serving(node).tiering),
     ]
+
+
+def _serving(node: Node) -> Serving:
+    if node.serving is None:
+        reason = json.dumps({"error": "this node is still starting"})
+        raise web.HTTPServiceUnavailable(text=reason, content_type="application/json")
+    return node.serving
+
+
+def _scrub_routes(node: Node) -> list[web.AbstractRouteDef]:
+    """This node's scrubber: progress, damage found, and starting a pass."""
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(_scrub_view(_serving(node)))
+
+    async def begin(_: web.Request) -> web.Response:
+        serving = _serving(node)
+        serving.scrubber.begin()
+        return web.json_response(_scrub_view(serving))
+
+    return [web.get("/v1/scrub", status), web.post("/v1/scrub", begin)]
+
+
+def _scrub_view(serving: Serving) -> dict[str, Any]:
+    return {
+        "progress": serving.scrubber.progress,
+        "passes": serving.scrubber.passes,
+        "read_bytes": serving.scrubber.bytes_read,
+        "found": serving.repair.found_count,
+        "repaired": serving.repair.repaired,
+        "damaged": [
+            {
+                "topic": replica.name.topic,
+                "partition": replica.name.partition,
+                "first_offset": damage.start_offset,
+                "end_offset": damage.end_offset,
+            }
+            for replica in serving.repair.damaged
+            for damage in replica.log.damage_in_reach
+        ],
+    }
 
 
 def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:

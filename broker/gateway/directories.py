@@ -23,24 +23,16 @@ class DirectoryMoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     directory: str
 
 
-def directory_routes(current: Callable[[], DirectoryMoves | None]) -> list[web.AbstractRouteDef]:
-    """503 while `current` returns None."""
-
+def directory_routes(current: Callable[[], DirectoryMoves]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
-        moves = current()
-        if moves is None:
-            return _error(503, "this node is still starting")
-        topic = request.query.get("topic")
-        return web.json_response(_view(moves, topic))
+        return web.json_response(_view(current(), request.query.get("topic")))
 
     async def move(request: web.Request) -> web.Response:
         moves = current()
-        if moves is None:
-            return _error(503, "this node is still starting")
         try:
             asked = msgspec.json.decode(await request.read(), type=DirectoryMoveRequest)
         except msgspec.DecodeError as wrong:
-            return _error(400, str(wrong))
+            return web.json_response({"error": str(wrong)}, status=400)
         name = TopicPartition(asked.topic, asked.partition)
         error = moves.move(name, asked.directory)
         return web.json_response(
@@ -82,7 +74,3 @@ def _move_view(move: DirectoryMove) -> dict[str, Any]:
         "bytes": move.replica.log.size_bytes,
         "offset_lag": move.offset_lag,
     }
-
-
-def _error(status: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status)

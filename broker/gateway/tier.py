@@ -12,9 +12,7 @@ from tierlog.broker.remote.tier_views import PartitionTier, TierRefused
 from tierlog.tiering.object_store import ObjectStoreError
 
 
-def tier_routes(current: Callable[[], RemoteLogManager | None]) -> list[web.AbstractRouteDef]:
-    """503 while `current` returns None."""
-
+def tier_routes(current: Callable[[], RemoteLogManager]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
         return await _answer(current(), lambda driver: _status(driver, request))
 
@@ -54,10 +52,8 @@ def partition_view(line: PartitionTier) -> dict[str, Any]:
 
 
 async def _answer(
-    driver: RemoteLogManager | None, work: Callable[[RemoteLogManager], Awaitable[web.Response]]
+    driver: RemoteLogManager, work: Callable[[RemoteLogManager], Awaitable[web.Response]]
 ) -> web.Response:
-    if driver is None:
-        return _error(503, "tiering has not started on this node yet")
     try:
         return await work(driver)
     except TierRefused as refused:
