@@ -1,4 +1,4 @@
-"""Metadata (v0-13) and DescribeCluster (v0-2)."""
+"""Metadata (v0-13), DescribeCluster (v0-2) and UnregisterBroker (v0)."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -6,10 +6,11 @@ from itertools import chain
 
 from tierlog.base.types import NO_LEADER, TopicPartition
 from tierlog.broker.handlers.auto_creation import AutoTopicCreation
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
+from tierlog.metadata.controller.commands import UnregisterBroker
 from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -26,6 +27,7 @@ from tierlog.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tierlog.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tierlog.protocol.schema import ZERO_UUID
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
@@ -238,5 +240,14 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NOT_ASKED,
         )
+
+    return handle
+
+
+def unregister_broker_handler(deps: Dependencies) -> Handler:
+    @pending
+    async def handle(context: RequestContext, request: UnregisterBrokerRequest) -> Reply:
+        reply = await deps.metadata.submit(UnregisterBroker(broker_id=request.broker_id))
+        return UnregisterBrokerResponse(error_code=reply.error, error_message=reply.message)
 
     return handle

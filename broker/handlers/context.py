@@ -17,6 +17,7 @@ from tierlog.protocol.errors import ErrorCode
 
 ANONYMOUS = "User:ANONYMOUS"
 WHOLE_FRAME = -1
+TIMEOUT_MAX_S = 30.0  # without a quorum a request to the controller occupies its connection for this long
 
 
 @dataclass(slots=True, eq=False)
@@ -136,3 +137,8 @@ def when_ready(answer: Any) -> "Reply | Pending":
 
 ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
 """(context, request, code, message) -> the error response, or None if the API has none."""
+
+
+def within_s(timeout_ms: int) -> float:
+    """Timeout of a request that the controller decides: the client's, up to TIMEOUT_MAX_S."""
+    return min(max(timeout_ms, 0) / 1000, TIMEOUT_MAX_S)

@@ -1,5 +1,5 @@
 """DescribeConfigs (v1-4): settings of topics, groups, client metrics subscriptions, this node and the
-cluster.
+cluster. ListConfigResources (v0-1, KIP-1000, KIP-1142): resources that have, or may have, their own settings.
 
 A resource takes several kilobytes in a response, most of them defaults that all resources of its type share.
 Therefore default settings are encoded once and sent for each resource. Thousands of resources are described a
@@ -7,7 +7,7 @@ few in each turn of the event loop.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -35,6 +35,7 @@ from tierlog.broker.handlers.described import (
 )
 from tierlog.broker.handlers.turns import in_turns
 from tierlog.metadata.controller.commands import Outcome
+from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -45,6 +46,11 @@ from tierlog.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+)
+from tierlog.protocol.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from tierlog.protocol.primitives import STRING_BYTES_MAX
 
@@ -229,3 +235,43 @@ def _too_long(found: Iterable[Described]) -> str | None:
 
 def _invalid(message: str) -> Outcome:
     return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
+
+
+BROKER_LOGGER = 8
+TYPES_FROM = 1  # v0 lists only client metrics subscriptions
+
+
+def list_config_resources_handler(deps: Dependencies) -> Handler:
+    def handle(context: RequestContext, request: ListConfigResourcesRequest) -> Reply:
+        asked = request.resource_types if context.version >= TYPES_FROM else [CLIENT_METRICS]
+        types = set(asked) or set(_NAMES)
+        if not types <= _NAMES.keys():
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(resource_name=name, resource_type=resource_type)
+                for resource_type, names in _NAMES.items()
+                if resource_type in types
+                for name in names(deps.metadata.image)
+            ]
+        )
+
+    return handle
+
+
+def _with_settings(scope: ConfigScope) -> Callable[[ClusterImage], Iterable[str]]:
+    return lambda image: sorted(name for of, name in image.configs if of is scope)
+
+
+def _brokers(image: ClusterImage) -> Iterable[str]:
+    return map(str, sorted(image.brokers))
+
+
+_NAMES: Mapping[int, Callable[[ClusterImage], Iterable[str]]] = {
+    GROUP: _with_settings(ConfigScope.GROUP),
+    CLIENT_METRICS: _with_settings(ConfigScope.CLIENT_METRICS),
+    BROKER_LOGGER: lambda image: (),  # log levels cannot be changed
+    BROKER: _brokers,
+    TOPIC: lambda image: sorted(image.topic_ids),
+}
+"""Resource type -> names, in Kafka's order."""

@@ -10,9 +10,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tierlog.broker.handlers.api_versions import Features
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending, within_s
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.request_timeouts import within_s
 from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import UpdateFormat
 from tierlog.metadata.image import ClusterImage

@@ -35,25 +35,25 @@ ORDERS: Mapping[str, Order] = {
     "AlterPartitionReassignments": Order.CHANGE,
     "AlterReplicaLogDirs": Order.CHANGE,
     "ApiVersions": Order.FREE,
-    "CreateAcls": Order.CHANGE,  # refused (handlers.security)
-    "CreateDelegationToken": Order.CHANGE,  # refused (handlers.security)
+    "CreateAcls": Order.CHANGE,  # refused (handlers.table)
+    "CreateDelegationToken": Order.CHANGE,  # refused (handlers.table)
     "CreatePartitions": Order.CHANGE,
     "CreateTopics": Order.CHANGE,
-    "DeleteAcls": Order.CHANGE,  # refused (handlers.security)
+    "DeleteAcls": Order.CHANGE,  # refused (handlers.table)
     "DeleteGroups": Order.CHANGE,
     "DeleteRecords": Order.CHANGE,
     "DeleteTopics": Order.CHANGE,
-    "DescribeAcls": Order.FREE,  # refused (handlers.security)
+    "DescribeAcls": Order.FREE,  # refused (handlers.table)
     "DescribeClientQuotas": Order.FREE,
     "DescribeCluster": Order.FREE,
     "DescribeConfigs": Order.FREE,
-    "DescribeDelegationToken": Order.FREE,  # refused (handlers.security)
+    "DescribeDelegationToken": Order.FREE,  # refused (handlers.table)
     "DescribeGroups": Order.FREE,
     "DescribeLogDirs": Order.AFTER_APPENDS,  # sizes
     "DescribeQuorum": Order.FREE,
     "DescribeTopicPartitions": Order.FREE,
     "ElectLeaders": Order.CHANGE,
-    "ExpireDelegationToken": Order.FREE,  # refused (handlers.security)
+    "ExpireDelegationToken": Order.FREE,  # refused (handlers.table)
     "Fetch": Order.AFTER_APPENDS,  # once it has started it holds nothing: it may wait for other producers
     "FindCoordinator": Order.FREE,
     "Heartbeat": Order.FREE,
@@ -71,7 +71,7 @@ ORDERS: Mapping[str, Order] = {
     "OffsetFetch": Order.AFTER_APPENDS,
     "OffsetForLeaderEpoch": Order.AFTER_APPENDS,
     "Produce": Order.APPEND,
-    "RenewDelegationToken": Order.FREE,  # refused (handlers.security)
+    "RenewDelegationToken": Order.FREE,  # refused (handlers.table)
     "SyncGroup": Order.FREE,  # waits for the leader's assignment
     "UnregisterBroker": Order.CHANGE,
     "UpdateFeatures": Order.CHANGE,

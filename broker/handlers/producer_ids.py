@@ -1,10 +1,15 @@
-"""Producer ids of idempotent producers, from blocks that the controller allocates (KIP-730)."""
+"""InitProducerId (v0-6): ids of idempotent producers, from blocks that the controller allocates (KIP-730).
+Transactions are not supported yet.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.protocol.errors import ErrorCode, KafkaError
+from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
+NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 Allocate = Callable[[], Awaitable[tuple[ErrorCode, int, int]]]
 """Requests a block from the controller: (error, first id, count)."""
 
@@ -27,3 +32,18 @@ class ProducerIds:
                 self._next, self._end = first, first + count
             self._next += 1
             return self._next - 1
+
+
+def init_producer_id_handler(ids: ProducerIds) -> Handler:
+    @pending
+    async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
+        if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
+            # KIP-360: a producer that resumes sends both
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
+        if request.transactional_id is not None:
+            if request.transactional_id == "":
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported by this broker")
+        return InitProducerIdResponse(producer_id=await ids.take(), producer_epoch=0)
+
+    return handle

@@ -1,38 +1,41 @@
 """Table of API key -> handler. Other APIs are not advertised; a request for one closes the connection."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from tierlog.base.types import require
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.brokers import unregister_broker_handler
 from tierlog.broker.handlers.client_quotas import (
     alter_client_quotas_handler,
     describe_client_quotas_handler,
 )
-from tierlog.broker.handlers.cluster import describe_cluster_handler, metadata_handler
-from tierlog.broker.handlers.config_resources import list_config_resources_handler
+from tierlog.broker.handlers.cluster import (
+    describe_cluster_handler,
+    metadata_handler,
+    unregister_broker_handler,
+)
 from tierlog.broker.handlers.configs import (
     alter_configs_handler,
     incremental_alter_configs_handler,
 )
-from tierlog.broker.handlers.context import Handler
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext
 from tierlog.broker.handlers.delete_records import delete_records_handler
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.describe_configs import describe_configs_handler
-from tierlog.broker.handlers.elections import elect_leaders_handler
+from tierlog.broker.handlers.describe_configs import describe_configs_handler, list_config_resources_handler
+from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.features import features_of, update_features_handler
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.log_dirs import alter_replica_log_dirs_handler, describe_log_dirs_handler
 from tierlog.broker.handlers.offsets import list_offsets_handler, offset_for_leader_epoch_handler
 from tierlog.broker.handlers.ordering import ORDERS
-from tierlog.broker.handlers.produce import produce_handler
-from tierlog.broker.handlers.producers import init_producer_id_handler
-from tierlog.broker.handlers.quorum import describe_quorum_handler
-from tierlog.broker.handlers.reassignments import (
+from tierlog.broker.handlers.partition_changes import (
     alter_partition_reassignments_handler,
+    elect_leaders_handler,
     list_partition_reassignments_handler,
 )
-from tierlog.broker.handlers.security import security_handlers
+from tierlog.broker.handlers.produce import produce_handler
+from tierlog.broker.handlers.producer_ids import init_producer_id_handler
+from tierlog.broker.handlers.quorum import describe_quorum_handler
 from tierlog.broker.handlers.topic_partitions import describe_topic_partitions_handler
 from tierlog.broker.handlers.topics import (
     create_partitions_handler,
@@ -40,9 +43,14 @@ from tierlog.broker.handlers.topics import (
     delete_topics_handler,
 )
 from tierlog.protocol.api import APIS, BY_NAME
+from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
 
 SERVED = frozenset(ORDERS)
 """APIs that a node advertises and its reference page lists; `build_handlers` checks it."""
+
+NO_AUTHORIZER = "No Authorizer is configured."  # as in Kafka's AclApis
+NO_TIME = -1
 
 
 def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -65,7 +73,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
         "ElectLeaders": elect_leaders_handler(deps),
         "Fetch": fetch_handler(deps),
         "IncrementalAlterConfigs": incremental_alter_configs_handler(deps),
-        "InitProducerId": init_producer_id_handler(deps),
+        "InitProducerId": init_producer_id_handler(deps.producer_ids),
         "ListConfigResources": list_config_resources_handler(deps),
         "ListOffsets": list_offsets_handler(deps),
         "ListPartitionReassignments": list_partition_reassignments_handler(deps),
@@ -84,3 +92,46 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
     )
     require({APIS[key].name for key in handlers} == SERVED, "the handlers differ from the documented APIs")
     return handlers
+
+
+def security_handlers() -> dict[str, Handler]:
+    """ACLs (v1-3, KIP-140) and delegation tokens (v1-3, KIP-48) of a node that has no authorizer and no TLS.
+
+    Each request gets the error that Kafka answers in that case, so that clients stop at once with its
+    message. If these APIs were not advertised, clients would report that the broker is too old.
+    """
+    return {
+        "DescribeAcls": _without_authorizer(f"{NO_AUTHORIZER[:-1]} on the broker"),
+        "CreateAcls": _without_authorizer(NO_AUTHORIZER),
+        "DeleteAcls": _without_authorizer(NO_AUTHORIZER),
+        "CreateDelegationToken": _create_token,
+        "RenewDelegationToken": _without_tokens,
+        "ExpireDelegationToken": _without_tokens,
+        "DescribeDelegationToken": _without_tokens,
+    }
+
+
+_NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+"""Kafka checks the listener first: over PLAINTEXT it issues no tokens, whether they are enabled or not."""
+
+
+def _without_authorizer(message: str) -> Handler:
+    return lambda context, request: error_reply(context, request, ErrorCode.SECURITY_DISABLED, message)
+
+
+def _without_tokens(context: RequestContext, request: Any) -> Reply:
+    return error_reply(context, request, _NOT_ALLOWED, None)
+
+
+def _create_token(context: RequestContext, request: Any) -> Reply:
+    kind, _, name = context.connection.principal.partition(":")
+    return CreateDelegationTokenResponse(
+        error_code=_NOT_ALLOWED,
+        principal_type=kind,
+        principal_name=name,
+        token_requester_principal_type=kind,
+        token_requester_principal_name=name,
+        issue_timestamp_ms=NO_TIME,
+        expiry_timestamp_ms=NO_TIME,
+        max_timestamp_ms=NO_TIME,
+    )

@@ -13,11 +13,13 @@ from tierlog.broker.handlers.context import CLOSE, ErrorReply, Handler, Pending,
 from tierlog.broker.handlers.errors import top_level_error
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.core.protocol import Request
-from tierlog.protocol.api import API_VERSIONS_KEY, APIS, encode_response, response_head
+from tierlog.protocol.api import API_VERSIONS_KEY, APIS, Api, encode_response, response_head
 from tierlog.protocol.codec import decode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.primitives import MalformedFrame, TooManyElements
-from tierlog.protocol.quirks import decode_quirk
+from tierlog.protocol.schema import Message
+
+METADATA_KEY = 3
 
 
 class Dispatcher:
@@ -84,3 +86,14 @@ class Dispatcher:
         reply: Any = self.chain.start(context, request.message)
         reply.error_code = ErrorCode.UNSUPPORTED_VERSION
         return reply
+
+
+def decode_quirk(api: Api, version: int, body: bytes, fault: MalformedFrame) -> Message:
+    """The intended request. Raises the fault again if this is no known quirk.
+
+    librdkafka (seen in 2.16.0) requests the metadata of all topics with four zero bytes, reserved for a
+    classic array length, where a flexible version has one. Brokers that ignore bytes left over do not notice.
+    """
+    if api.key == METADATA_KEY and api.is_flexible(version) and body[:4] == bytes(4):
+        return decode(api.request, version, body[3:])
+    raise fault

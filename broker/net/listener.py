@@ -14,6 +14,8 @@ from enum import StrEnum
 from ipaddress import IPv6Address
 from itertools import islice
 
+import structlog
+
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Report
 from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
@@ -34,8 +36,10 @@ from tierlog.broker.net.core.receive import Buffers
 from tierlog.broker.net.dispatch import Dispatcher
 
 BACKLOG = 1024
+REFUSALS_LOGGED_EVERY_S = 10.0
 DEFAULT_BOUNDS = Bounds()
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_log = structlog.get_logger("tierlog")
 OnClose = Callable[[Connection, CloseReason, str], None]
 
 
@@ -52,8 +56,31 @@ class Refusal(StrEnum):
 OnRefusal = Callable[[Refusal, str], None]
 
 
-def _ignore(*_: object) -> None:
-    """Default of `on_close` and `on_refusal`."""
+def log_close(connection: Connection, why: CloseReason, detail: str) -> None:
+    """Log connections that the broker closed for a fault; most ends are ordinary."""
+    if why in (
+        CloseReason.MALFORMED,
+        CloseReason.SLOW,
+        CloseReason.UNANSWERED,
+        CloseReason.BLOCKED,
+        CloseReason.CROWDED,
+    ):
+        client = f"{connection.peer_host}:{connection.peer_port}"
+        software = f"{connection.client_software} {connection.client_software_version}"
+        _log.warning("closed a connection", why=why.value, detail=detail, client=client, software=software)
+
+
+class RefusalLog:
+    """Logs refusals at most every REFUSALS_LOGGED_EVERY_S: refused clients reconnect."""
+
+    def __init__(self) -> None:
+        self._quiet_until: dict[Refusal, float] = {}
+
+    def __call__(self, refusal: Refusal, host: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._quiet_until.get(refusal, 0.0):
+            self._quiet_until[refusal] = now + REFUSALS_LOGGED_EVERY_S
+            _log.warning("connections are refused or wait", bound=refusal.value, client=host)
 
 
 _connection_ids = itertools.count(1)
@@ -78,8 +105,8 @@ class Listener:
         port: int = 0,
         bounds: Bounds = DEFAULT_BOUNDS,
         stats: RequestStats | None = None,
-        on_close: OnClose = _ignore,
-        on_refusal: OnRefusal = _ignore,
+        on_close: OnClose = log_close,
+        on_refusal: OnRefusal | None = None,
     ) -> None:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
@@ -95,7 +122,7 @@ class Listener:
         self.admission: Callable[[str], int] | None = None
         """Throttle time in milliseconds of an address before its next connection; None: no quota."""
         self._on_close = on_close
-        self._on_refusal = on_refusal
+        self._on_refusal = on_refusal or RefusalLog()
         self._host = host
         self._port = port
         self._channels: dict[int, Channel] = {}

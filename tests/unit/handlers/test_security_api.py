@@ -7,7 +7,7 @@ import pytest
 
 from tierlog.broker.handlers.context import Connection, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.handlers.security import security_handlers
+from tierlog.broker.handlers.table import security_handlers
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode
 from tierlog.protocol.errors import ErrorCode

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tierlog.broker.net.dispatch import decode_quirk
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.messages.metadata import MetadataRequest
 from tierlog.protocol.primitives import MalformedFrame
-from tierlog.protocol.quirks import decode_quirk
 
 FAULT = MalformedFrame("as decoded first")
 

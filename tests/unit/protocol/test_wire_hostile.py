@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.broker.handlers.reassignments import PARTITIONS_MAX
+from tierlog.broker.handlers.partition_changes import PARTITIONS_MAX
 from tierlog.protocol.api import (
     APIS,
     decode_request_header,

@@ -1,11 +1,12 @@
-"""AlterPartitionReassignments (v0-1) and ListPartitionReassignments (v0), KIP-455."""
+"""Changes of partitions that a client requests: ElectLeaders (v0-2, KIP-460), AlterPartitionReassignments
+(v0-1) and ListPartitionReassignments (v0, KIP-455).
+"""
 
 from collections.abc import Iterable
 
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending, within_s
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.request_timeouts import within_s
-from tierlog.metadata.controller.commands import NamedOutcome, Reassign
+from tierlog.metadata.controller.commands import ElectionKind, ElectLeaders, NamedOutcome, Reassign
 from tierlog.metadata.controller.reassignment import under_way
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode, KafkaError
@@ -14,6 +15,12 @@ from tierlog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
+)
+from tierlog.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
 )
 from tierlog.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -29,6 +36,44 @@ FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860
 Change = tuple[str, int, tuple[int, ...] | None]
 
 
+def elect_leaders_handler(deps: Dependencies) -> Handler:
+    @pending
+    async def handle(context: RequestContext, request: ElectLeadersRequest) -> Reply:
+        if request.election_type not in set(ElectionKind):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
+        asked = _named(request)
+        if asked is not None and len(asked) > PARTITIONS_MAX:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
+        command = ElectLeaders(partitions=asked, kind=ElectionKind(request.election_type))
+        reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
+        return ElectLeadersResponse(replica_election_results=_elected(reply.partitions))
+
+    return handle
+
+
+def _named(request: ElectLeadersRequest) -> tuple[tuple[str, int], ...] | None:
+    """Each once; None: all."""
+    if request.topic_partitions is None:
+        return None
+    return tuple(
+        dict.fromkeys(
+            (topic.topic, number) for topic in request.topic_partitions for number in topic.partitions
+        )
+    )
+
+
+def _elected(outcomes: Iterable[NamedOutcome]) -> list[ReplicaElectionResult]:
+    results: dict[str, ReplicaElectionResult] = {}
+    for outcome in outcomes:
+        result = results.setdefault(outcome.topic, ReplicaElectionResult(topic=outcome.topic))
+        result.partition_result.append(
+            PartitionResult(
+                partition_id=outcome.partition, error_code=outcome.error, error_message=outcome.message
+            )
+        )
+    return list(results.values())
+
+
 def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Reply:
@@ -41,7 +86,7 @@ def alter_partition_reassignments_handler(deps: Dependencies) -> Handler:
         return AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=may_change,
             error_message=None,
-            responses=_by_topic(reply.partitions),
+            responses=_reassigned(reply.partitions),
         )
 
     return handle
@@ -59,7 +104,7 @@ def _changes(request: AlterPartitionReassignmentsRequest) -> tuple[Change, ...]:
     )
 
 
-def _by_topic(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicResponse]:
+def _reassigned(outcomes: Iterable[NamedOutcome]) -> list[ReassignableTopicResponse]:
     topics: dict[str, ReassignableTopicResponse] = {}
     for outcome in outcomes:
         topic = topics.setdefault(outcome.topic, ReassignableTopicResponse(name=outcome.topic))
