@@ -30,7 +30,6 @@ HOT = (
     "broker/net/dispatch.py",
     "broker/net/outbox.py",
     "broker/replication/broker_connection.py",
-    "broker/replication/core/fetched_batches.py",
     "broker/replication/core/follower.py",
     "broker/replication/core/in_sync.py",
     "broker/replication/core/leader.py",

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from tierlog.base import descriptors
-from tierlog.base.malloc import keep_malloc_small
 from tierlog.base.network import Network
+from tierlog.base.process_limits import LEAST_DESCRIPTORS, keep_malloc_small, raise_descriptor_limit
 from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
-from tierlog.broker.controller_node import ControllerNode
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
@@ -75,6 +73,8 @@ the admin server."""
 GC_THRESHOLD = 50_000
 """Allocations between two collections of the youngest generation; requests create hardly any cycles."""
 
+RESERVE_CHECK_S = 1.0
+QUORUM_RETRY_S = 1.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _log = structlog.get_logger("tierlog")
 
@@ -441,14 +441,56 @@ class Broker(NodeBase):
         return reply.error, reply.first_id, reply.count
 
 
+class ControllerNode(NodeBase):
+    """Votes in the metadata quorum and is no broker (`process.roles=controller`).
+
+    It holds no partitions and has no listener for Kafka clients.
+    """
+
+    async def _start_parts(self) -> None:
+        await self._start_metadata()
+        self.has_logs = True  # it has only the metadata log
+        tasks = TaskGroup(self._report)
+        self._parts.push_async_callback(tasks.close)
+        tasks.repeat("metadata reserve", self._keep_reserve)
+        await self._await_quorum()
+        events = Publisher("event streams", self.admin_node.image_changed, self._report)
+        self._parts.callback(self.metadata.publish_to([events]))
+        self._parts.callback(self.admin_node.stop_serving)
+        self.admin_node.serve()
+
+    async def _leave(self) -> None:
+        """Nothing to do: `_stop_metadata` hands over the quorum's leadership."""
+
+    async def _await_quorum(self) -> None:
+        """Wait without a limit, unlike a broker: the other nodes wait for this one."""
+        while True:
+            try:
+                await self.metadata.current()
+            except MetadataUnavailable as unavailable:
+                _log.info("waiting for a quorum", node=self.settings.node_id, why=str(unavailable))
+                await asyncio.sleep(QUORUM_RETRY_S)  # `current` may fail at once
+            else:
+                return
+
+    async def _keep_reserve(self) -> None:
+        """Reserve disk space again after a full disk has some."""
+        await asyncio.sleep(RESERVE_CHECK_S)
+        try:
+            if not self.metadata_node.has_reserve:
+                await self.metadata_node.ensure_reserve()
+        except OSError as failure:
+            _log.error("cannot reserve disk space for the metadata log", error=str(failure))
+
+
 def run(settings: NodeSettings, on_ready: OnReady | None = None) -> None:
     """Run a node until SIGTERM or SIGINT, and stop it cleanly, even during its start. Raises what
     `Broker.start` raises.
     """
     configure_logging()
     keep_malloc_small()
-    if (most := descriptors.raise_limit()) >= 0 and most < descriptors.LEAST:
-        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs at least {descriptors.LEAST} descriptors")
+    if (most := raise_descriptor_limit()) >= 0 and most < LEAST_DESCRIPTORS:
+        raise NodeFailed(f"RLIMIT_NOFILE is {most}: a node needs at least {LEAST_DESCRIPTORS} descriptors")
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, on_ready))

@@ -4,6 +4,7 @@ Everything else in a node is the same in production and in the simulator, which 
 work goes to threads by `loop.run_in_executor`, so the event loop is the port for threads.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +12,16 @@ from typing import Protocol
 
 import structlog
 
-from tierlog.base import descriptors
 from tierlog.base.clock import Clock, SystemClock
 from tierlog.base.files import Files, OsFiles
-from tierlog.base.network import Network
+from tierlog.base.network import Network, Unreachable
 from tierlog.base.open_files import OpenFiles
+from tierlog.base.process_limits import OTHER_DESCRIPTORS, descriptor_limit, share_of_logs
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.net.core.bounds import TURNED_AWAY_MAX
 from tierlog.broker.net.listener import Listener
-from tierlog.broker.replication.tcp_network import TcpNetwork
+from tierlog.broker.replication.broker_connection import BrokerConnection
 from tierlog.broker.storage.unclean_restart import boot_id
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.api import END_PATH
@@ -30,6 +31,7 @@ from tierlog.metadata.quorum.sentinel import Sentinel
 from tierlog.metadata.quorum.tls import TlsFiles
 from tierlog.tiering.object_store import ObjectStore
 
+CONNECT_TIMEOUT_S = 5.0
 _log = structlog.get_logger("tierlog")
 
 
@@ -77,6 +79,41 @@ def production_platform(settings: NodeSettings) -> Platform:
     )
 
 
+class TcpNetwork:
+    """Connects the fetchers to other brokers."""
+
+    async def connect(self, host: str, port: int, client_id: str) -> BrokerConnection:
+        peer = f"{host}:{port}"
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, adapter = await loop.create_connection(
+                    lambda: _ProtocolAdapter(BrokerConnection(peer, client_id, loop)), host, port
+                )
+        except (OSError, TimeoutError) as failure:
+            raise Unreachable(f"{peer}: {failure or 'no response'}") from failure
+        return adapter.connection
+
+
+class _ProtocolAdapter(asyncio.BufferedProtocol):
+    """Passes the event loop's calls on. A class that may be compiled cannot inherit from asyncio's."""
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        self.connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.connection.connection_made(transport)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.connection.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.connection.buffer_updated(nbytes)
+
+
 def quorum_tls(settings: NodeSettings) -> TlsFiles | None:
     if not settings.quorum_files:
         return None
@@ -99,12 +136,12 @@ def _child_process(settings: NodeSettings, peers: Peers, tasks: TaskGroup) -> Pr
 
 
 def _open_log_files(settings: NodeSettings) -> int:
-    limit = descriptors.limit()
+    limit = descriptor_limit()
     wanted = settings.log_max_open_files
     connections = settings.max_connections + TURNED_AWAY_MAX
-    share = descriptors.share_of_logs(wanted, connections, limit)
+    share = share_of_logs(wanted, connections, limit)
     if share < wanted:
-        needed = wanted + connections + descriptors.OTHERS
+        needed = wanted + connections + OTHER_DESCRIPTORS
         _log.warning(
             "RLIMIT_NOFILE is too low for log.max.open.files: fewer log files stay open",
             stay_open=share,

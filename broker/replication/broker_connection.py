@@ -123,7 +123,7 @@ class BrokerConnection:
         else:
             self._abort(f"{self._peer} did not respond in time")
 
-    # --- events of the transport, which `tcp_network` passes on
+    # --- events of the transport, which `broker.platform` passes on
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import NO_EPOCH, require
-from tierlog.broker.replication.core.fetched_batches import check_replicated
 from tierlog.broker.replication.core.follower import (
     Append,
     Fetched,
@@ -23,6 +22,7 @@ from tierlog.broker.replication.core.follower import (
     StartAt,
     Step,
     Truncate,
+    check_replicated,
 )
 from tierlog.broker.replication.core.leader import LeaderCore
 from tierlog.broker.replication.replica_state import ReplicaState

@@ -47,8 +47,7 @@ from tierlog.metadata.quorum.node_snapshots import (
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.quorum.storage import MetadataStorage
-from tierlog.metadata.quorum.storage_thread import StorageThread
+from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member

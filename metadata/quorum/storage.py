@@ -1,4 +1,5 @@
-"""Metadata storage: the node's write-ahead log, its snapshot, and `quorum.properties`.
+"""Metadata storage: the node's write-ahead log, its snapshot, `quorum.properties`, and the thread that writes
+them.
 
 Blocking; the node calls it in its storage thread, one call at a time.
 
@@ -8,7 +9,9 @@ success falsely. The exception is a write that finds the disk full before any fs
 after the reserve is released. Opening truncates a torn tail and rejects any other damage with DamagedLog.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -17,6 +20,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from tierlog.base.clock import Clock
 from tierlog.base.files import DISK_FULL, Files, write_atomically
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import require
@@ -269,6 +273,45 @@ class MetadataStorage:
         self.directory_id = directory_id
         own = f"{self._owner}{_DIRECTORY_ID}{directory_id}\n"
         write_atomically(self._files, self._directory / PROPERTIES, own.encode())
+
+
+class StorageThread:
+    """The single thread that writes a node's files, and how long its present job has taken.
+
+    A disk may hang: a write neither fails nor ends. It cannot be cancelled, so callers need to know.
+    """
+
+    def __init__(self, clock: Clock, executor: Executor | None, name: str) -> None:
+        """`executor`: single-threaded; None: create one with this thread name."""
+        self._clock = clock
+        self._own = None if executor else ThreadPoolExecutor(1, name)
+        self._executor = executor or self._own
+        self._waiting = 0
+        self._since_ms = 0
+
+    @property
+    def busy_ms(self) -> int:
+        """How long the present job has been running; 0 if there is none."""
+        return self._clock.monotonic_ms() - self._since_ms if self._waiting else 0
+
+    async def run(self, job: Callable[[], R]) -> R:
+        """Waits for the job to end even if the caller is cancelled."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, job)
+        if not self._waiting:
+            self._since_ms = self._clock.monotonic_ms()
+        self._waiting += 1
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.gather(future, return_exceptions=True)
+            raise
+        finally:
+            self._waiting -= 1
+            self._since_ms = self._clock.monotonic_ms()
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.shutdown()
 
 
 def read_owner(files: Files, directory: Path) -> tuple[str, int] | None:

@@ -19,8 +19,7 @@ import pytest
 from waiting import until
 
 from tierlog.base.files import OsFiles
-from tierlog.broker.app import Broker
-from tierlog.broker.controller_node import ControllerNode
+from tierlog.broker.app import Broker, ControllerNode
 from tierlog.broker.node_base import NodeFailed
 from tierlog.broker.platform import production_platform
 from tierlog.cli.errors import ExitCode

@@ -3,8 +3,7 @@
 import socket
 from pathlib import Path
 
-from tierlog.broker.app import Broker
-from tierlog.broker.controller_node import ControllerNode
+from tierlog.broker.app import Broker, ControllerNode
 from tierlog.config.sources import settings_from
 
 

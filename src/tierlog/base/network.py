@@ -1,5 +1,5 @@
-"""Network port: requests from one broker to another. Implemented by replication/tcp_network.py, and replaced
-by the simulator.
+"""Network port: requests from one broker to another. Implemented by broker/platform.py, and replaced by the
+simulator.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ import sys
 MIB = 1 << 20
 CHILD = """
 import os, sys
-from tierlog.base.malloc import keep_malloc_small
+from tierlog.base.process_limits import keep_malloc_small
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.base.descriptors import OTHERS, share_of_logs
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import OpenFiles, SharedFile
+from tierlog.base.process_limits import OTHER_DESCRIPTORS, share_of_logs
 
 
 class Owner:
@@ -211,8 +211,8 @@ def test_threads_never_read_another_file(tmp_path: Path) -> None:
     ("limit", "share"),
     [
         (1 << 20, 8192),
-        (8192 + 10_000 + OTHERS, 8192),
-        (8192 + 10_000 + OTHERS - 1, 8191),
+        (8192 + 10_000 + OTHER_DESCRIPTORS, 8192),
+        (8192 + 10_000 + OTHER_DESCRIPTORS - 1, 8191),
         (4096, 1024),
         (256, 64),
         (-1, 8192),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tierlog.base.clock import SystemClock
-from tierlog.metadata.quorum.storage_thread import StorageThread
+from tierlog.metadata.quorum.storage import StorageThread
 
 
 class Clock(SystemClock):

@@ -11,8 +11,8 @@ from tier_node import CLUSTER, TierNode, produce
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.network import Network
+from tierlog.broker.platform import TcpNetwork
 from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, RemoteTier
-from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.config.sources import settings_from
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c

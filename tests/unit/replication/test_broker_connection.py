@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tierlog.base.network import Unreachable
+from tierlog.broker.platform import TcpNetwork
 from tierlog.broker.replication.broker_connection import BUFFER_BYTES, KEPT_BUFFER_BYTES, BrokerConnection
-from tierlog.broker.replication.tcp_network import TcpNetwork
 from tierlog.protocol.api import APIS, FETCH_KEY, decode_request_header, encode_response
 from tierlog.protocol.messages.fetch import (
     FetchableTopicResponse,
