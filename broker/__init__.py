@@ -1,1 +1,1 @@
-"""One node that speaks the Kafka protocol: records and wire at the bottom, net and app at the top."""
+"""One node that speaks the Kafka protocol: storage and quotas at the bottom, net and app at the top."""

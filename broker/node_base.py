@@ -14,10 +14,9 @@ import structlog
 from aiohttp import web
 
 from tierlog.base.tasks import TaskGroup, done_before
-from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.loop_lag import LoopLag
-from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.gateway.request_guard import known_names
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls

@@ -1,6 +1,4 @@
-"""Client of the admin HTTP API: finds a node that responds; JSON calls, and the event stream that replaces
-polling.
-"""
+"""Client of the admin HTTP API: JSON calls, the event stream that replaces polling, the choice of a node."""
 
 import json
 import os

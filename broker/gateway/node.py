@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
 from tierlog.base.clock import Clock
 from tierlog.base.types import TopicIdPartition
-from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
@@ -30,6 +31,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.observer import ObserverStatus
 from tierlog.metadata.quorum.status import NodeStatus
 
+_log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
 """Events queued for a slow reader; beyond it the reader is disconnected and must start again."""
 
@@ -99,6 +101,27 @@ class Serving:
     quotas: ClientQuotas
     throttles: ReplicationThrottles
     clock: Clock
+
+
+class FailureLog:
+    """Logs unexpected exceptions with their tracebacks and counts them.
+
+    The node continues: a request gets an error, and a repeated task (`TaskGroup.repeat`) runs again. The
+    failure of a vital task stops the node instead (`node_base`).
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def report(self, name: str, failure: BaseException) -> None:
+        """Called by `TaskGroup`."""
+        self.count += 1
+        _log.error(
+            "failed",
+            what=name,
+            next="the node continues; report this bug with its traceback; if it recurs, a restart may help",
+            exc_info=failure,
+        )
 
 
 class Node:

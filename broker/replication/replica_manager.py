@@ -26,8 +26,7 @@ from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.checkpoint_writer import CheckpointWriter
 from tierlog.broker.replication.dynamic_settings import settings_of
 from tierlog.broker.replication.log_shutdown import LogShutdown
-from tierlog.broker.replication.partition_roles import PartitionRoles
-from tierlog.broker.replication.pending_leaders import PendingLeaders
+from tierlog.broker.replication.partition_roles import PartitionRoles, PendingLeaders
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, flush_at_once
 from tierlog.broker.replication.replica_events import (
     DamageSuspected,

@@ -32,7 +32,6 @@ from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.replication import Replication
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 PENDING_REPLIES_MAX = 10_000
 """Maximum number of replies that wait for a write. More are dropped, as a network might: the disk hangs."""
@@ -85,7 +84,7 @@ class RaftCore:
         self._immediate: list[m.AnyMessage] = []
         self._messages: list[m.AnyMessage] = []
         self._pending_snapshot: Snapshot | None = None
-        self._incoming = IncomingSnapshot(self._settings.snapshot_bytes)
+        self._incoming = m.IncomingSnapshot(self._settings.snapshot_bytes)
 
     # --- called by the driver
 

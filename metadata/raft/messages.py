@@ -1,10 +1,12 @@
-"""Messages between Raft peers, and the state that a node persists: msgpack arrays.
+"""Messages between Raft peers, the snapshot that arrives in them, and the state that a node persists: msgpack
+arrays.
 
 Names follow the Raft paper (section numbers are those of Ongaro's thesis). A message's number never changes,
 and new fields go to the end with defaults.
 """
 
 import msgspec
+from crc32c import crc32c
 
 from tierlog.metadata.raft.membership import Configuration
 
@@ -130,6 +132,7 @@ AnyMessage = (
     | TimeoutNow
 )
 
+_SnapshotKey = tuple[int, int, int, int, int]
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[AnyMessage, ...])
 
@@ -141,3 +144,38 @@ def encode_messages(messages: tuple[AnyMessage, ...]) -> bytes:
 def decode_messages(body: bytes | memoryview) -> tuple[AnyMessage, ...]:
     """Raises msgspec.DecodeError (ValidationError among them)."""
     return _decoder.decode(body)
+
+
+class IncomingSnapshot:
+    """Collects chunks in order until the snapshot is complete and its checksum is right.
+
+    Holds one snapshot at a time. A chunk of another snapshot, or of another leader's term, replaces it.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._key: _SnapshotKey | None = None
+        self._data = bytearray()
+
+    def add(self, chunk: SnapshotChunk) -> Snapshot | None:
+        """The snapshot, if this chunk completes it."""
+        if chunk.size > self._max_bytes:
+            return None
+        if _snapshot_of(chunk) != self._key:
+            self._key, self._data = _snapshot_of(chunk), bytearray()
+        if chunk.offset == len(self._data):
+            self._data += chunk.data
+        if len(self._data) < chunk.size:
+            return None
+        data, self._key, self._data = bytes(self._data), None, bytearray()
+        if len(data) != chunk.size or crc32c(data) != chunk.crc32c:
+            return None  # damaged on the way: start again
+        return Snapshot(chunk.index, chunk.snapshot_term, data, chunk.configuration)
+
+    def received(self, chunk: SnapshotChunk) -> int:
+        """How many bytes of the chunk's snapshot have arrived."""
+        return len(self._data) if _snapshot_of(chunk) == self._key else 0
+
+
+def _snapshot_of(chunk: SnapshotChunk) -> _SnapshotKey:
+    return chunk.term, chunk.index, chunk.snapshot_term, chunk.size, chunk.crc32c

@@ -14,8 +14,8 @@ store, files that threads open for a moment.
 LEAST_DESCRIPTORS = 256
 """Minimum limit with which a node starts."""
 
-ALLOCATOR_ARENAS = 2
-"""One for the event loop, one for all other threads, which seldom allocate at the same time."""
+ARENAS = 2
+"""For malloc: one for the event loop, one for all other threads, which seldom allocate at the same time."""
 
 MAPPED_FROM_BYTES = 256 << 10
 """Blocks of this size or more are mapped separately; setting it stops glibc from raising it."""
@@ -60,4 +60,4 @@ def keep_malloc_small() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_M_ARENA_MAX, ALLOCATOR_ARENAS)) and bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES))
+    return bool(mallopt(_M_ARENA_MAX, ARENAS)) and bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES))

@@ -11,10 +11,9 @@ from cli_process import json_output, run
 from connection_harness import until
 from inline_controller import InlineController
 
-from tierlog.broker.failures import FailureLog
 from tierlog.broker.gateway.admin import AdminServer, admin_routes
 from tierlog.broker.gateway.loop_lag import LoopLag
-from tierlog.broker.gateway.node import Node
+from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.cli.admin import AdminApi
 from tierlog.config.sources import settings_from

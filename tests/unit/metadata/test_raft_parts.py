@@ -24,7 +24,6 @@ from tierlog.metadata.raft.progress import Progress, ProgressState
 from tierlog.metadata.raft.quorum import VoteResult, committed_index, count_votes
 from tierlog.metadata.raft.reads import Reads
 from tierlog.metadata.raft.settings import RaftSettings
-from tierlog.metadata.raft.snapshots import IncomingSnapshot
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def chunk(offset: int, data: bytes, *, whole: bytes = b"abcdefgh", index: int = 
 
 
 def test_snapshot_is_assembled_from_repeated_chunks() -> None:
-    incoming = IncomingSnapshot(100)
+    incoming = m.IncomingSnapshot(100)
     assert incoming.add(chunk(4, b"efgh")) is None
     assert incoming.received(chunk(0, b"")) == 0
     incoming.add(chunk(0, b"abcd"))
@@ -196,7 +195,7 @@ def test_snapshot_is_assembled_from_repeated_chunks() -> None:
 
 
 def test_damaged_or_too_large_snapshot_is_rejected() -> None:
-    incoming = IncomingSnapshot(8)
+    incoming = m.IncomingSnapshot(8)
     assert incoming.add(chunk(0, b"abcdefgX")) is None
     assert incoming.received(chunk(0, b"")) == 0
     assert incoming.add(chunk(0, b"a" * 9, whole=b"a" * 9)) is None
