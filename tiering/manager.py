@@ -49,7 +49,7 @@ from tierlog.tiering.object_store import (
 _log = structlog.get_logger("tierlog.tiering")
 
 ROOT_TRIES = 4
-DELETES_AT_A_TIME = 500  # lines of the queue, two objects each: one request to S3
+DELETES_PER_REQUEST = 500  # lines of the queue, two objects each: one request to S3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,13 +247,13 @@ class TierManager:
     # -- the delete queue --
 
     async def delete(self, lines: Sequence[QueuedDelete], topics: Container[UUID]) -> tuple[UUID, ...]:
-        """Delete the objects of due entries, at most DELETES_AT_A_TIME, and return the entries to confirm.
+        """Delete the objects of due entries, at most DELETES_PER_REQUEST, and return the entries to confirm.
         Idempotent.
 
         `topics`: the existing topics. For other topics the manifest root is deleted again, because a write
         that was in progress during the topic's deletion may have restored it.
         """
-        batch = lines[:DELETES_AT_A_TIME]
+        batch = lines[:DELETES_PER_REQUEST]
         gone = {
             TopicIdPartition(line.topic_id, line.partition) for line in batch if line.topic_id not in topics
         }

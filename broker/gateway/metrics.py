@@ -227,17 +227,16 @@ def _in_sync(node: Node, serving: Serving) -> Iterator[Family]:
 
 
 def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
-    throttles, now_ms = serving.throttles, serving.clock.monotonic_ms()
-    yield "kafka_server_leaderreplication_byte_rate", _one(throttles.leader.byte_rate(now_ms))
-    yield "kafka_server_followerreplication_byte_rate", _one(throttles.follower.byte_rate(now_ms))
+    leader, follower = serving.throttles.leader, serving.throttles.follower
+    now_ms = serving.clock.monotonic_ms()
+    yield "kafka_server_leaderreplication_byte_rate", _one(leader.byte_rate(now_ms))
+    yield "kafka_server_followerreplication_byte_rate", _one(follower.byte_rate(now_ms))
     sends = gets = 0
-    if throttles.leader.is_set or throttles.follower.is_set:
+    if leader.is_set or follower.is_set:
         for some in _slices(serving.replicas):
             yield PAUSE
-            sends += sum(throttles.leader.names(replica.name) and _lets_catch_up(replica) for replica in some)
-            gets += sum(
-                throttles.follower.names(replica.name) and _catches_up(node, replica) for replica in some
-            )
+            sends += sum(leader.is_throttled(one.name) and _lets_catch_up(one) for one in some)
+            gets += sum(follower.is_throttled(one.name) and _catches_up(node, one) for one in some)
     yield "tierlog_replication_throttled_partitions", [(("leader",), sends), (("follower",), gets)]
 
 

@@ -94,13 +94,13 @@ class Chain:
             self._count(served, context, reply)
         except Exception as failure:
             reply = self._failed(context, request, failure)
-        served.stats.took(self._clock() - begun)
+        served.stats.observe(self._clock() - begun)
         return reply
 
     def finish(self, context: RequestContext, request: Any, pending: Pending) -> Reply:
         """The reply of a request that waited; its work is done."""
         served, work = self._served[context.api], pending.work
-        served.stats.waited(pending.begun, pending.waiting_from, self._clock())
+        served.stats.observe_pending(pending.begun, pending.waiting_from, self._clock())
         if not isinstance(work, asyncio.Future) or work.cancelled():
             if context.meter is not None:
                 context.meter.failed()

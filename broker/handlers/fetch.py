@@ -257,10 +257,10 @@ class _Fetcher:
             self._record_fetch(params, follower, item, replica, read)
             return PartitionAnswer(item.partition, replica)
         most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
-        throttled = throttle.is_set and _holds_for(throttle, replica, follower)
+        throttled = throttle.is_set and _is_throttled(throttle, replica, follower)
         if throttled:
-            room = throttle.room(self._deps.clock.monotonic_ms()) - read.throttled
-            most = max(min(most, room), 0)
+            available = throttle.available_bytes(self._deps.clock.monotonic_ms()) - read.throttled
+            most = max(min(most, available), 0)
         result = replica.read_for_follower(
             item.fetch_offset,
             most,
@@ -311,7 +311,7 @@ class _Fetcher:
         if params.meter is not None and (throttled := _throttled(params.meter, scope, read)):
             return throttled
         if read.throttled:
-            self._deps.throttles.leader.took(read.throttled)
+            self._deps.throttles.leader.record(read.throttled)
         for replica, size in read.sources:
             replica.bytes_out += size
         sent, with_records = self._changes(scope, read)
@@ -416,8 +416,8 @@ class _DelayedFetch:
         return self.fetcher.respond(self.params, self.fetcher.read(self.params))
 
 
-def _holds_for(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
-    return follower.broker_id not in replica.in_sync and throttle.names(replica.name)
+def _is_throttled(throttle: Throttle, replica: Replica, follower: _Follower) -> bool:
+    return follower.broker_id not in replica.in_sync and throttle.is_throttled(replica.name)
 
 
 def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:

@@ -13,19 +13,19 @@ BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0
 class ApiStats:
     """Statistics of one API. `errors`: error code -> occurrences in responses."""
 
-    __slots__ = ("_at_once", "_total", "_until_waiting", "_waiting", "errors", "took")
+    __slots__ = ("_at_once", "_total", "_until_waiting", "_waiting", "errors", "observe")
 
     def __init__(self) -> None:
         self.errors: Counter[int] = Counter()
         self._at_once = Histogram(BUCKETS_S)
         self._total, self._until_waiting, self._waiting = (Histogram(BUCKETS_S) for _ in range(3))
-        self.took = self._at_once.observe
+        self.observe = self._at_once.observe
 
     @property
     def count(self) -> int:
         return self._at_once.count + self._total.count
 
-    def waited(self, begun: float, waiting_from: float, ended: float) -> None:
+    def observe_pending(self, begun: float, waiting_from: float, ended: float) -> None:
         self._total.observe(ended - begun)
         self._until_waiting.observe(waiting_from - begun)
         self._waiting.observe(ended - waiting_from)

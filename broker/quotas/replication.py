@@ -15,59 +15,61 @@ from tierlog.config.topic import ALL_REPLICAS, TopicConfig
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 
-REST_MS_MAX = 1_000
+WAIT_MS_MAX = 1_000
 """Maximum wait before the next check, since the rate may be raised at any time."""
 
-Named = Mapping[str, frozenset[int] | None]
+Throttled = Mapping[str, frozenset[int] | None]
 """Topic -> partitions whose replica on this broker is throttled; None: all."""
 
 
 class Throttle:
     """One direction: a token bucket of one second, and the current rate."""
 
-    __slots__ = ("_at_ms", "_left", "_named", "_passed", "_rate")
+    __slots__ = ("_at_ms", "_available", "_counted", "_rate", "_throttled")
 
     def __init__(self) -> None:
         self._rate = UNLIMITED_RATE
-        self._named: Named = {}
-        self._left = 0.0
+        self._throttled: Throttled = {}
+        self._available = 0.0
         self._at_ms = 0
-        self._passed = WindowedRate(Windows())  # Kafka's replication.quota.window.num and .size.seconds
+        self._counted = WindowedRate(Windows())  # Kafka's replication.quota.window.num and .size.seconds
 
     @property
     def is_set(self) -> bool:
-        return self._rate < UNLIMITED_RATE and bool(self._named)
+        return self._rate < UNLIMITED_RATE and bool(self._throttled)
 
-    def configure(self, rate: int, named: Named) -> None:
+    def configure(self, rate: int, throttled: Throttled) -> None:
         """`rate`: bytes per second."""
-        self._rate, self._named = rate, named
-        self._left = min(self._left, float(rate))
+        self._rate, self._throttled = rate, throttled
+        self._available = min(self._available, float(rate))
 
-    def names(self, partition: TopicPartition) -> bool:
-        partitions = self._named.get(partition.topic, _NONE)
+    def is_throttled(self, partition: TopicPartition) -> bool:
+        partitions = self._throttled.get(partition.topic, _NONE)
         return partitions is None or partition.partition in partitions
 
-    def room(self, now_ms: int) -> int:
+    def available_bytes(self, now_ms: int) -> int:
         """Bytes allowed now; a larger batch may pass as a whole if any are."""
         refill = self._rate * (now_ms - self._at_ms) / 1000
-        self._left = min(self._left + refill, float(self._rate))
+        self._available = min(self._available + refill, float(self._rate))
         self._at_ms = now_ms
-        return max(int(self._left), 0)
+        return max(int(self._available), 0)
 
-    def took(self, count: int) -> None:
-        """Count bytes that were allowed by the last `room`."""
-        self._left -= count
-        self._passed.record(count, self._at_ms)
+    def record(self, count: int) -> None:
+        """Count bytes that were allowed by the last `available_bytes`."""
+        self._available -= count
+        self._counted.record(count, self._at_ms)
 
     def byte_rate(self, now_ms: int) -> float:
         """Rate of throttled replicas; others are not counted."""
-        return self._passed.per_second(now_ms)
+        return self._counted.per_second(now_ms)
 
-    def rest_ms(self) -> int:
-        """Time until bytes are allowed again, as of the last `room`."""
-        if self._left >= 1:
+    def wait_ms(self) -> int:
+        """Time until bytes are allowed again, as of the last `available_bytes`."""
+        if self._available >= 1:
             return 0
-        return min(int((1 - self._left) * 1000 / self._rate) + 1, REST_MS_MAX) if self._rate else REST_MS_MAX
+        if not self._rate:
+            return WAIT_MS_MAX
+        return min(int((1 - self._available) * 1000 / self._rate) + 1, WAIT_MS_MAX)
 
 
 _NONE: frozenset[int] = frozenset()
@@ -113,13 +115,13 @@ class ReplicationThrottles:
         name, node_id = f"{direction}.replication.throttled.rate", str(self._settings.node_id)
         for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, node_id)):
             rate = int(image.overrides(scope, of).get(name, rate))
-        named: dict[str, frozenset[int] | None] = {}
+        throttled: dict[str, frozenset[int] | None] = {}
         if rate < UNLIMITED_RATE:
             of_topic = f"{direction}.replication.throttled.replicas"
             for (scope, topic), values in image.configs.items():
                 if scope is ConfigScope.TOPIC and of_topic in values:
-                    named[topic] = _partitions(replicas(TopicConfig.parse(values)), node_id)
-        throttle.configure(rate, named)
+                    throttled[topic] = _partitions(replicas(TopicConfig.parse(values)), node_id)
+        throttle.configure(rate, throttled)
 
 
 def _partitions(replicas: tuple[str, ...], node_id: str) -> frozenset[int] | None:

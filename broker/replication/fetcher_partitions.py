@@ -237,7 +237,7 @@ class FetcherPartitions:
         content = data.records
         records = memoryview(content) if isinstance(content, Buffered) else _NO_RECORDS
         if records and self._deps.throttle.is_set and self._is_throttled(partition):
-            self._deps.throttle.took(len(records))
+            self._deps.throttle.record(len(records))
         step = partition.replica.as_follower.take_fetched(requested.position, fetched, records, now_ms)
         if isinstance(step, Append):
             self._make_due(partition.key)
@@ -274,14 +274,14 @@ class FetcherPartitions:
     def _throttle_ms(self, partition: FetcherPartition) -> int:
         """How long a throttled replica must not fetch."""
         throttle = self._deps.throttle
-        if not self._is_throttled(partition) or throttle.room(self._deps.clock.monotonic_ms()):
+        if not self._is_throttled(partition) or throttle.available_bytes(self._deps.clock.monotonic_ms()):
             return 0
-        return throttle.rest_ms()
+        return throttle.wait_ms()
 
     def _is_throttled(self, partition: FetcherPartition) -> bool:
         topic_id, number = partition.key
         topic = self._deps.image().topics.get(topic_id)
-        if topic is None or not self._deps.throttle.names(partition.replica.name):
+        if topic is None or not self._deps.throttle.is_throttled(partition.replica.name):
             return False
         return self._settings.node_id not in topic.partitions[number].in_sync
 

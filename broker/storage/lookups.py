@@ -18,7 +18,7 @@ from tierlog.records.unpacking import NO_BOUND
 from tierlog.records.walk import RecordAt, find_timestamp
 from tierlog.records.window import Step, Window
 
-HEADERS_A_TURN = 256
+HEADERS_PER_TURN = 256
 """Batch headers that a search reads before other requests run."""
 
 
@@ -114,7 +114,7 @@ def find_largest(
 def _largest_of(segment: Segment, start: int, limit: int, above: int) -> TimestampSearch:
     best: FoundTimestamp | None = None
     for number, batch in enumerate(segment.scan(0), 1):
-        if number % HEADERS_A_TURN == 0:
+        if number % HEADERS_PER_TURN == 0:
             yield None
         header = batch.header
         if header.max_timestamp <= above or header.last_offset < start or header.base_offset >= limit:

@@ -22,7 +22,7 @@ from tierlog.records.batch import (
 )
 from tierlog.records.codecs import Codec
 from tierlog.records.errors import RecordsError, RecordsFault
-from tierlog.records.unpacking import WHOLE_BYTES
+from tierlog.records.unpacking import MEMORY_BYTES_MAX
 from tierlog.records.walk import BAD_RECORDS_REPORTED
 
 WALKED_RECORDS = 8
@@ -165,7 +165,7 @@ def require_plausible_count(header: BatchHeader, config: TopicConfig) -> None:
     """Raise TOO_LARGE if the record count is higher than the size limit allows for the smallest possible
     records. Walking a record costs more than decompressing its bytes.
     """
-    most = WHOLE_BYTES + decompressed_limit(header, config) - MIN_DECOMPRESSED_LIMIT
+    most = MEMORY_BYTES_MAX + decompressed_limit(header, config) - MIN_DECOMPRESSED_LIMIT
     if header.record_count * _LEAST_RECORD > most:
         message = f"{header.record_count} records in a batch of {header.size} bytes"
         raise RecordsError(RecordsFault.TOO_LARGE, message)

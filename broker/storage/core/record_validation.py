@@ -34,9 +34,9 @@ from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, correct_header, read_header
 from tierlog.records.codecs import Packer
-from tierlog.records.errors import HeldWhole, RecordsError
+from tierlog.records.errors import MemoryLimitExceeded, RecordsError
 from tierlog.records.record import record_pieces
-from tierlog.records.unpacking import PIECE_BYTES, WHOLE_BYTES
+from tierlog.records.unpacking import MEMORY_BYTES_MAX, PIECE_BYTES
 from tierlog.records.walk import BadField, largest_timestamp, walk_fields, walk_structure
 from tierlog.records.window import Step, Window, at_once
 from tierlog.records.writer import with_section
@@ -143,7 +143,7 @@ class BatchValidation:
                     yield from self._validate_fields(self._new_window())  # finds the records that are too new
             if self._refused is None:
                 yield lambda: self._finish(largest)
-        except HeldWhole as error:
+        except MemoryLimitExceeded as error:
             if self.needs_exclusive_memory:
                 self._refused = refusal(error)
             self.needs_exclusive_memory = True
@@ -152,10 +152,10 @@ class BatchValidation:
 
     def _new_window(self) -> Window:
         header, config = self._header, self._config
-        whole_bytes = (
-            memory_limit(header, config) if self.needs_exclusive_memory else WHOLE_BYTES + header.size
+        memory_bytes = (
+            memory_limit(header, config) if self.needs_exclusive_memory else MEMORY_BYTES_MAX + header.size
         )
-        pieces = record_pieces(self._records, 0, header, decompressed_limit(header, config), whole_bytes)
+        pieces = record_pieces(self._records, 0, header, decompressed_limit(header, config), memory_bytes)
         if self._codec is None:
             return Window(pieces)
         self._packer = Packer(self._codec, config.max_message_bytes - HEADER_SIZE)

@@ -19,7 +19,7 @@ class RecordsError(Exception):
         self.fault = fault
 
 
-class HeldWhole(RecordsError):
+class MemoryLimitExceeded(RecordsError):
     """TOO_LARGE: a format that cannot be decompressed in pieces needs more bytes than allowed."""
 
     def __init__(self, message: str) -> None:

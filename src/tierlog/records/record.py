@@ -36,11 +36,11 @@ def records_section(buffer: Buffer, at: int, header: BatchHeader, max_bytes: int
 
 
 def record_pieces(
-    buffer: Buffer, at: int, header: BatchHeader, max_bytes: int, whole_bytes: int = NO_BOUND
+    buffer: Buffer, at: int, header: BatchHeader, max_bytes: int, memory_bytes: int = NO_BOUND
 ) -> Iterator[bytes]:
     """The same in pieces (`unpack`), which bounds memory."""
     section = memoryview(buffer)[at + HEADER_SIZE : at + header.size]
-    return unpack(header.codec, section, max_bytes, whole_bytes)
+    return unpack(header.codec, section, max_bytes, memory_bytes)
 
 
 def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Record]:

@@ -2,9 +2,9 @@
 
 A few bytes can claim gigabytes, so no length is trusted: `unpack` yields pieces of at most PIECE_BYTES and
 raises TOO_LARGE as soon as they exceed `max_bytes` together. Formats that cannot be decompressed in pieces (a
-raw snappy block, a large zstd window, linked lz4 blocks) are held in memory; HeldWhole is raised if that
-takes more than `whole_bytes`. That limit is for clients' batches; accepted batches are read without it. Tiny
-blocks are gathered, so that each step does a bounded amount of work: after SMALL_PARTS of them `unpack`
+raw snappy block, a large zstd window, linked lz4 blocks) are held in memory; MemoryLimitExceeded is raised if
+that takes more than `memory_bytes`. That limit is for clients' batches; accepted batches are read without it.
+Tiny blocks are gathered, so that each step does a bounded amount of work: after SMALL_PARTS of them `unpack`
 yields, even an empty piece. Called by `records_section` and by the walks over records (`walk.py`). gzip is
 RFC 1952, zstd RFC 8878, lz4 the "LZ4 Frame Format Description" 1.6.
 """
@@ -17,12 +17,12 @@ import cramjam
 import zstandard
 
 from tierlog.records.codecs import XERIAL_HEADER, XERIAL_MAGIC, Buffer, Codec
-from tierlog.records.errors import HeldWhole, RecordsError, RecordsFault
+from tierlog.records.errors import MemoryLimitExceeded, RecordsError, RecordsFault
 
 PIECE_BYTES = 128 * 1024
 """gzip takes 0.4 ms for them."""
 
-WHOLE_BYTES = 6 * 1024 * 1024
+MEMORY_BYTES_MAX = 6 * 1024 * 1024
 """Bytes that a client's batch may hold in memory beyond its own size. With twice the frame and the needs of a
 step this stays within the limit in docs/explanation/guarantees.md (twice the frame and 8 MiB).
 """
@@ -57,16 +57,16 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
     return b"".join(unpack(codec, data, max_bytes))
 
 
-def unpack(codec: Codec, data: Buffer, max_bytes: int, whole_bytes: int = NO_BOUND) -> Iterator[bytes]:
+def unpack(codec: Codec, data: Buffer, max_bytes: int, memory_bytes: int = NO_BOUND) -> Iterator[bytes]:
     """The decompressed records section in pieces. Raises CORRUPT, TOO_LARGE before they exceed max_bytes, or
-    HeldWhole before more than whole_bytes are in memory.
+    MemoryLimitExceeded before more than memory_bytes are in memory.
     """
     view = memoryview(data)
     if codec is not Codec.NONE and not len(view):
         raise _corrupt(f"{codec.name.lower()}: nothing to decompress")
     room = max_bytes
     try:
-        for piece in _gathered(_UNPACK[codec](view, min(max_bytes, whole_bytes))):
+        for piece in _gathered(_UNPACK[codec](view, min(max_bytes, memory_bytes))):
             room -= len(piece)
             if room < 0:
                 raise _too_large(codec, max_bytes)
@@ -95,11 +95,11 @@ def _sliced(data: Buffer) -> Iterator[bytes]:
         yield bytes(view[at : at + PIECE_BYTES])
 
 
-def _plain(data: memoryview, most_whole: int) -> Iterator[bytes]:
+def _plain(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     return _sliced(data)
 
 
-def _gunzip(data: memoryview, most_whole: int) -> Iterator[bytes]:
+def _gunzip(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     """Several members may follow one another."""
     at, end, members = 0, len(data), 0
     while at < end:
@@ -117,10 +117,10 @@ def _gunzip(data: memoryview, most_whole: int) -> Iterator[bytes]:
         at -= len(member.unused_data)
 
 
-def _unsnappy(data: memoryview, most_whole: int) -> Iterator[bytes]:
+def _unsnappy(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     """librdkafka and others send one raw block without framing."""
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        yield from _unsnappy_block(data, most_whole)
+        yield from _unsnappy_block(data, memory_bytes)
         return
     at = len(XERIAL_HEADER)
     while at < len(data):
@@ -130,29 +130,29 @@ def _unsnappy(data: memoryview, most_whole: int) -> Iterator[bytes]:
         at += _BLOCK_LENGTH.size
         if not 0 <= length <= len(data) - at:
             raise _corrupt(f"snappy: a block of {length} bytes where {len(data) - at} are left")
-        yield from _unsnappy_block(data[at : at + length], most_whole)
+        yield from _unsnappy_block(data[at : at + length], memory_bytes)
         at += length
 
 
-def _unsnappy_block(block: memoryview, most_whole: int) -> Iterator[bytes]:
+def _unsnappy_block(block: memoryview, memory_bytes: int) -> Iterator[bytes]:
     length = cramjam.snappy.decompress_raw_len(block)
     if length > _SNAPPY_LARGEST_RATIO * len(block):
         raise _corrupt(f"snappy: a block of {len(block)} bytes claims {length}")
-    if length > most_whole:
-        raise _held_whole(Codec.SNAPPY, most_whole)
+    if length > memory_bytes:
+        raise _over_memory_limit(Codec.SNAPPY, memory_bytes)
     plain = bytearray(length)
     if cramjam.snappy.decompress_raw_into(block, plain) != length:
         raise _corrupt("snappy: a block is shorter than it says")
     return _sliced(plain) if length else iter((b"",))
 
 
-def _unlz4(data: memoryview, most_whole: int) -> Iterator[bytes]:
+def _unlz4(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     """The frame is parsed here, since the library only decompresses whole frames. Frames with linked blocks,
     which Kafka's clients do not write, go to the library. lz4 checksums are ignored: the batch has a CRC.
     """
     flags = data[4] if len(data) > 6 else 0
     if not flags & _LZ4_INDEPENDENT:
-        yield from _sliced(_unlz4_whole(data, most_whole))
+        yield from _sliced(_unlz4_whole(data, memory_bytes))
         return
     if (
         data[:4] != _LZ4_MAGIC
@@ -185,13 +185,13 @@ def _unlz4(data: memoryview, most_whole: int) -> Iterator[bytes]:
         raise _corrupt("lz4: the frame does not end with the batch")
 
 
-def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
+def _unlz4_whole(data: memoryview, memory_bytes: int) -> memoryview:
     """Output buffers of growing size up to the limit, since the library has no limit of its own.
 
     Only the text of its error says whether the buffer was too small or the data is corrupt.
     """
-    most_whole = min(most_whole, _LZ4_LARGEST_RATIO * len(data))
-    capacity = min(most_whole + 1, 6 * len(data) + 64)
+    memory_bytes = min(memory_bytes, _LZ4_LARGEST_RATIO * len(data))
+    capacity = min(memory_bytes + 1, 6 * len(data) + 64)
     while True:
         room = bytearray(capacity)
         try:
@@ -199,9 +199,9 @@ def _unlz4_whole(data: memoryview, most_whole: int) -> memoryview:
         except cramjam.DecompressionError as error:
             if "write whole buffer" not in str(error):
                 raise
-            if capacity > most_whole:
-                raise _held_whole(Codec.LZ4, most_whole) from None
-            capacity = min(most_whole + 1, 4 * capacity)
+            if capacity > memory_bytes:
+                raise _over_memory_limit(Codec.LZ4, memory_bytes) from None
+            capacity = min(memory_bytes + 1, 4 * capacity)
 
 
 def _xxh32_of_few(data: bytes) -> int:
@@ -220,18 +220,18 @@ def _xxh32_of_few(data: bytes) -> int:
     return value ^ value >> 16
 
 
-def _unzstd(data: memoryview, most_whole: int) -> Iterator[bytes]:
+def _unzstd(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     """The window may reach the library's limit (128 MiB), which producers at level 22 need; only the used
     part becomes resident. Content larger than the limit must have a smaller window.
     """
     widest = yield from _check_zstd_frames(data)
-    room = most_whole if widest > most_whole else None
+    room = memory_bytes if widest > memory_bytes else None
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while piece := reader.read(PIECE_BYTES):
             if room is not None:
                 room -= len(piece)
                 if room < 0:
-                    raise _held_whole(Codec.ZSTD, most_whole)
+                    raise _over_memory_limit(Codec.ZSTD, memory_bytes)
             yield piece
 
 
@@ -269,9 +269,9 @@ def _too_large(codec: Codec, max_bytes: int) -> RecordsError:
     )
 
 
-def _held_whole(codec: Codec, whole_bytes: int) -> HeldWhole:
-    return HeldWhole(
-        f"{codec.name.lower()}: more than {whole_bytes} bytes that cannot be decompressed in pieces"
+def _over_memory_limit(codec: Codec, memory_bytes: int) -> MemoryLimitExceeded:
+    return MemoryLimitExceeded(
+        f"{codec.name.lower()}: more than {memory_bytes} bytes that cannot be decompressed in pieces"
     )
 
 

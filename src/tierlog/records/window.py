@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
-from tierlog.records.errors import HeldWhole, RecordsError
+from tierlog.records.errors import MemoryLimitExceeded, RecordsError
 
 Step = Callable[[], None] | None
 """A step that may run in a thread; None: yield to the event loop."""
@@ -35,7 +35,7 @@ class Window:
 
     def prefetch(self, most_bytes: int) -> bool:
         """Take pieces until there are more than `most_bytes`. Returns whether these are all, or all before a
-        fault. HeldWhole is no fault: another attempt may hold more.
+        fault. MemoryLimitExceeded is no fault: another attempt may hold more.
         """
         size = 0
         try:
@@ -46,7 +46,7 @@ class Window:
                     return False
         except RecordsError as error:
             self._fault = error
-        return not isinstance(self._fault, HeldWhole)
+        return not isinstance(self._fault, MemoryLimitExceeded)
 
     def pull(self) -> None:
         """The step: take the next piece. The walk raises its exceptions."""

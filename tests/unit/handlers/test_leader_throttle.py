@@ -55,7 +55,7 @@ async def test_throttled_response_has_the_allowed_bytes_and_at_least_a_batch(nod
     throttle.configure(3 * batch, {"t": None})
     assert await replicate(node, BEHIND) == 3 * batch
     throttle.configure(1, {"t": None})
-    throttle.took(-2 * batch)  # pays back the excess: bytes are allowed again
+    throttle.record(-2 * batch)  # pays back the excess: bytes are allowed again
     assert await replicate(node, BEHIND) == batch
 
 
@@ -69,5 +69,5 @@ async def test_only_throttled_bytes_count_against_the_rate(node: Node) -> None:
     assert await replicate(node, IN_SYNC) == 4 * batch
     assert throttle.byte_rate(clock.monotonic_ms()) == 0
     assert await replicate(node, BEHIND) == batch
-    assert throttle.rest_ms() > 0
+    assert throttle.wait_ms() > 0
     assert throttle.byte_rate(clock.monotonic_ms()) > 0

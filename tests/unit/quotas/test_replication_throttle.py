@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.quotas.replication import REST_MS_MAX, ReplicationThrottles, Throttle
+from tierlog.broker.quotas.replication import WAIT_MS_MAX, ReplicationThrottles, Throttle
 from tierlog.config.node import UNLIMITED_RATE
 from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
@@ -31,8 +31,8 @@ def test_throttle_reaches_its_rate_and_exceeds_it_by_at_most_a_second_and_a_piec
     throttle.configure(rate, {"t": None})
     passed = 0
     for now_ms in range(0, seconds * 1000, 10):
-        if throttle.room(now_ms):
-            throttle.took(piece)
+        if throttle.available_bytes(now_ms):
+            throttle.record(piece)
             passed += piece
     assert rate * (seconds - 1) <= passed <= rate * (seconds + 1) + piece
 
@@ -41,13 +41,13 @@ def test_bytes_are_allowed_after_the_rest_time() -> None:
     throttle = Throttle()
     throttle.configure(1_000, {"t": None})
     now_ms = 10_000
-    assert throttle.room(now_ms) == 1_000 and throttle.rest_ms() == 0
-    throttle.took(1_300)
-    assert throttle.room(now_ms) == 0
-    now_ms += throttle.rest_ms()
-    assert throttle.room(now_ms) > 0
-    throttle.took(1_000_000)
-    assert throttle.rest_ms() == REST_MS_MAX  # a rate may be raised at any time
+    assert throttle.available_bytes(now_ms) == 1_000 and throttle.wait_ms() == 0
+    throttle.record(1_300)
+    assert throttle.available_bytes(now_ms) == 0
+    now_ms += throttle.wait_ms()
+    assert throttle.available_bytes(now_ms) > 0
+    throttle.record(1_000_000)
+    assert throttle.wait_ms() == WAIT_MS_MAX  # a rate may be raised at any time
 
 
 def test_byte_rate_is_that_of_recent_bytes() -> None:
@@ -55,8 +55,8 @@ def test_byte_rate_is_that_of_recent_bytes() -> None:
     throttle.configure(1_000, {"t": None})
     assert throttle.byte_rate(0) == 0
     for now_ms in range(0, 20_000, 100):
-        if throttle.room(now_ms):
-            throttle.took(100)
+        if throttle.available_bytes(now_ms):
+            throttle.record(100)
     assert throttle.byte_rate(20_000) == pytest.approx(1_000, rel=0.1)
     assert throttle.byte_rate(60_000) == 0
 
@@ -64,14 +64,19 @@ def test_byte_rate_is_that_of_recent_bytes() -> None:
 def test_rate_of_0_blocks_until_it_is_raised() -> None:
     throttle = Throttle()
     throttle.configure(0, {"t": None})
-    assert (throttle.is_set, throttle.room(0), throttle.room(100_000), throttle.rest_ms()) == (
+    assert (
+        throttle.is_set,
+        throttle.available_bytes(0),
+        throttle.available_bytes(100_000),
+        throttle.wait_ms(),
+    ) == (
         True,
         0,
         0,
         1000,
     )
     throttle.configure(10, {"t": None})
-    assert throttle.room(101_000) == 10
+    assert throttle.available_bytes(101_000) == 10
 
 
 def configured(*changes: tuple[ConfigScope, str, str, str], **settings: str) -> ReplicationThrottles:
@@ -93,8 +98,8 @@ def test_only_listed_replicas_of_this_broker_are_throttled() -> None:
         (ConfigScope.TOPIC, "u", LEADER_REPLICAS, "*"),
     ).leader
     assert throttle.is_set
-    assert [number for number in range(6) if throttle.names(partition(number))] == [0, 3]
-    assert throttle.names(partition(9, "u")) and not throttle.names(partition(0, "v"))
+    assert [number for number in range(6) if throttle.is_throttled(partition(number))] == [0, 3]
+    assert throttle.is_throttled(partition(9, "u")) and not throttle.is_throttled(partition(0, "v"))
 
 
 def test_throttle_needs_a_rate_and_listed_replicas() -> None:
@@ -110,7 +115,7 @@ def test_broker_rate_overrides_cluster_rate_and_file() -> None:
     others = (ConfigScope.BROKER, "1", FOLLOWER_RATE, "9")
     for changes, rate in (((names,), 1000), ((names, of_all, others), 2000), ((names, of_all, own), 3000)):
         throttle = configured(*changes, **{FOLLOWER_RATE: "1000"}).follower
-        assert throttle.room(60_000) == rate
+        assert throttle.available_bytes(60_000) == rate
 
 
 def test_a_throttle_ends_with_its_settings() -> None:
@@ -121,4 +126,4 @@ def test_a_throttle_ends_with_its_settings() -> None:
     throttles.follow(
         ClusterImage(cluster_id="c", configs=EMPTY.configs.set((ConfigScope.CLUSTER, "x"), {})), EMPTY
     )  # type: ignore[arg-type]
-    assert not throttles.leader.is_set and throttles.leader.room(0) <= UNLIMITED_RATE
+    assert not throttles.leader.is_set and throttles.leader.available_bytes(0) <= UNLIMITED_RATE

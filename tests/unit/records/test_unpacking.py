@@ -7,13 +7,13 @@ import pytest
 import zstandard
 
 from tierlog.records.codecs import XERIAL_HEADER, Codec, Packer, compress
-from tierlog.records.errors import HeldWhole, RecordsError, RecordsFault
+from tierlog.records.errors import MemoryLimitExceeded, RecordsError, RecordsFault
 from tierlog.records.unpacking import (
     FRAMES_MAX,
+    MEMORY_BYTES_MAX,
     NO_BOUND,
     PIECE_BYTES,
     SMALL_PARTS,
-    WHOLE_BYTES,
     decompress,
     unpack,
 )
@@ -74,12 +74,12 @@ def test_formats_without_streaming_have_a_lower_limit_for_clients() -> None:
         (lambda data: bytes(cramjam.lz4.compress(data)), Codec.LZ4),
         (lambda data: zstd_with_window(25, data), Codec.ZSTD),
     ):
-        fits, large = bytes(WHOLE_BYTES - 1), bytes(LARGE)
-        assert b"".join(unpack(codec, pack(fits), NO_BOUND, WHOLE_BYTES)) == fits
-        with pytest.raises(HeldWhole):
-            list(unpack(codec, pack(large), NO_BOUND, WHOLE_BYTES))
+        fits, large = bytes(MEMORY_BYTES_MAX - 1), bytes(LARGE)
+        assert b"".join(unpack(codec, pack(fits), NO_BOUND, MEMORY_BYTES_MAX)) == fits
+        with pytest.raises(MemoryLimitExceeded):
+            list(unpack(codec, pack(large), NO_BOUND, MEMORY_BYTES_MAX))
         assert decompress(codec, pack(large), NO_BOUND) == large  # what is on this broker's disk
-    assert sum(map(len, unpack(Codec.ZSTD, zstd_with_window(22, large), NO_BOUND, WHOLE_BYTES))) == LARGE
+    assert sum(map(len, unpack(Codec.ZSTD, zstd_with_window(22, large), NO_BOUND, MEMORY_BYTES_MAX))) == LARGE
 
 
 def test_a_snappy_block_that_claims_more_than_it_can_hold_is_corrupt() -> None:
