@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
@@ -47,12 +47,10 @@ from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.fetcher_partitions import FetcherDependencies
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.partition_roles import PartitionRoles
-from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent
 from tierlog.broker.replication.replica_fetcher import ReplicaFetchers
 from tierlog.broker.replication.replica_manager import ReplicaManager, ReportEmpty
 from tierlog.broker.replication.replica_reporter import ReplicaReporter
-from tierlog.broker.storage.segment import Damage, Segment
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
     data_loss_reason,
@@ -206,7 +204,7 @@ class Broker(NodeBase):
             None if self._is_standalone else self.reports.report_late,
         )
         self.cleaner = LogCleaner(settings, replicas, clock, tasks, self.commits)
-        self.scrubber = Scrubber(settings, replicas, tasks, self.rng, self._found_damage)
+        self.scrubber = Scrubber(settings, replicas, tasks, self.rng)
         self.tiering = Tiering(
             settings,
             self.metadata,
@@ -215,7 +213,6 @@ class Broker(NodeBase):
             self.files,
             clock,
             self.rng,
-            found_damage=self._found_damage,
         )
         self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
 
@@ -260,6 +257,7 @@ class Broker(NodeBase):
             self.moves.on_replica_event,
             self.reports.on_replica_event,
             self.scrubber.on_replica_event,
+            self.repair.on_replica_event,
             self.groups.on_replica_event,
             self.tiering.log_manager.on_replica_event,
         )
@@ -386,9 +384,6 @@ class Broker(NodeBase):
     @property
     def _report_empty(self) -> ReportEmpty | None:
         return None if self._is_standalone else self.reports.report_empty
-
-    def _found_damage(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
-        self.repair.found(replica, segment, damage, cause)
 
     def _on_replica_event(self, event: ReplicaEvent) -> None:
         """A failed directory may have lost writes: no later start may take the boot id as proof that it has

@@ -18,7 +18,7 @@ controller takes no ISR proposal of that leader.
 
 Damage below the log start is left alone: no replica serves that range, and retention deletes it.
 
-Owned by the composition root; the scrubber and tiering call `found`.
+Owned by the composition root; the scrubber and tiering report damage.
 """
 
 import asyncio
@@ -33,9 +33,10 @@ from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance.range_reader import RangeReader, RangeUnavailable
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.range_repair import RangeRepair, range_repairs, rules_of
-from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
+from tierlog.broker.storage.segment import CorruptLog, Damage
 from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.metadata.records import PartitionRecord
 
@@ -90,13 +91,15 @@ class LogRepair:
         self._damaged = {one for one in self._damaged if one.log.damage_in_reach and here(one)}
         return sorted(self._damaged, key=lambda replica: replica.name)
 
-    def found(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
-        """Record damage that was found in a segment of a replica's log; it is no longer served. Call it on
-        the event loop, while the segment is unchanged.
-        """
-        log = replica.log
+    def on_replica_event(self, event: ReplicaEvent) -> None:
+        if isinstance(event, DamageFound):
+            self._record(event)
+
+    def _record(self, event: DamageFound) -> None:
+        """Damaged records are no longer served."""
+        replica, segment, log = event.replica, event.segment, event.replica.log
         self._damaged.add(replica)
-        for one in damage:
+        for one in event.damage:
             if one in log.damage:
                 continue  # already known
             self.found_count += 1
@@ -108,7 +111,7 @@ class LogRepair:
                 position=one.position,
                 first_offset=one.start_offset,
                 end_offset=one.end_offset,
-                noticed=cause,
+                noticed=event.cause,
             )
         if log.damage_in_reach and self._report_lost is not None and replica not in self._repairing:
             self._repairing[replica] = self._tasks.spawn(f"repair {replica.name}", self._repair(replica))

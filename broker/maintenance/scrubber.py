@@ -14,16 +14,15 @@ the counts.
 import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 
 import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.replication.replica_events import DamageSuspected, ReplicaEvent
+from tierlog.broker.replication.replica_events import DamageFound, DamageSuspected, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.damage import is_known
-from tierlog.broker.storage.segment import Damage, Segment
+from tierlog.broker.storage.segment import Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.config.node import NodeSettings
 
@@ -39,7 +38,6 @@ LOGS_PER_TURN = 100
 TRUST_S = 60.0
 """How long suspicions of a segment are ignored after it was checked and found intact."""
 
-FoundDamage = Callable[[Replica, Segment, Sequence[Damage], str], None]
 _log = structlog.get_logger("tierlog.scrubber")
 
 
@@ -50,12 +48,10 @@ class Scrubber:
         replicas: ReplicaManager,
         tasks: TaskGroup,
         rng: random.Random,
-        found_damage: FoundDamage,
     ) -> None:
         self._settings = settings
         self._replicas = replicas
         self._tasks = tasks
-        self._found_damage = found_damage
         self._suspects: dict[tuple[Replica, Segment], str] = {}
         self._trusted: dict[Segment, float] = {}  # until when
         self._suspicion = asyncio.Event()
@@ -176,7 +172,7 @@ class Scrubber:
             self._trusted[segment] = asyncio.get_running_loop().time() + TRUST_S
             _log.warning("a suspected log is intact", file=str(segment.path()), noticed=why)
         elif scrub.found:
-            self._found_damage(replica, segment, scrub.found, why)
+            self._replicas.emit(DamageFound(replica, segment, scrub.found, why))
 
     async def _scrub_segment(
         self, replica: Replica, segment: Segment, *, unthrottled: bool

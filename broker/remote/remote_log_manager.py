@@ -26,7 +26,6 @@ from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
-from tierlog.broker.maintenance.scrubber import FoundDamage
 from tierlog.broker.remote.tier_views import (
     OffsetPlace,
     PartitionTier,
@@ -75,6 +74,7 @@ class Replicas(Protocol):
 
     def __iter__(self) -> Iterator[Replica]: ...
     def get(self, topic: str | UUID, partition: int) -> Replica | None: ...
+    def emit(self, event: ReplicaEvent) -> None: ...
 
 
 class CommandRejected(Exception):
@@ -112,11 +112,9 @@ class RemoteLogManager:
         clock: Clock,
         rng: random.Random,
         tasks: TaskGroup,
-        found_damage: FoundDamage,
         interval_ms: int,
         first_backoff_s: float = FIRST_BACKOFF_S,
     ) -> None:
-        """`found_damage`: called with damage found before an upload; marks it in the segment."""
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
@@ -126,7 +124,6 @@ class RemoteLogManager:
         self._clock = clock
         self._rng = rng
         self._tasks = tasks
-        self._found_damage = found_damage
         self._interval_s = interval_ms / 1000
         self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
@@ -414,7 +411,7 @@ class RemoteLogManager:
             replica,
             segment.base_offset,
             segment.base_offset if action.start_offset is None else action.start_offset,
-            self._found_damage,
+            self._replicas.emit,
             partial(self._is_current, where, state),
             self._manager.check_s,
         )

@@ -13,7 +13,6 @@ from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
-from tierlog.broker.maintenance.scrubber import FoundDamage
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager, Replicas
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
@@ -105,8 +104,7 @@ class RemoteTier:
 
 
 class Tiering:
-    """Uploads, retention and cleanup of one broker. `found_damage`: called with damage found in a segment
-    before its upload."""
+    """Uploads, retention and cleanup of one broker."""
 
     def __init__(
         self,
@@ -117,8 +115,6 @@ class Tiering:
         files: Files,
         clock: Clock,
         rng: random.Random,
-        *,
-        found_damage: FoundDamage,
     ) -> None:
         self._tier = tier
         self.log_manager = RemoteLogManager(
@@ -131,7 +127,6 @@ class Tiering:
             clock=clock,
             rng=rng,
             tasks=tier.tasks,
-            found_damage=found_damage,
             interval_ms=settings.remote_log_manager_task_interval_ms,
         )
         self.storage_cleaner = RemoteStorageCleaner(

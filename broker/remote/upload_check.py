@@ -11,8 +11,8 @@ import asyncio
 import errno
 from collections.abc import Callable
 
-from tierlog.broker.maintenance.scrubber import FoundDamage
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEvent
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
@@ -24,7 +24,7 @@ async def checksum_to_upload(
     replica: Replica,
     base_offset: int,
     start_offset: int,
-    found_damage: FoundDamage,
+    emit: OnReplicaEvent,
     is_current: Callable[[], bool],
     timeout_s: float,
 ) -> int | None:
@@ -42,7 +42,7 @@ async def checksum_to_upload(
     if scrub is None:
         return None
     if scrub.found:
-        found_damage(replica, segment, scrub.found, CAUSE)
+        emit(DamageFound(replica, segment, scrub.found, CAUSE))
     elif segment.has_transactions is None and not segment.damage:
         segment.has_transactions = scrub.has_transactions  # so the export does not read it on the event loop
     is_intact = all(one.end_offset <= start_offset for one in segment.damage)

@@ -3,11 +3,12 @@
 app.py lists the receivers, in order. They are called on the event loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.log_dir import LogDirectory
+from tierlog.broker.storage.segment import Damage, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +44,17 @@ class DamageSuspected:
     why: str
 
 
-ReplicaEvent = ReplicasCreated | ReplicaRemoved | DirectoryFailed | PartitionsFailed | DamageSuspected
+@dataclass(frozen=True, slots=True)
+class DamageFound:
+    """A check has found damage in a segment, which is unchanged since. `cause`: what the check was for."""
+
+    replica: Replica
+    segment: Segment
+    damage: Sequence[Damage]
+    cause: str
+
+
+ReplicaEvent = (
+    ReplicasCreated | ReplicaRemoved | DirectoryFailed | PartitionsFailed | DamageSuspected | DamageFound
+)
 OnReplicaEvent = Callable[[ReplicaEvent], None]

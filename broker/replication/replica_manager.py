@@ -299,8 +299,8 @@ class ReplicaManager:
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
-        self._emit(DirectoryFailed(directory))
-        self._emit(PartitionsFailed())
+        self.emit(DirectoryFailed(directory))
+        self.emit(PartitionsFailed())
         if not self.directories.online:
             self._fatal("the last log directory", OSError(why))
         elif holds(directory, self._settings.metadata_directory):
@@ -309,9 +309,9 @@ class ReplicaManager:
     def _mark_failed(self, name: TopicPartition, why: str) -> None:
         _log.error("a partition is offline", partition=str(name), why=why)
         self._offline[name] = why
-        self._emit(PartitionsFailed())
+        self.emit(PartitionsFailed())
 
-    def _emit(self, event: ReplicaEvent) -> None:
+    def emit(self, event: ReplicaEvent) -> None:
         for listener in self.listeners:
             listener(event)
 
@@ -426,7 +426,7 @@ class ReplicaManager:
                     del self._creating[name]
             self._something_created.set()
             self._something_created = asyncio.Event()
-        self._emit(ReplicasCreated())
+        self.emit(ReplicasCreated())
 
     def _add_created(self, topic: TopicImage, name: TopicPartition, opened: Replica | Exception) -> bool:
         """Add a replica that a thread has created. Returns False if its topic has been deleted or replaced by
@@ -516,7 +516,7 @@ class ReplicaManager:
         self._on_change(replica.name)
 
     def _on_suspicion(self, replica: Replica, offset: int, why: str) -> None:
-        self._emit(DamageSuspected(replica, offset, why))
+        self.emit(DamageSuspected(replica, offset, why))
 
     def _forget(self, replica: Replica) -> None:
         self.removed_traffic += replica.traffic
@@ -525,7 +525,7 @@ class ReplicaManager:
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
         self._replicas.pop((replica.topic_id, replica.name.partition), None)
-        self._emit(ReplicaRemoved(replica))
+        self.emit(ReplicaRemoved(replica))
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:
         changed = set[LogDirectory]()

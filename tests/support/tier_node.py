@@ -16,6 +16,7 @@ from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
@@ -110,7 +111,6 @@ class TierNode:
             clock=self.clock,
             rng=rng,
             tasks=self.tasks,
-            found_damage=self.found_damage,
             interval_ms=3_600_000,
             first_backoff_s=0.001,
         )
@@ -133,9 +133,10 @@ class TierNode:
     def holds(self, replica: Replica) -> bool:
         return self.replicas.get(replica.name) is replica
 
-    def found_damage(self, replica: Replica, segment: Any, damage: Any, cause: str) -> None:
-        self.causes.append(cause)
-        self.repair.found(replica, segment, damage, cause)
+    def emit(self, event: ReplicaEvent) -> None:
+        assert isinstance(event, DamageFound)
+        self.causes.append(event.cause)
+        self.repair.on_replica_event(event)
 
     async def move_log_start(self, replica: Replica, offset: int) -> None:
         """Submit the command that a leader sends."""

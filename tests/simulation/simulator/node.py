@@ -1,6 +1,6 @@
 """The node of a simulated process: the product's Broker on ports of the simulation, seen by the witnesses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulator.watched import ReportingLease, ReportingMetadata
@@ -8,8 +8,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.app import Broker
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.platform import Platform
-from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.segment import Damage, Segment
+from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
@@ -90,9 +89,13 @@ class SimNode(Broker):
     def _lease(self) -> ReportingLease:
         return ReportingLease(self._owner, self.lifecycle, self._owner.observer)
 
-    def _found_damage(self, replica: Replica, segment: Segment, damage: Sequence[Damage], cause: str) -> None:
-        self._owner.observer.found_damage(self._owner, segment, cause)
-        super()._found_damage(replica, segment, damage, cause)
+    def _connect(self) -> None:
+        super()._connect()
+        self.replicas.listeners = (self._on_damage, *self.replicas.listeners)
+
+    def _on_damage(self, event: ReplicaEvent) -> None:
+        if isinstance(event, DamageFound):
+            self._owner.observer.found_damage(self._owner, event.segment, event.cause)
 
     async def _open_logs(self, image: ClusterImage) -> None:
         await self._owner.open_logs(self, lambda: super(SimNode, self)._open_logs(image))

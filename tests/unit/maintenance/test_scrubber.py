@@ -18,6 +18,7 @@ from tierlog.broker.maintenance.log_repair import REPAIR_TRIES, LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.replication.core.follower import Fetched, Retry
 from tierlog.broker.replication.replica import ReadResult, Replica
+from tierlog.broker.replication.replica_events import DamageFound
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import CorruptLog
@@ -125,18 +126,17 @@ class Node:
         self.replicas = ReplicaManager(
             settings, self.directories, self.clock, self.tasks, rng, on_change=lambda _: None
         )
-        report_lost = self._report_lost if in_sync else None
-        network = self.peers if in_sync else None
+        report_lost, network = (self._report_lost, self.peers) if in_sync else (None, None)
         self.repair = LogRepair(
             1, lambda: self.image, self.replicas, self.clock, self.tasks, report_lost, network
         )
-        self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng, self._found)
-        self.replicas.listeners = (self.scrubber.on_replica_event,)
+        self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng)
+        self.replicas.listeners = (self.scrubber.on_replica_event, self.repair.on_replica_event, self._seen)
         self.found = asyncio.Event()
 
-    def _found(self, *found: Any) -> None:
-        self.repair.found(*found)
-        self.found.set()
+    def _seen(self, event: object) -> None:
+        if isinstance(event, DamageFound):
+            self.found.set()
 
     async def _report_lost(self, keys: Any) -> None:
         """The controller's reaction: broker 2 becomes leader."""

@@ -82,7 +82,7 @@ class Other:
     """Broker 2: a replica and a remote log manager, in the cluster of broker 1."""
 
     def __init__(self, node: TierNode, directory: Path) -> None:
-        self.node = node
+        self.node, self.emit = node, node.emit
         self.replicas: dict[TopicPartition, Replica] = {}
         self.directory = directory
         self.files = Disk()
@@ -96,7 +96,6 @@ class Other:
             clock=node.clock,
             rng=node.rng,
             tasks=node.tasks,
-            found_damage=node.found_damage,
             interval_ms=3_600_000,
             first_backoff_s=0.001,
         )

@@ -17,6 +17,7 @@ from tierlog.base.files import OsFiles
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import DamageFound
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
@@ -248,7 +249,7 @@ async def test_segment_found_damaged_during_its_upload_is_not_committed(tmp_path
         scrub = SegmentScrub(replica.log, replica.log.rolled_below(replica.log_end_offset)[0])
         while not scrub.done:
             scrub.step()
-        node.found_damage(replica, scrub.segment, scrub.found, "scrub")
+        node.emit(DamageFound(replica, scrub.segment, scrub.found, "scrub"))
         store.goes_on.set()
         await settled(node)
         assert node.remote(replica).entries == ()
@@ -277,5 +278,5 @@ async def test_check_finds_out_whether_a_segment_has_transactions(tmp_path: Path
         replica = await filled(node)
         (segment, *_) = replica.log.rolled_below(replica.log_end_offset)
         segment.has_transactions = None
-        check = checksum_to_upload(replica, 0, 0, node.found_damage, lambda: True, 30.0)
+        check = checksum_to_upload(replica, 0, 0, node.emit, lambda: True, 30.0)
         assert await check is not None and segment.has_transactions is False
