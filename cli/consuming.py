@@ -1,5 +1,6 @@
 """Consumer of `tierlog consume`: reads assigned partitions from both tiers."""
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -159,8 +160,6 @@ def commit(client: KafkaClient, group: str, topic: str, positions: dict[int, int
 
 
 def _coordinator(client: KafkaClient, group: str) -> int:
-    import time
-
     deadline = time.monotonic() + client.timeout_s
     while True:
         answer = client.call(FindCoordinatorRequest(key=group, coordinator_keys=[group]))

@@ -21,7 +21,7 @@ from tierlog.cli.commands import (
     topic,
 )
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.options import Json, Settings
+from tierlog.cli.options import Json, Settings, parse_pairs
 
 app = typer.Typer(
     name="tierlog",
@@ -69,7 +69,6 @@ def server(
     """Run a node. TIERLOG_… environment variables override the settings of the file, and --set overrides
     both."""
     from tierlog.cli.node import read_settings, serve
-    from tierlog.cli.options import parse_pairs
 
     serve(read_settings(file=config, options=parse_pairs(sets, "--set")), as_json=as_json)
 

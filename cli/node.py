@@ -1,10 +1,12 @@
 """Runs a node in this process and reports when it serves. Called by `tierlog dev` and `tierlog server`."""
 
+import errno
 import gc
 import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -108,8 +110,6 @@ def _exit(number: int, frame: object) -> None:
 
 
 def _start_hint(failure: OSError) -> str:
-    import errno
-
     if failure.errno == errno.EADDRINUSE:
         return "The port is in use: choose another one (--port 0 picks a free port)."
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -125,7 +125,6 @@ def _start_hint(failure: OSError) -> str:
 
 def stop_at_end_of_input() -> None:
     """Send SIGTERM to this process when standard input closes, as it does when its writer ends."""
-    import threading
 
     def wait() -> None:
         while os.read(0, 4096):

@@ -1,10 +1,13 @@
 """Options that several commands share, each with its environment variable and default."""
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tierlog.cli.errors import CliError, usage
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 """Ranges of the protocol's integers. Options reject larger numbers before anything is sent."""
@@ -46,8 +49,6 @@ Settings = Annotated[
 
 def parse_pairs(pairs: list[str] | None, option: str) -> dict[str, str]:
     """`["a=1", "b=2"]` -> `{"a": "1", "b": "2"}`. Raises CliError for a pair without `=`."""
-    from tierlog.cli.errors import usage
-
     parsed = {}
     for pair in pairs or []:
         key, separator, value = pair.partition("=")
@@ -69,8 +70,6 @@ def finite(number: float) -> float:
 
 def confirm(question: str) -> None:
     """Ask on the terminal. Raises CliError unless the answer is yes."""
-    from tierlog.cli.errors import CliError
-
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort:  # the end of standard input
@@ -82,10 +81,6 @@ def confirm(question: str) -> None:
 
 def make_directory(directory: Path, option: str) -> None:
     """Create a directory that a node can write to. Raises CliError that names the option."""
-    import os
-
-    from tierlog.cli.errors import CliError
-
     hint = f"Choose another directory with {option}."
     try:
         directory.mkdir(parents=True, exist_ok=True)

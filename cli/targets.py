@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tierlog.cli.options import DEFAULT_BOOTSTRAP
+from tierlog.cli.output import print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
@@ -21,8 +22,6 @@ class Target(NamedTuple):
 
 def announce_target(target: object) -> None:
     """Print to stderr which cluster the command changes."""
-    from tierlog.cli.output import print_status
-
     print_status(f"target: {target}")
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import broker_settings
+from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json, finite
+from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -39,7 +41,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and chan
 def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_rows
 
     answer = admin_api(admin, bootstrap).get("/v1/brokers")
     rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in answer["brokers"]]
@@ -60,7 +61,6 @@ def drain(
 ) -> None:
     """Move all replicas of a broker to other brokers, and wait until it has none. It stays in the cluster."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_json, print_outcome
 
     api = admin_api(admin, bootstrap, changes=not dry_run)
     if dry_run or no_wait:
@@ -94,8 +94,6 @@ def decommission(
 ) -> None:
     """Remove a broker from the cluster: drain it, then unregister it once its process has stopped."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_outcome
 
     api = admin_api(admin, bootstrap, changes=True)
     if force:
@@ -116,9 +114,6 @@ def decommission(
 
 def _force_decommission(api: "AdminApi", broker: int, *, as_json: bool) -> None:
     """Start to move the replicas that can move, then unregister the broker."""
-    from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_outcome
-
     if not _row(api, broker)["fenced"]:
         raise CliError(
             f"broker {broker} is still running",
@@ -141,8 +136,6 @@ def _force_decommission(api: "AdminApi", broker: int, *, as_json: bool) -> None:
 
 def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
     """Number of moved replicas. Raises CliError if a replica cannot move, or after the timeout."""
-    from tierlog.cli.errors import CliError
-
     deadline, moved = time.monotonic() + timeout_s, 0
     while held := _row(api, broker)["replicas"]:
         answer = api.post(f"/v1/brokers/{broker}/drain", {})
@@ -164,8 +157,6 @@ def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
 
 
 def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
-    from tierlog.cli.errors import CliError, ExitCode
-
     for row in api.get("/v1/brokers")["brokers"]:
         if row["id"] == broker:
             return dict(row)
@@ -177,8 +168,6 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
 
 
 def _show_moves(answer: dict[str, Any], broker: int) -> None:
-    from tierlog.cli.output import print_rows, print_status
-
     columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
     print_rows(
         columns, answer["moves"], title=f"{len(answer['moves'])} moves from broker {broker}", as_json=False
@@ -190,8 +179,6 @@ def _show_moves(answer: dict[str, Any], broker: int) -> None:
 
 
 def _check_outcomes(answer: dict[str, Any]) -> None:
-    from tierlog.cli.errors import CliError
-
     for outcome in answer["outcomes"]:
         if outcome["error"]:
             name = f"{outcome['topic']}-{outcome['partition']}"

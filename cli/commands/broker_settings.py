@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
+from tierlog.cli.output import print_outcome, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -29,7 +31,6 @@ def settings(
 ) -> None:
     """Show the dynamic settings of all brokers, or all non-default settings of one broker."""
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_rows
 
     with KafkaClient(bootstrap) as client:
         rows = [row for row in _rows(client, broker) if all_settings or row["source"] != SOURCES[5]]
@@ -57,8 +58,6 @@ def alter(
     own value overrides the one for all brokers."""
     from tierlog.cli import configs
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.errors import usage
-    from tierlog.cli.output import print_outcome
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
@@ -100,7 +99,6 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
 
 def _check_known(names: Iterable[str]) -> None:
     """Raises CliError for an unknown setting. Brokers accept any name, as in Kafka, but here it is a typo."""
-    from tierlog.cli.errors import usage
     from tierlog.config.definitions import InvalidSetting, find_setting
     from tierlog.config.kafka_names import INERT_SETTINGS
     from tierlog.config.node import NODE_SETTINGS
@@ -118,8 +116,6 @@ def _check_known(names: Iterable[str]) -> None:
 
 def _require(client: "KafkaClient", broker: int | None) -> None:
     """Raises CliError unless the broker runs: only the broker itself knows its start-up settings."""
-    from tierlog.cli.errors import CliError, ExitCode
-
     if broker is not None and broker not in {one.node_id for one in client.metadata([]).brokers}:
         raise CliError(
             f"broker {broker} is not running",

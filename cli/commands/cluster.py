@@ -1,11 +1,14 @@
 """`tierlog cluster …`: health of any cluster, and commands for a local cluster."""
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tierlog.cli.commands import cluster_local
+from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, finite
+from tierlog.cli.output import console, print_json, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -35,8 +38,6 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
     exit codes."""
     from tierlog.cli.admin import admin_api, bootstrap_of
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.errors import CliError
-    from tierlog.cli.output import console, print_json, print_rows
 
     if admin and not bootstrap:
         bootstrap = bootstrap_of(admin)
@@ -90,8 +91,6 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
 
 
 def _check_same(of_brokers: str | None, of_admin: str, url: str) -> None:
-    from tierlog.cli.errors import usage
-
     if of_brokers != of_admin:
         raise usage(
             f"the brokers belong to cluster {of_brokers}, but {url} belongs to cluster {of_admin}",
@@ -126,7 +125,6 @@ def health(
 ) -> None:
     """Check the health of the cluster, and show what to do about problems. Exit codes: 5 if everything is
     served with less redundancy than configured, 6 if some requests are not served, 3 if no node responds."""
-    from tierlog.cli.errors import ExitCode
     from tierlog.cli.health import Status
 
     document = _wait_until_healthy(admin, bootstrap, wait)
@@ -138,10 +136,6 @@ def health(
 
 def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
     """The first healthy result, or the last one within the time."""
-    import time
-
-    from tierlog.cli.errors import CliError
-
     deadline = time.monotonic() + within_s
     while True:
         is_last = time.monotonic() >= deadline
@@ -160,7 +154,6 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """Raises CliError if no node responds."""
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.admin import admin_target, split_urls
-    from tierlog.cli.errors import unreachable
     from tierlog.cli.health import assess
     from tierlog.cli.observation import observe, partition_names
 
@@ -184,8 +177,6 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
 
 
 def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
-    from tierlog.cli.output import console, print_json, print_rows
-
     if as_json:
         print_json(document)
         return
@@ -203,8 +194,6 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
 
 def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
     """Print a table of unhealthy partitions, if there are any."""
-    from tierlog.cli.output import print_rows
-
     rows = [
         {"condition": condition, "count": counts[condition], "names": _shortened(found, counts[condition])}
         for condition, found in names.items()

@@ -1,5 +1,6 @@
 """`tierlog cluster up|down|start|stop|kill|pause|resume|status`: a local cluster of node processes."""
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import Json, Settings, make_directory
+from tierlog.cli.errors import CliError, usage
+from tierlog.cli.options import Json, Settings, confirm, make_directory, parse_pairs
+from tierlog.cli.output import print_json, print_outcome, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
@@ -84,8 +87,6 @@ def up(
 ) -> None:
     """Start a local cluster and show its state. Ctrl-C stops all nodes."""
     from tierlog.cli import cluster_files, cluster_processes, cluster_watch
-    from tierlog.cli.options import parse_pairs
-    from tierlog.cli.output import print_json, print_status
 
     directory, plan = _planned(data_dir, nodes, voters, port, parse_pairs(sets, "--set"))
     _check_settings(plan)
@@ -126,8 +127,6 @@ def down(
     Without --data-dir, stops the cluster that was started last, after confirmation.
     """
     from tierlog.cli import cluster_files
-    from tierlog.cli.options import confirm
-    from tierlog.cli.output import print_outcome
 
     directory, plan = cluster_files.find_cluster(data_dir)
     if data_dir is None and not yes:
@@ -158,7 +157,6 @@ def start(nodes: OptionalNodes = None, data_dir: DataDir = None, as_json: Json =
 def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Stop nodes (SIGTERM) with controlled shutdown: each hands over its leaderships first."""
     from tierlog.cli.cluster_processes import ProcessState
-    from tierlog.cli.errors import CliError
 
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
@@ -222,7 +220,6 @@ def _planned(
     import tempfile
 
     from tierlog.cli import cluster_files
-    from tierlog.cli.errors import CliError, usage
 
     last = cluster_files.last_started()
     if data_dir is None and last is not None and (known := cluster_files.load(last)):
@@ -271,7 +268,6 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
     """Start the given nodes that are down; paused nodes stay paused."""
     from tierlog.cli import cluster_processes, local_cluster
     from tierlog.cli.cluster_processes import ProcessState
-    from tierlog.cli.errors import CliError
     from tierlog.cli.process import BrokerFailed
 
     states = cluster_processes.states(directory, plan)
@@ -287,8 +283,6 @@ def _start(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
 
 def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[int]]:
     """Stop the cluster. Returns the nodes that stopped cleanly, and those that had to be killed."""
-    import shutil
-
     from tierlog.cli import cluster_files, cluster_processes
 
     running = _running(directory, plan)
@@ -373,7 +367,6 @@ def _sender(number: signal.Signals) -> Callable[[Path, int], bool]:
 def _states(directory: Path, plan: "ClusterPlan", nodes: list[int] | None) -> "dict[int, ProcessState]":
     """States of these nodes, or of all. Raises CliError for an unknown node."""
     from tierlog.cli import cluster_processes
-    from tierlog.cli.errors import usage
 
     states = cluster_processes.states(directory, plan)
     if unknown := [one for one in nodes or () if one not in states]:
@@ -385,8 +378,6 @@ def _states(directory: Path, plan: "ClusterPlan", nodes: list[int] | None) -> "d
 
 
 def _require(states: "dict[int, ProcessState]", fit: list[int], otherwise: str) -> None:
-    from tierlog.cli.errors import CliError
-
     for one in states:
         if one not in fit:
             raise CliError(f"node {one} {otherwise}", hint="See all nodes with `tierlog cluster status`.")
@@ -401,8 +392,6 @@ def _running(directory: Path, plan: "ClusterPlan") -> list[int]:
 
 
 def _print_nodes(did: str, nodes: list[int], *, as_json: bool) -> None:
-    from tierlog.cli.output import print_outcome
-
     print_outcome(f"{did} {_named(nodes)}", {did: nodes}, as_json=as_json)
 
 

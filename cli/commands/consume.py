@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.errors import usage
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap
+from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -122,7 +123,6 @@ def _start(
 ) -> dict[int, int]:
     from tierlog.cli import topics
     from tierlog.cli.consuming import committed
-    from tierlog.cli.errors import CliError, ExitCode
 
     count = len(client.topic(topic).partitions)
     if partition is not None and partition >= count:
@@ -164,8 +164,6 @@ def parse_time(text: str) -> int:
 
 
 def _print(topic: str, consumed: "Consumed", format: Format) -> None:
-    from tierlog.cli.output import print_json, readable
-
     record = consumed.record
     if format == Format.RAW:
         sys.stdout.buffer.write((record.value or b"") + b"\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tierlog.cli.options import Json, Settings, make_directory
+from tierlog.cli.options import Json, Settings, make_directory, parse_pairs
 
 if TYPE_CHECKING:
     from tierlog.config.node import NodeSettings
@@ -89,7 +89,6 @@ def _settings(
     """Defaults, ports and directory, then the environment, then the object store and `--set`; later ones
     win."""
     from tierlog.cli.node import read_settings
-    from tierlog.cli.options import parse_pairs
 
     return read_settings(
         defaults={

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
+from tierlog.cli.output import console, print_outcome
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -45,8 +47,6 @@ def move_dir(
     During a move, naming the current directory cancels the move, and naming another one replaces it.
     """
     from tierlog.cli.admin import HEALTH_HINT, admin_api
-    from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_outcome
 
     api = _broker_api(admin_api(admin, bootstrap, changes=True), topic, partition, broker)
     request = {"topic": topic, "partition": partition, "directory": to}
@@ -71,7 +71,6 @@ def move_dir(
 def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None) -> "AdminApi":
     """Admin API of the replica's broker. Raises CliError."""
     from tierlog.cli.admin import AdminApi
-    from tierlog.cli.errors import CliError, ExitCode, usage
 
     if broker is None:
         rows = api.get("/v1/partitions", topic=topic)["partitions"]
@@ -102,8 +101,6 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:
     """Wait for the end of the move, with a progress bar on stderr if that is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from tierlog.cli.output import console
 
     columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     screen = console(stderr=True)

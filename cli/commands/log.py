@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Json
+from tierlog.cli.output import console, print_json, print_status, readable, size
 
 if TYPE_CHECKING:
     from tierlog.broker.storage_tools.offline import PartitionFiles
@@ -64,7 +66,6 @@ def verify(
     damage.
     """
     from tierlog.broker.storage_tools.verifying import Problem, Totals, Verification
-    from tierlog.cli.output import print_json, print_status, size
 
     totals = Totals()
     found: list[Problem] = []
@@ -106,7 +107,6 @@ def rebuild_index(
     """
     from tierlog.broker.storage_tools.offline import locked, log_directory_of
     from tierlog.broker.storage_tools.reindexing import Rebuilt, rebuild_indexes
-    from tierlog.cli.output import print_json, print_status
 
     rebuilt: list[Rebuilt] = []
     with _translate_errors():
@@ -129,7 +129,6 @@ def rebuild_index(
 def _translate_errors() -> Iterator[None]:
     from tierlog.broker.storage.segment import CorruptLog
     from tierlog.broker.storage_tools.offline import InUse, NotALog
-    from tierlog.cli.errors import CliError, usage
 
     try:
         yield
@@ -155,7 +154,6 @@ def _partitions(paths: list[Path]) -> "list[PartitionFiles]":
 def _warn_if_in_use(paths: list[Path]) -> None:
     """Reading while a broker runs is allowed, but the ends of its logs may be incomplete."""
     from tierlog.broker.storage_tools.offline import InUse, locked, log_directory_of
-    from tierlog.cli.output import print_status
 
     for directory in dict.fromkeys(map(log_directory_of, paths)):
         try:
@@ -170,8 +168,6 @@ def _progress(label: str, partitions: "list[PartitionFiles]") -> Iterator[Callab
     """A progress bar on stderr, if that is a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tierlog.cli.output import console
-
     columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     screen = console(stderr=True)
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
@@ -180,8 +176,6 @@ def _progress(label: str, partitions: "list[PartitionFiles]") -> Iterator[Callab
 
 
 def _show_json(document: dict[str, Any]) -> None:
-    from tierlog.cli.output import print_json
-
     print_json(_readable(document))
 
 
@@ -192,8 +186,6 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _readable(document: dict[str, Any]) -> dict[str, Any]:
-    from tierlog.cli.output import readable
-
     return {
         name: [[key, readable(value)] for key, value in field]
         if name == "headers"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands.directory_move import move_dir
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
+from tierlog.cli.output import print_json, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -60,8 +62,6 @@ def list_(
 ) -> None:
     """List partitions with their leader, replicas and in-sync replicas."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.errors import usage
-    from tierlog.cli.output import print_rows
 
     named = {
         "under-replicated": under_replicated,
@@ -106,7 +106,6 @@ def move(
 ) -> None:
     """Start to move a partition to other brokers. `partition list --moving` shows the moves in progress."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.errors import usage
 
     if (to is None) == (not cancel):
         raise usage("give either --to or --cancel", hint="For example: --to 1,2,3")
@@ -147,8 +146,6 @@ def _is_moving(api: "AdminApi", topic: str, partition: int) -> bool:
 
 def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[int]) -> None:
     """Raises CliError if the move ended because it was cancelled or replaced."""
-    from tierlog.cli.errors import CliError
-
     for row in api.get("/v1/partitions", topic=topic)["partitions"]:
         if row["partition"] == partition and row["replicas"] != replicas:
             raise CliError(
@@ -161,7 +158,6 @@ def _check_holders(api: "AdminApi", topic: str, partition: int, replicas: list[i
 def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Remove all throttles of moves, for example after `partition move --throttle` was interrupted."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_json, print_status
 
     altered = admin_api(admin, bootstrap, changes=True).post("/v1/partitions/unthrottle", {})["altered"]
     if as_json:
@@ -223,7 +219,6 @@ def balance(
 ) -> None:
     """Balance leaders and replicas among the brokers, for example after a broker was added."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_rows, print_status
 
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)
@@ -240,8 +235,6 @@ def balance(
 
 
 def _ids(text: str) -> list[int]:
-    from tierlog.cli.errors import usage
-
     try:
         ids = [int(one) for one in text.split(",")]
         if any(not 0 <= one <= INT32_MAX for one in ids):
@@ -256,8 +249,6 @@ def _print_outcomes(
 ) -> None:
     """Print outcomes, and exit with FAILED if one of them is an error."""
     from tierlog.cli.admin import HEALTH_HINT
-    from tierlog.cli.errors import ExitCode
-    from tierlog.cli.output import print_json, print_rows, print_status
 
     refused = [outcome for outcome in outcomes if outcome["error"]]
     if as_json:

@@ -1,5 +1,6 @@
 """`tierlog produce`: sends each line of a file or of standard input as a record."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Annotated
@@ -7,6 +8,7 @@ from typing import IO, Annotated
 import typer
 
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
+from tierlog.cli.output import print_json, print_status, size
 
 
 class Compression(StrEnum):
@@ -62,8 +64,6 @@ def produce(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Send one record per line, with acks=all and an idempotent producer."""
-    import sys
-
     if file is None:
         _produce(
             sys.stdin.buffer,
@@ -94,7 +94,6 @@ def _produce(
 ) -> None:
     from tierlog.base.clock import SystemClock
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_json, print_status, size
     from tierlog.cli.producing import Producer
     from tierlog.records.codecs import Codec
     from tierlog.records.writer import NewRecord

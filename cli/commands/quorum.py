@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
+from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.metadata.quorum.recovery import Recovery, RecoverySummary
@@ -32,8 +34,6 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, hel
 @app.command()
 def status(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Show leader and term of the quorum, and its voters, learners and observers with their lag."""
-    from tierlog.cli.output import print_json
-
     answer = _of_leader(admin, bootstrap)
     if as_json:
         print_json(answer)
@@ -51,8 +51,6 @@ def add(
 ) -> None:
     """Add a running node as a voter, once it has caught up. For an existing voter, change its address."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.errors import CliError
-    from tierlog.cli.output import print_outcome
 
     api = admin_api(admin, bootstrap, timeout_s=ADD_TIMEOUT_S, changes=True)
     _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
@@ -73,8 +71,6 @@ def add(
 def remove(node: NodeId, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Remove a voter or learner. A majority of the remaining voters must be running."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.errors import CliError, ExitCode
-    from tierlog.cli.output import print_outcome, print_status
 
     api = admin_api(admin, bootstrap, changes=True)
     seen = api.get("/v1/quorum")
@@ -114,8 +110,6 @@ def recover(
     """
     from dataclasses import asdict
 
-    from tierlog.cli.output import print_outcome
-
     with _recovering(directory, metadata_dir) as recovery:
         held = recovery.summary
         if not yes:
@@ -132,7 +126,6 @@ def _recovering(directory: Path, metadata_directory: Path | None) -> Iterator["R
 
     from tierlog.base.files import OsFiles
     from tierlog.broker.storage_tools.offline import LOCK_FILE, InUse, locked
-    from tierlog.cli.errors import CliError, usage
     from tierlog.metadata.quorum.recovery import NotRecoverable, Recovery
     from tierlog.metadata.quorum.storage import ForeignDirectory
     from tierlog.metadata.quorum.wal import DamagedLog
@@ -163,7 +156,6 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
     """Raises CliError if another node responds at the URL. No response is no error: the node may be starting,
     or unreachable from this machine."""
     from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi
-    from tierlog.cli.errors import CliError
 
     try:
         there = AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
@@ -177,8 +169,6 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
 
 
 def _confirm(held: "RecoverySummary") -> None:
-    from tierlog.cli.errors import CliError
-
     voters = ", ".join(map(str, held.voters)) or "those of its settings"
     typer.echo(
         f"Node {held.node_id} of cluster {held.cluster_id} has {held.topics:,} topics with "
@@ -199,7 +189,6 @@ def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     """The leader's view, because only the leader knows the others' lag; or else the view of the contacted
     node."""
     from tierlog.cli.admin import PROBE_TIMEOUT_S, AdminApi, admin_api
-    from tierlog.cli.errors import CliError
 
     here: dict[str, Any] = admin_api(admin, bootstrap).get("/v1/quorum")
     url = here["voters"].get(str(here["leader"]))
@@ -214,8 +203,6 @@ def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
 
 def _show(answer: dict[str, Any]) -> None:
     """Print members. An observer reports the voters without their match index and lag."""
-    from tierlog.cli.output import print_rows, print_status
-
     voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
     members = answer.get("members", voters)
     rows = [{**member, "part": _part(member, answer["leader"])} for member in members]

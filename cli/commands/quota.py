@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Bootstrap, Json, parse_pairs
+from tierlog.cli.output import print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
@@ -42,7 +44,6 @@ def list_(
     """List all quotas, or those of the given user, client id or IP address."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_json, print_rows
 
     entity = _entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults)
     with KafkaClient(bootstrap) as client:
@@ -85,7 +86,6 @@ def set_(
     broker."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_outcome
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
     sets = {key: _number(key, text) for key, text in parse_pairs(values, "quota").items()}
@@ -120,8 +120,6 @@ def remove(
     """Remove quotas. A less specific quota may then apply."""
     from tierlog.cli import quotas
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.errors import CliError, ExitCode
-    from tierlog.cli.output import print_outcome
 
     entity = _one(_entity(user, user_defaults, client_id, client_defaults, ip, ip_defaults))
     name = quotas.title(entity)
@@ -147,8 +145,6 @@ def _entity(
     ip: str | None,
     ip_defaults: bool,
 ) -> "Entity":
-    from tierlog.cli.errors import usage
-
     entity: Entity = {}
     for kind, name, defaults in (
         ("user", user, user_defaults),
@@ -170,8 +166,6 @@ def _entity(
 
 
 def _one(entity: "Entity") -> "Entity":
-    from tierlog.cli.errors import usage
-
     if not entity:
         raise usage(
             "no user, client id or IP address given",
@@ -181,8 +175,6 @@ def _one(entity: "Entity") -> "Entity":
 
 
 def _number(key: str, text: str) -> float:
-    from tierlog.cli.errors import usage
-
     try:
         number = float(text)
         if math.isnan(number):

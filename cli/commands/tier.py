@@ -4,7 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
+from tierlog.cli.output import print_json, print_rows, print_status, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
@@ -30,8 +32,6 @@ def status(
 ) -> None:
     """Show the local and remote offsets and bytes of each partition."""
     from tierlog.cli.admin import TOPIC_HINT, admin_api
-    from tierlog.cli.errors import CliError, ExitCode
-    from tierlog.cli.output import print_json, print_rows
 
     answer = admin_api(admin, bootstrap).get("/v1/tier/status", topic=topic)
     if topic is not None and not answer["partitions"]:
@@ -58,7 +58,6 @@ def flush(
 ) -> None:
     """Roll the active segments of a topic and upload all segments; returns when all offsets are remote."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_json, print_status
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
     answer = api.post("/v1/tier/flush", {"topic": topic})
@@ -79,7 +78,6 @@ def explain(
 ) -> None:
     """Show the file or object that holds an offset, and the byte range in it."""
     from tierlog.cli.admin import admin_api
-    from tierlog.cli.output import print_json, print_rows
 
     answer = admin_api(admin, bootstrap).get(
         "/v1/tier/explain", topic=topic, partition=partition, offset=offset
@@ -95,8 +93,6 @@ def explain(
 
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:
     """A partition of /v1/tier/status, with readable ranges and sizes."""
-    from tierlog.cli.output import size
-
     start, end = partition["remote_start_offset"], partition["remote_end_offset"]
     return {
         "topic": partition["topic"],

@@ -4,7 +4,9 @@ from typing import Annotated
 
 import typer
 
+from tierlog.cli.errors import usage
 from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, confirm, parse_pairs
+from tierlog.cli.output import print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
 Name = Annotated[str, typer.Argument(help="Name of the topic.")]
@@ -63,7 +65,6 @@ def create(
     """Create a topic, and wait until all partitions have a leader."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_outcome
 
     with KafkaClient(bootstrap, changes=not validate_only) as client:
         topics.create(
@@ -91,7 +92,6 @@ def list_(
     """List topics with their number of partitions, replicas and offsets."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_rows
 
     with KafkaClient(bootstrap) as client:
         found = topics.rows(client, internal=internal)
@@ -117,7 +117,6 @@ def describe(
     """Show a topic's partitions, offsets and settings."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_json, print_rows
 
     with KafkaClient(bootstrap) as client:
         topic_id = str(client.topic(name).topic_id)
@@ -150,8 +149,6 @@ def alter(
     """Change settings of a topic."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.errors import usage
-    from tierlog.cli.output import print_outcome
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
@@ -174,7 +171,6 @@ def delete(
     """Delete topics with all their data, local and remote."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_outcome
     from tierlog.cli.targets import bootstrap_target
 
     if not yes:
@@ -196,7 +192,6 @@ def add_partitions(
     """Add partitions to a topic. Keys may map to other partitions afterwards."""
     from tierlog.cli import topics
     from tierlog.cli.client import KafkaClient
-    from tierlog.cli.output import print_outcome
 
     with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
