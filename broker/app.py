@@ -22,7 +22,6 @@ from tierlog.broker.gateway.node import Serving
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.dependencies import Dependencies, Lease
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.producer_ids import ProducerIds
@@ -241,7 +240,6 @@ class Broker(NodeBase):
         self.listener = self.platform.listener(
             build_handlers(dependencies, group_handlers(self.groups)),
             self.tasks,
-            error_reply,
             self._report,
             host=host,
             port=port,

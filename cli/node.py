@@ -53,7 +53,7 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
 
     def announce(bootstrap: str, admin: str) -> None:
         status = f"serves Kafka clients at {bootstrap}" if bootstrap else "votes in the metadata quorum"
-        _notify(f"READY=1\nSTATUS={status}")
+        notify(f"READY=1\nSTATUS={status}")
         if as_json:
             print_json({"bootstrap": bootstrap or None, "admin": admin, "pid": os.getpid()})
             return
@@ -80,7 +80,7 @@ def serve(settings: "NodeSettings", *, as_json: bool) -> None:
         raise CliError(f"the node failed: {failure}", hint="See its log above.") from None
 
 
-def _notify(state: str) -> None:
+def notify(state: str) -> None:
     """Send `state`, lines such as READY=1, to the service manager (sd_notify(3), `Type=notify` units). Does
     nothing without NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import (
     CLOSE,
-    ErrorReply,
     Handler,
     Meter,
     Pending,
@@ -22,6 +21,7 @@ from tierlog.broker.handlers.context import (
     outcome,
 )
 from tierlog.broker.handlers.error_codes import counter_of
+from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.metadata.quorum.node import MetadataUnavailable
@@ -60,7 +60,6 @@ class Chain:
         self,
         handlers: Mapping[int, Handler],
         tasks: TaskGroup,
-        error_reply: ErrorReply,
         report: Report,
         stats: RequestStats | None = None,
         clock: Callable[[], float] = perf_counter,
@@ -68,7 +67,6 @@ class Chain:
         kept = RequestStats() if stats is None else stats
         self._served = {key: _Served(key, handler, kept) for key, handler in handlers.items()}
         self._tasks = tasks
-        self._error_reply = error_reply
         self._clock = clock
         self.report = report
         self.quotas: RequestQuotas | None = None
@@ -133,5 +131,5 @@ class Chain:
         self._served[context.api].stats.errors[code] += 1
         if context.meter is not None:
             context.meter.failed()
-        reply = self._error_reply(context, request, code, message)
+        reply = error_reply(context, request, code, message)
         return CLOSE if reply is None else reply

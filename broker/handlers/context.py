@@ -13,7 +13,6 @@ from enum import Enum, auto
 from typing import Any, Protocol
 
 from tierlog.base.files import Part
-from tierlog.protocol.errors import ErrorCode
 
 ANONYMOUS = "User:ANONYMOUS"
 WHOLE_FRAME = -1
@@ -27,8 +26,6 @@ class Connection:
     id: int
     peer_host: str
     peer_port: int
-    listener_host: str
-    listener_port: int
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     client_software_version: str = "unknown"
@@ -133,10 +130,6 @@ def pending(handler: Callable[[RequestContext, Any], Coroutine[Any, Any, Reply]]
 def when_ready(answer: Any) -> "Reply | Pending":
     """An answer that another component gives at once or as a future."""
     return Pending(answer) if isinstance(answer, asyncio.Future) else answer
-
-
-ErrorReply = Callable[[RequestContext, Any, ErrorCode, "str | None"], Reply]
-"""(context, request, code, message) -> the error response, or None if the API has none."""
 
 
 def within_s(timeout_ms: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from tierlog.base.files import Part
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Chain, Report
-from tierlog.broker.handlers.context import CLOSE, ErrorReply, Handler, Pending, RawReply, Reply
+from tierlog.broker.handlers.context import CLOSE, Handler, Pending, RawReply, Reply
 from tierlog.broker.handlers.errors import top_level_error
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.core.protocol import Request
@@ -29,11 +29,10 @@ class Dispatcher:
         self,
         handlers: Mapping[int, Handler],
         tasks: TaskGroup,
-        error_reply: ErrorReply,
         report: Report,
         stats: RequestStats | None = None,
     ) -> None:
-        self.chain = Chain(handlers, tasks, error_reply, report, stats)
+        self.chain = Chain(handlers, tasks, report, stats)
         self.report = report
 
     def start(self, request: Request) -> Reply | Pending:

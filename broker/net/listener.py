@@ -18,7 +18,7 @@ import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Report
-from tierlog.broker.handlers.context import Connection, ErrorReply, Handler
+from tierlog.broker.handlers.context import Connection, Handler
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.net.connection import Channel, Stopwatch
 from tierlog.broker.net.core.bounds import (
@@ -98,7 +98,6 @@ class Listener:
         self,
         handlers: Mapping[int, Handler],
         tasks: TaskGroup,
-        error_reply: ErrorReply,
         report: Report,
         *,
         host: str = "127.0.0.1",
@@ -110,7 +109,7 @@ class Listener:
     ) -> None:
         self.bounds = bounds
         self.buffers = Buffers(MemoryPool(bounds.request_bytes))
-        self.dispatcher = Dispatcher(handlers, tasks, error_reply, report, stats)
+        self.dispatcher = Dispatcher(handlers, tasks, report, stats)
         self.closed: Counter[CloseReason] = Counter()
         self.refused: Counter[Refusal] = Counter()
         self.accepted = 0
@@ -296,7 +295,7 @@ class Listener:
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection = Connection(next(_connection_ids), host, port, self._host, self._port)
+        connection = Connection(next(_connection_ids), host, port)
         self._per_address[host] += 1
         self._channels[connection.id] = Channel(self, accepted, connection)
 

@@ -16,7 +16,6 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
@@ -110,9 +109,7 @@ class AdminCluster:
         keys_of_groups = [BY_NAME[name].key for name in GROUP_APIS]
         handlers = build_handlers(self.dependencies, dict.fromkeys(keys_of_groups, _no_groups))
         assert len(handlers) == len(SERVED)
-        self.listener = Listener(
-            handlers, self.tasks, error_reply, lambda _, failure: self.failures.append(failure)
-        )
+        self.listener = Listener(handlers, self.tasks, lambda _, failure: self.failures.append(failure))
         self.client = await Client.connect(*await self.listener.start())
         for broker_id in broker_ids:
             await self.register(broker_id)

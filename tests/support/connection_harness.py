@@ -12,7 +12,6 @@ from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, Refusal
 from tierlog.protocol.api import APIS, decode_response, encode_request
-from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_topics import DeleteTopicsResponse
 from tierlog.protocol.messages.heartbeat import HeartbeatResponse
 from tierlog.protocol.messages.list_offsets import ListOffsetsResponse
@@ -57,7 +56,7 @@ class Broker:
 
     async def start(self, host: str = "127.0.0.1", **bounds: Any) -> None:
         self.listener = Listener(
-            self.handlers, self.tasks, self.error_reply, lambda _, failure: self.reports.append(failure),
+            self.handlers, self.tasks, lambda _, failure: self.reports.append(failure),
             host=host, bounds=Bounds(**bounds),
             on_close=lambda _, why, detail: self.notes.append((why, detail)),
             on_refusal=lambda *both: self.refusals.append(both),
@@ -92,10 +91,6 @@ class Broker:
             if request.acks
             else None
         )
-
-    @staticmethod
-    def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-        return HeartbeatResponse(error_code=code) if context.api == HEARTBEAT else None
 
 
 class Client:

@@ -15,7 +15,6 @@ from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
@@ -167,7 +166,7 @@ async def fetch_node(directory: Path, **texts: str) -> AsyncIterator[Node]:
         recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
     handlers = {FETCH_KEY: fetch_handler(deps)}
-    listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))
+    listener = Listener(handlers, tasks, lambda _, failure: failures.append(failure))
     client = await Client.connect(*await listener.start())
     yield Node(client, deps)
     client.close()

@@ -64,7 +64,7 @@ class OneBroker:
         self.offline: set[TopicPartition] = set()
         self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks, lease)
         self.handlers = group_handlers(self.service)
-        self.connection = Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092)
+        self.connection = Connection(1, "127.0.0.1", 5000)
 
     def is_offline(self, name: TopicPartition) -> bool:
         return name in self.offline

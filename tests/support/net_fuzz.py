@@ -28,7 +28,6 @@ from traffic import Traffic
 
 from tierlog.broker.app import Broker
 from tierlog.broker.handlers.context import Connection
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.table import SERVED
 from tierlog.broker.net.connection import Channel
 from tierlog.broker.net.core.close_reasons import CloseReason
@@ -156,7 +155,7 @@ class Arena(Listener):
     """The broker's ends of the socket pairs: connections, owned as a listener owns those that it accepted."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__({}, broker.tasks, error_reply, _unused)
+        super().__init__({}, broker.tasks, _unused)
         self.dispatcher = broker.listener.dispatcher
         self.loop = asyncio.get_running_loop()
         self.channels: set[Channel] = set()
@@ -166,7 +165,7 @@ class Arena(Listener):
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
-        connection = Connection(next(self._ids), "127.0.0.1", 1, "127.0.0.1", 9092)
+        connection = Connection(next(self._ids), "127.0.0.1", 1)
         self.channels.add(Channel(self, far, connection))
         return Client(near)
 

@@ -327,7 +327,7 @@ class SimBroker:
         dispatcher = self.dispatcher
         if dispatcher is None:
             raise Broken("it does not serve yet")
-        connection = Connection(1, "client", 1, self.name, 9092)
+        connection = Connection(1, "client", 1)
         view = memoryview(bytearray(frame))
         request = read_request(connection, view, 4, len(view))
         reply = dispatcher.start(request)

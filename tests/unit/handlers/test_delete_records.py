@@ -35,7 +35,7 @@ def asked_to_delete(
 ) -> "asyncio.Task[Any]":
     asked = [delete_records.DeleteRecordsPartition(partition_index=one, offset=DELETED) for one in partitions]
     topic = delete_records.DeleteRecordsTopic(name="t", partitions=asked)
-    context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000, "127.0.0.1", 9092))
+    context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000))
     request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
     return asyncio.ensure_future(delete_records_handler(node.deps)(context, request))  # type: ignore[arg-type]
 

@@ -33,7 +33,7 @@ def value_of(field: Field, version: int) -> Any:
 
 def answer(name: str, version: int, request: Any) -> Any:
     api = BY_NAME[name]
-    context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1, "h", 2))
+    context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1))
     reply = error_reply(context, request, CODE, "why")
     return None if reply is None else decode(api.response, version, encode(reply, version))
 

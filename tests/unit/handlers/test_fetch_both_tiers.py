@@ -39,7 +39,7 @@ async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
         isolation_level=1,
         topics=[FetchTopic(topic=replica.name.topic, partitions=[asked])],
     )
-    connection = Connection(1, "127.0.0.1", 1, "127.0.0.1", 2)
+    connection = Connection(1, "127.0.0.1", 1)
     context = RequestContext(1, 12, 1, "test", connection)
     response = await fetch_handler(deps)(context, request)  # type: ignore[misc]
     answer: PartitionData = response.responses[0].partitions[0]

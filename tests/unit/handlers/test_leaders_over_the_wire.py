@@ -13,7 +13,6 @@ from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
@@ -92,7 +91,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         recently_fenced=RecentlyFencedBrokers(SystemClock()),
     )
     handlers = {PRODUCE_KEY: produce_handler(deps), FETCH_KEY: fetch_handler(deps)}
-    listener = Listener(handlers, tasks, error_reply, lambda _, failure: failures.append(failure))
+    listener = Listener(handlers, tasks, lambda _, failure: failures.append(failure))
     client = await Client.connect(*await listener.start())
     yield client
     client.close()

@@ -10,7 +10,6 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.chain import Chain
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.stats import ApiStats, RequestStats
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
 from tierlog.protocol.api import APIS, BY_NAME
@@ -19,7 +18,7 @@ from tierlog.protocol.messages import metadata
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 HEARTBEAT = BY_NAME["Heartbeat"].key
-CONTEXT = RequestContext(HEARTBEAT, 4, 1, None, Connection(1, "h", 1, "h", 2))
+CONTEXT = RequestContext(HEARTBEAT, 4, 1, None, Connection(1, "h", 1))
 
 
 class Ticks:
@@ -34,9 +33,7 @@ class Ticks:
 def handled(ticks: Ticks, handler: Any) -> tuple[Any, ApiStats]:
     """A call of the handler through the chain: its reply, or a coroutine of it."""
     stats = RequestStats()
-    chain = Chain(
-        {HEARTBEAT: handler}, TaskGroup(lambda *_: None), error_reply, lambda *_: None, stats, ticks
-    )
+    chain = Chain({HEARTBEAT: handler}, TaskGroup(lambda *_: None), lambda *_: None, stats, ticks)
 
     def call() -> Any:
         reply = chain.start(CONTEXT, HeartbeatRequest())
@@ -167,7 +164,6 @@ async def test_a_quota_that_fails_gives_an_error_response(step: str, way: str) -
     chain = Chain(
         {HEARTBEAT: lambda *_: HeartbeatResponse() if way == "at once" else Pending(later())},
         TaskGroup(lambda *_: None),
-        error_reply,
         lambda name, _: reports.append(name),
     )
     chain.quotas = BrokenQuotas()

@@ -20,7 +20,6 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.produce import produce_handler
 from tierlog.broker.handlers.purgatory import Purgatory
@@ -135,7 +134,7 @@ class Node:
             validator=self.validator,
         )
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731
-        self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, error_reply, report)
+        self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, report)
 
     async def start(self) -> None:
         await self.replicas.open_all(self.metadata.image)

@@ -48,7 +48,7 @@ class Harness:
         """Terms of the Pending with which each request waits; None: the test waits or responds."""
 
     def connect(self, **bounds: Any) -> ConnectionCore:
-        connection = Connection(1, "h", 1, "h", 2)
+        connection = Connection(1, "h", 1)
         return ConnectionCore(
             connection, self.buffers, Bounds(**bounds), lambda: self.granted.append(None), 0.0
         )

@@ -21,11 +21,14 @@ from tierlog.protocol.api import APIS, decode_response, encode_request
 from tierlog.protocol.codec import encode
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages.api_versions import ApiVersionsRequest
+from tierlog.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from tierlog.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tierlog.protocol.messages.produce import (
     ProduceRequest,
 )
+
+DESCRIBE_LOG_DIRS = 35
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
 
@@ -124,10 +127,10 @@ async def test_other_exceptions_are_reported_and_answered(broker: Broker) -> Non
 
 
 async def test_connection_closes_without_an_error_response(broker: Broker) -> None:
+    broker.handlers[DESCRIBE_LOG_DIRS] = lambda *_: 1 // 0
     await broker.start()
-    broker.on_produce = lambda *_: 1 // 0
     client = await broker.connect()
-    client.send(PRODUCE, 9, produce(b"x"))
+    client.send(DESCRIBE_LOG_DIRS, 1, DescribeLogDirsRequest())  # has an error code from version 3 on
     assert await client.expect_close() == b""
     assert broker.listener.closed == {CloseReason.UNANSWERED: 1}
 
