@@ -152,7 +152,7 @@ class _Lookups:
         end = remote.end_offset
         has_remote = end is not None and replica.log_start_offset < replica.local_log_start_offset
         if target == MAX_TIMESTAMP:
-            local = replica.max_timestamp()
+            local = replica.log.max_timestamp()
             return self._max_timestamp(replica, remote, local) if has_remote else self._local(local)
         local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
         return self._by_timestamp(replica, remote, target, local) if has_remote else self._local(local)
@@ -223,7 +223,7 @@ class _Lookups:
 
 
 def _at(replica: Replica, offset: int) -> _Found:
-    return _Found(offset, -1, replica.epoch_of(offset))
+    return _Found(offset, -1, replica.log.epochs.epoch_of(offset))
 
 
 def _answer(found: FoundTimestamp | None) -> _Found:

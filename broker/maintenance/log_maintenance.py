@@ -114,7 +114,7 @@ class LogMaintenance:
             except Exception as failure:
                 failure.add_note(f"partition {replica.name}")
                 unexpected.append(failure)
-            due[replica.log_dir] += replica.take_due(now_ms)
+            due[replica.log_dir] += replica.log.take_due(now_ms)
             if not replica.log.is_empty or number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)  # let requests run between two partitions
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ class LogMaintenance:
         replica.expire_producers(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
         if replica.log.is_empty:
             return
-        self._try(replica, replica.maybe_roll, now_ms)
+        self._try(replica, replica.log.maybe_roll, now_ms)
         if _has_local_retention(replica.config):  # also if the roll failed for lack of space
             self._try(replica, replica.apply_retention, now_ms)
 
@@ -138,7 +138,7 @@ class LogMaintenance:
         due = [
             replica
             async for replica in _in_turns(self._replicas.replicas_in(directory))
-            if replica.config.flush_ms < MAX_LONG and replica.must_flush(now_ms)
+            if replica.config.flush_ms < MAX_LONG and replica.log.must_flush(now_ms)
         ]
         ends = await asyncio.gather(*map(self._flush, due), return_exceptions=True)
         for failure in filter(None, ends):

@@ -417,7 +417,7 @@ class RemoteLogManager:
         )
         if checksum is None:
             return
-        exported = replica.export_segment(segment.base_offset)
+        exported = replica.log.export_segment(segment.base_offset)
         if exported is None:
             return  # the segment was deleted during the check
         if action.start_offset is None:
@@ -483,7 +483,7 @@ class RemoteLogManager:
         led = self._led(topic)
         targets: list[tuple[TopicIdPartition, int]] = []
         for replica in led:
-            replica.roll(self._clock.now_ms())
+            replica.log.roll(self._clock.now_ms())
             self._update(replica)
             targets.append(
                 (TopicIdPartition(replica.topic_id, replica.name.partition), replica.log_end_offset)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.safeguards import safeguard
-from tierlog.base.segments import SegmentDescriptor, SegmentExport
+from tierlog.base.segments import SegmentDescriptor
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicPartition, require
 from tierlog.broker.replication.core.follower import FollowerCore
@@ -470,16 +470,8 @@ class Replica:
         end = self.last_stable_offset if committed_only else self._core.high_watermark
         return self.log.offset_for_timestamp(timestamp, end)
 
-    def max_timestamp(self) -> TimestampSearch:
-        """Find the local record with the largest timestamp (ListOffsets -3)."""
-        return self.log.max_timestamp()
-
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.log.epochs.end_offset_for(epoch, self.log_end_offset)
-
-    def epoch_of(self, offset: int) -> int:
-        """The leader epoch of the record at an offset; ListOffsets reports it."""
-        return self.log.epochs.epoch_of(offset)
 
     # -- retention and tiering --
 
@@ -495,12 +487,6 @@ class Replica:
     def raise_log_start(self, offset: int) -> None:
         if self.log.raise_log_start(min(offset, self.high_watermark)):
             self.on_high_watermark_moved()
-
-    def maybe_roll(self, now_ms: int) -> bool:
-        return self.log.maybe_roll(now_ms)
-
-    def roll(self, now_ms: int) -> bool:
-        return self.log.roll(now_ms)
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the segments which retention.ms, retention.bytes and the log start allow; returns their
@@ -530,21 +516,11 @@ class Replica:
             self.on_high_watermark_moved()
         return count
 
-    def export_segment(self, base_offset: int) -> SegmentExport | None:
-        return self.log.export_segment(base_offset)
-
-    def take_due(self, now_ms: int) -> list[Path]:
-        return self.log.take_due(now_ms)
-
     # -- durability --
 
     @property
     def recovery_point(self) -> int:
         return self.log.recovery_point
-
-    def must_flush(self, now_ms: int) -> bool:
-        """Whether records have been unflushed for flush.ms."""
-        return self.log.must_flush(now_ms)
 
     @safeguard("flush.messages syncs before the acknowledgement")
     def wants_flush(self) -> bool:

@@ -175,7 +175,7 @@ class Partition(ReplicaDriver):
 
     @rule()
     def roll(self) -> None:
-        self.replica.roll(self.now)
+        self.replica.log.roll(self.now)
 
     @rule(checkpoint=st.booleans())
     def flush(self, checkpoint: bool) -> None:
@@ -331,7 +331,7 @@ class Partition(ReplicaDriver):
                         self.send(self.records_of([(b"a", False, 0), (b"b", False, 0)]))
                         floor = self.replica.recovery_point
                 case "roll":
-                    self.replica.roll(self.now)
+                    self.replica.log.roll(self.now)
                 case "flush":
                     floor = self.replica.flush()
                 case "retain":

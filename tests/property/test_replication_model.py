@@ -428,7 +428,7 @@ class Partition(RuleBasedStateMachine):
     def roll(self, number: int) -> None:
         replica = self.brokers[number].replica
         if replica is not None:
-            replica.roll(NOW)
+            replica.log.roll(NOW)
 
     @rule(number=brokers, below=st.integers(0, 3))
     def delete_records(self, number: int, below: int) -> None:
@@ -438,7 +438,7 @@ class Partition(RuleBasedStateMachine):
         target = max(replica.log_start_offset, replica.high_watermark - below)
         assert replica.delete_records(target) == target
         replica.apply_retention(NOW)
-        for path in replica.take_due(NOW):
+        for path in replica.log.take_due(NOW):
             replica.log.active.files.unlink(path, missing_ok=True)
         self.start = max(self.start, target)
 

@@ -199,7 +199,7 @@ class ReplicaDriver(RuleBasedStateMachine):
                 self.sequences.pop(producer, None)
 
     def unlink(self) -> None:
-        for path in self.replica.take_due(self.now):
+        for path in self.replica.log.take_due(self.now):
             self.files.unlink(path)
 
     def come_back(self, what: str, seed: int, *, floor: int) -> None:
@@ -242,7 +242,7 @@ class ReplicaDriver(RuleBasedStateMachine):
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
             self.check_producer(producer)
         for offset, epoch in model.epochs(stored).items():
-            assert offset < self.highest_start or replica.epoch_of(offset) == epoch
+            assert offset < self.highest_start or replica.log.epochs.epoch_of(offset) == epoch
 
     def check_files(self) -> None:
         """Few files are open, only the active segment has reserved space, and bytes that were read do not

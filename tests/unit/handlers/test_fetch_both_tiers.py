@@ -53,7 +53,7 @@ async def test_aborted_remote_transactions_are_returned_wherever_the_marker_is(
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         first = write_transactional(replica, [NewRecord(START_MS, b"k", b"v", ())], base_sequence=0)
-        replica.roll(START_MS)
+        replica.log.roll(START_MS)
         write_transactional(replica, ABORT, control=True)
         produce(replica, 1)
         if marker_tiered:

@@ -119,7 +119,7 @@ class Node:
             batch = encode_batch([NewRecord(self.clock.now, b"key %d" % (n % keys), b"value %d" % n)])
             assert not replica.as_leader.append(memoryview(batch), self.clock.now).error
         if roll:
-            replica.roll(self.clock.now)
+            replica.log.roll(self.clock.now)
 
     def last(self, topic: str = "t") -> dict[bytes | None, bytes | None]:
         return {record.key: record.value for record in records_of(self.replica(topic).log)}
@@ -323,7 +323,7 @@ async def test_segments_deleted_during_compaction_do_not_make_a_log_uncleanable(
     await reached(node.disk.held)
     replica.delete_records(40)
     assert replica.apply_retention(node.clock.now) > 2
-    for path in replica.take_due(node.clock.now):
+    for path in replica.log.take_due(node.clock.now):
         node.disk.unlink(path)
     node.disk.hold.set()
     assert await cleaner == 0

@@ -140,7 +140,7 @@ async def test_segment_jitter_spreads_rolls_of_a_topic(tmp_path: Path) -> None:
     for elapsed_ms in range(5_000, 100_001, 5_000):
         for number in (0, 1):
             replica = node.replica(number)
-            if number not in rolled_at and replica.maybe_roll(node.clock.now_ms() + elapsed_ms):
+            if number not in rolled_at and replica.log.maybe_roll(node.clock.now_ms() + elapsed_ms):
                 rolled_at[number] = elapsed_ms
     assert len(set(rolled_at.values())) == 2
     assert all(10_000 <= elapsed_ms <= 100_000 for elapsed_ms in rolled_at.values())
@@ -187,7 +187,7 @@ async def test_flush_of_a_deleted_replica_fails_silently(tmp_path: Path) -> None
 async def test_retention_continues_where_rolls_fail(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(segment_bytes="1048576", segment_ms="1", retention_bytes="0")
     replica = node.replica(0)
-    replica.roll(node.clock.now_ms())
+    replica.log.roll(node.clock.now_ms())
     node.append(replica)
     node.disk.snapshots = False
     node.clock.now += 10
@@ -203,7 +203,7 @@ async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_othe
     def fail(now_ms: int) -> bool:
         raise bug
 
-    first.maybe_roll = fail  # type: ignore[method-assign]
+    first.log.maybe_roll = fail  # type: ignore[method-assign]
     node.clock.now += 10_000
     with pytest.raises(ExceptionGroup) as met:
         await node.upkeep.apply_retention()

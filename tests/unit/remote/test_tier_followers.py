@@ -304,7 +304,7 @@ async def test_empty_replica_starts_with_remote_leader_epochs_and_producer_state
 
 async def test_retry_of_a_remote_batch_is_a_duplicate_for_a_replica_started_from_the_tier(pair: Pair) -> None:
     last = pair.produce(60)
-    pair.leader.roll(START_MS)
+    pair.leader.log.roll(START_MS)
     await pair.settled()
     assert pair.leader.local_log_start_offset == pair.leader.log_end_offset
     assert await pair.begin()
@@ -378,7 +378,7 @@ async def test_second_start_at_the_same_offset_keeps_the_state(pair: Pair) -> No
 
 async def test_follower_starts_at_the_end_of_the_segment_with_the_leaders_local_log_start(pair: Pair) -> None:
     pair.produce(60)
-    pair.leader.roll(START_MS)
+    pair.leader.log.roll(START_MS)
     await pair.settled()
     within = pair.remote.entries[1].base_offset + 5
 
@@ -479,7 +479,7 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
     """Its segments roll at other offsets, so the remote log ends within one of them."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
-    pair.leader.roll(START_MS)
+    pair.leader.log.roll(START_MS)
     await pair.settled()
     boundary = pair.remote.end_offset
     assert boundary == 65
@@ -512,7 +512,7 @@ async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
     """The remote log ends within a segment of broker 2, which has caught up."""
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
-    pair.leader.roll(START_MS)
+    pair.leader.log.roll(START_MS)
     await pair.settled()
     if not uploads:
         await pair.configure("remote.log.copy.disable", "true")
@@ -569,7 +569,7 @@ async def test_upload_of_a_former_leader_is_not_committed(pair: Pair, store: Fau
     pair.produce(20)
     catch_up(pair.follower, pair.leader)
     store.arm("hold", 1, "put")
-    pair.leader.roll(START_MS)
+    pair.leader.log.roll(START_MS)
     pair.node.log_manager.wake_all()
     await store.fired.wait()
     (started,) = pair.remote.started

@@ -73,7 +73,7 @@ def stored(replica: Replica) -> BatchHeader:
 
 
 def newest(replica: Replica) -> tuple[int, int] | None:
-    found = at_once(replica.max_timestamp())
+    found = at_once(replica.log.max_timestamp())
     return None if found is None else (found.offset, found.timestamp)
 
 

@@ -288,7 +288,7 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> 
         )
         assert found is not None and (found.offset, found.timestamp) == expected
     assert at_once(replica.offset_for_timestamp(NOW + 93)) is None
-    newest = at_once(replica.max_timestamp())
+    newest = at_once(replica.log.max_timestamp())
     assert newest is not None and newest.offset == 29
 
 
@@ -315,7 +315,7 @@ def test_retention_by_time_and_size(tmp_path: Path) -> None:
     assert replica.apply_retention(NOW + 100_000) > 0
     assert replica.log_start_offset == replica.log_end_offset == 18
     assert replica.as_leader.append(batch(1), NOW).base_offset == 18
-    due = replica.take_due(NOW + 200_000)
+    due = replica.log.take_due(NOW + 200_000)
     assert due and all(path.name.endswith(".deleted") for path in due)
 
 
@@ -326,7 +326,7 @@ def test_read_below_the_local_log_start_is_remote(tmp_path: Path) -> None:
         replica.as_leader.append(batch(3), NOW)
     assert replica.apply_retention(NOW * 2) == 0  # the tiering planner's affair
     before = replica.segments
-    export = replica.export_segment(before[0].base_offset)
+    export = replica.log.export_segment(before[0].base_offset)
     assert export is not None
     assert offsets(export.descriptor.path_log.read_bytes()) == list(range(before[0].end_offset))
     assert export.leader_epochs == ((0, 0),)
@@ -357,7 +357,7 @@ def test_consumer_at_the_log_end_continues_after_a_roll(tmp_path: Path) -> None:
     replica.as_leader.append(batch(3), NOW)
     caught_up = replica.read(0, 1 << 20).slice
     assert caught_up is not None and caught_up.end_offset == 3
-    replica.roll(NOW)
+    replica.log.roll(NOW)
     replica.as_leader.append(batch(2), NOW)
     found = replica.read(3, 1 << 20).slice
     assert found is not None and offsets(content(found)) == [3, 4]

@@ -385,7 +385,7 @@ async def written(path: Path, controller: RecordingController) -> Path:
     assert replica is not None
     for value in (b"one", b"two"):
         batch = encode_batch([NewRecord(0, None, value, ())])
-        replica.roll(0)
+        replica.log.roll(0)
         assert replica.as_leader.append(memoryview(batch), 0, acks=1).error == ErrorCode.NONE
     await broker.stop()
     controller.reports.clear()

@@ -392,7 +392,7 @@ def test_start_from_tier_is_left_to_the_caller(tmp_path: Path) -> None:
     fetch(follower, leader)
     assert (follower.log_start_offset, follower.local_log_start_offset) == (0, 3)
     assert (follower.log_end_offset, follower.high_watermark) == (5, 5)
-    assert follower.epoch_of(1) == 0
+    assert follower.log.epochs.epoch_of(1) == 0
     lead(follower, 1, leader, in_sync=[2])
     assert (
         follower.as_leader.append(batch(producer_id=5, producer_epoch=0, base_sequence=5), NOW).base_offset

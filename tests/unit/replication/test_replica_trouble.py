@@ -126,7 +126,7 @@ def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
     replica = filled(tmp_path, files, config)
     files.endings = (".snapshot", EPOCH_CHECKPOINT)
     assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but a fourth finds no room
-    assert (replica.log_start_offset, len(replica.take_due(NOW + 10_000)) > 2) == (2, True)
+    assert (replica.log_start_offset, len(replica.log.take_due(NOW + 10_000)) > 2) == (2, True)
     files.endings = ()
     assert replica.apply_retention(NOW + 10_000) == 1
     assert replica.log_start_offset == replica.log_end_offset == 3

@@ -92,13 +92,13 @@ def rolls(node: Node) -> bool:
 def rolls_by_age(node: Node) -> bool:
     node.append()
     node.clock.now += 3_600_000
-    return node.replica.maybe_roll(node.clock.now)
+    return node.replica.log.maybe_roll(node.clock.now)
 
 
 def deletes(node: Node) -> bool:
     """Whether retention deletes the oldest segment of a log of one day."""
     node.append()
-    node.replica.roll(node.clock.now)
+    node.replica.log.roll(node.clock.now)
     node.clock.now += DAY_MS
     node.append()
     return node.replica.apply_retention(node.clock.now) > 0
@@ -112,7 +112,7 @@ def is_durable(node: Node) -> bool:
 def must_flush(node: Node) -> bool:
     node.append()
     node.clock.now += 1000
-    return node.replica.must_flush(node.clock.now)
+    return node.replica.log.must_flush(node.clock.now)
 
 
 def codec(node: Node) -> Codec:
@@ -136,7 +136,7 @@ def index_entries(node: Node) -> bool:
 def waits_before_unlinking(node: Node) -> bool:
     deletes(node)
     node.replica.delete_local_before(node.replica.log_end_offset, node.clock.now)
-    return node.replica.take_due(node.clock.now) == []
+    return node.replica.log.take_due(node.clock.now) == []
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ async def test_setting_takes_effect_at_once_and_ends_when_unset(tmp_path: Path, 
     if change.effect is must_flush:
         node.replica.flush()
     if change.effect in (rolls, index_entries):
-        node.replica.roll(node.clock.now)
+        node.replica.log.roll(node.clock.now)
     assert change.effect(node) == change.before
     await node.manager.close(clean=True)
 

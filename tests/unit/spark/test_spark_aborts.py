@@ -25,7 +25,7 @@ async def test_aborted_records_are_left_out_wherever_the_marker_is(
             record = NewRecord(START_MS, b"k", b"aborted", ())
             write_transactional(replica, [record], base_sequence=sequence)
             produce(replica, 1)
-            replica.roll(START_MS)
+            replica.log.roll(START_MS)
         tiered = replica.log_end_offset
         write_transactional(replica, ABORT, control=True)
         produce(replica, 1)
