@@ -12,12 +12,13 @@ from aiokafka.record import default_records as aiokafka_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import default_records as kafka_records
+from structure import count_check
 
 from tierlog.records.batch import RecordsError, check_batch, check_produced, iter_batches
 from tierlog.records.codecs import Codec
 from tierlog.records.record import Record, iter_records
 from tierlog.records.unpacking import decompress
-from tierlog.records.walk import BadField, count_check, walk_fields, walk_one, walk_structure
+from tierlog.records.walk import BadField, walk_fields, walk_one, walk_structure
 from tierlog.records.window import Window, at_once
 from tierlog.records.writer import NewRecord, encode_batch
 

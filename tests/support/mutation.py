@@ -24,7 +24,7 @@ from tierlog.protocol.primitives import MalformedFrame, uvarint
 from tierlog.protocol.schema import ZERO_UUID, Field
 from tierlog.records.batch import read_header
 from tierlog.records.codecs import Codec, compress
-from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 
 PARTITIONS_MAX = 8
 """Thousands of partitions in one request are legal, but creating their files would take most of the time."""
@@ -388,7 +388,7 @@ def _bomb(codec: Codec, shape: int) -> bytes:
     if shape == 0:
         return bytes(encode_batch([NewRecord(0, b"k", bytes(BOMB_BYTES[codec]))], codec=codec))
     if shape == 1:
-        return bytes(under_codec(header, bytes(BOMB_BYTES[codec]), codec))
+        return bytes(with_section(header, compress(codec, bytes(BOMB_BYTES[codec])), codec))
     empty = compress(codec, b"")
     parts = {
         Codec.SNAPPY: (empty, b"\0\0\0\1\0"),

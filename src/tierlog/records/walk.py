@@ -11,10 +11,10 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from tierlog.base.types import NO_TIMESTAMP
-from tierlog.records.batch import BatchHeader, Buffer, read_header
+from tierlog.records.batch import BatchHeader
 from tierlog.records.errors import RecordsError, RecordsFault
-from tierlog.records.record import INT, LEAST_RECORD_BYTES, LONG, read_varint, record_pieces
-from tierlog.records.window import Step, Window, at_once
+from tierlog.records.record import INT, LEAST_RECORD_BYTES, LONG, read_varint
+from tierlog.records.window import Step, Window
 
 RECORDS_PER_SLICE = 512
 """Records walked between two yields: a quarter of a millisecond, a seventh of it compiled."""
@@ -35,17 +35,6 @@ _ONE_BYTE, _TWO_BYTES, _THREE_BYTES, _FOUR_BYTES = 1 << 6, 1 << 13, 1 << 20, 1 <
 
 _NO_DELTA = -(2**63)
 _NO_END = 2**63 - 1
-
-
-def count_check(buffer: Buffer, at: int = 0, *, max_bytes: int) -> int:
-    """Decompress a client's batch and validate its record count and offset deltas 0, 1, 2, ….
-
-    Returns its largest timestamp. Raises RecordsError: CORRUPT for invalid compression, TOO_LARGE for a
-    decompression bomb, INVALID for counts, deltas and lengths.
-    """
-    header = read_header(buffer, at)
-    window = Window(record_pieces(buffer, at, header, max_bytes))
-    return largest_timestamp(header, at_once(walk_structure(window, header.record_count)))
 
 
 def largest_timestamp(header: BatchHeader, largest_delta: int) -> int:

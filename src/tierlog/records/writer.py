@@ -85,15 +85,10 @@ def encode_batch(
     return batch
 
 
-def under_codec(header: BatchHeader, plain: Buffer, codec: Codec) -> bytearray:
-    """The batch with these decompressed records in another codec. No record is decoded; only codec, length
-    and CRC of the header change.
-    """
-    return with_section(header, compress(codec, plain), codec)
-
-
 def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:
-    """The same for records that are already compressed."""
+    """The batch with these compressed records, in another codec. No record is decoded; only codec, length and
+    CRC of the header change.
+    """
     batch = bytearray(HEADER_SIZE + len(section))
     attributes = header.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec
     HEADER.pack_into(

@@ -252,7 +252,7 @@ async def test_batch_is_appended_with_the_new_leader_epoch(node: Node) -> None:
     node.replica().become_leader(6, 2, [1])
     node.threads.release()
     assert await receive(client) == [(0, 0)]
-    assert node.replica().epoch_of(0) == 6
+    assert node.replica().log.epochs.epoch_of(0) == 6
 
 
 async def test_topic_deleted_during_validation(node: Node) -> None:

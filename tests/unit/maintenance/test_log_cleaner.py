@@ -26,7 +26,7 @@ from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
 from tierlog.records.batch import HEADER_SIZE, read_header
 from tierlog.records.codecs import Codec
-from tierlog.records.writer import NewRecord, encode_batch, under_codec
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 
 TOPICS = {"t": uuid.UUID(int=1), "u": uuid.UUID(int=2)}
 
@@ -181,7 +181,7 @@ async def test_unreadable_cleaner_checkpoint_allows_gaps_anywhere(tmp_path: Path
     assert (again.replica().log_end_offset, again.replica().log.cleaned_to) == (32, 0)
     assert again.last() == {**EXPECTED, b"key 0": b"value 1"}
     again.replicas.follow(again.image, again.configure(cleanup_policy="compact"))
-    again.replica().roll(again.clock.now)
+    again.replica().log.roll(again.clock.now)
     assert await again.cleaner.clean_all() == 1
     assert (tmp_path / CLEANER_OFFSETS).read_bytes() == b"0\n2\nt 0 32\nu 0 0\n"
     await again.stop()
@@ -234,7 +234,7 @@ async def test_malformed_batch_is_kept_and_the_rest_is_compacted(tmp_path: Path)
     good = encode_batch([NewRecord(node.clock.now, b"key 1", b"v", ()) for _ in range(10)])
     header, plain = read_header(good), bytearray(good[HEADER_SIZE:])
     plain[8 * len(plain) // 10 + 4] = 0x7E  # the key of the ninth is longer than the record
-    batch = under_codec(header, plain, Codec.NONE)
+    batch = with_section(header, plain, Codec.NONE)
     offset = node.replica().log_end_offset
     assert not node.replica().as_leader.append(memoryview(batch), node.clock.now).error
     before = node.image

@@ -14,10 +14,10 @@ from tierlog.broker.storage.core.record_validation import BatchValidation, Valid
 from tierlog.config.topic import MAX_LONG, TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, check_batch, check_produced, read_header, seal
-from tierlog.records.codecs import Codec
+from tierlog.records.codecs import Codec, compress
 from tierlog.records.record import iter_records
 from tierlog.records.walk import FIELDS_PER_SLICE, RECORDS_PER_SLICE
-from tierlog.records.writer import NewRecord, encode_batch, under_codec, with_section
+from tierlog.records.writer import NewRecord, encode_batch, with_section
 
 NOW = 1_700_000_000_000
 PLAIN = TopicConfig()
@@ -58,7 +58,7 @@ def rebuilt(batch: bytearray, change: Callable[[bytearray], bytes]) -> bytearray
     """The batch with other uncompressed records and an unchanged header."""
     header = read_header(batch)
     plain = encode_batch(records(header.record_count))[HEADER_SIZE:]
-    return under_codec(header, change(plain), header.codec)
+    return with_section(header, compress(header.codec, change(plain)), header.codec)
 
 
 def zstd_with_window(plain: bytes) -> bytes:
@@ -116,7 +116,10 @@ def test_implausible_record_count_is_rejected(codec: Codec) -> None:
     """Walking them would take seconds, although they have few bytes."""
     header = read_header(encode_batch(records(1)))
     header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
-    assert code(under_codec(header, bytes(1 << 20), codec), PLAIN) is ErrorCode.MESSAGE_TOO_LARGE
+    assert (
+        code(with_section(header, compress(codec, bytes(1 << 20)), codec), PLAIN)
+        is ErrorCode.MESSAGE_TOO_LARGE
+    )
 
 
 PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
