@@ -66,7 +66,7 @@ def finish(search: TimestampSearch) -> FoundTimestamp | None:
 @pytest.mark.parametrize(
     ("search", "offset"),
     [
-        (Replica.max_timestamp, 2 * RECORDS + RECORDS - 1),
+        (lambda replica: replica.log.max_timestamp(), 2 * RECORDS + RECORDS - 1),
         (lambda replica: replica.offset_for_timestamp(NOW - 5000), 2 * RECORDS),
     ],
 )

@@ -25,16 +25,16 @@ class Meeting(OsFiles):
 
     def __init__(self, parties: int) -> None:
         self.all_here = threading.Barrier(parties, timeout=30)
-        self.lock = threading.Lock()
+        self.counting = threading.Lock()
         self.opening = self.most = 0
 
     def list_directory(self, path: Path) -> list[str]:
         if path.name.startswith("t-"):
-            with self.lock:
+            with self.counting:
                 self.opening += 1
                 self.most = max(self.most, self.opening)
             self.all_here.wait()
-            with self.lock:
+            with self.counting:
                 self.opening -= 1
         return super().list_directory(path)
 
