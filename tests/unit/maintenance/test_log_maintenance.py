@@ -200,10 +200,14 @@ async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_othe
     bug = KeyError("a bug")
     first, second = node.replicas
 
-    def fail(now_ms: int) -> bool:
-        raise bug
+    retain = node.upkeep._retain
 
-    first.log.maybe_roll = fail  # type: ignore[method-assign]
+    def fail(replica: Replica, now_ms: int) -> None:
+        if replica is first:
+            raise bug
+        retain(replica, now_ms)
+
+    node.upkeep._retain = fail  # type: ignore[method-assign]
     node.clock.now += 10_000
     with pytest.raises(ExceptionGroup) as met:
         await node.upkeep.apply_retention()

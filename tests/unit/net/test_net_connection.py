@@ -478,12 +478,12 @@ async def test_a_closed_connection_is_freed_without_the_garbage_collector(broker
     await broker.start()
     client = await broker.connect()
     await client.ask(HEARTBEAT, 4, HeartbeatRequest())
-    (channel,) = map(weakref.ref, broker.listener._channels.values())
+    (connection,) = (weakref.ref(channel._socket) for channel in broker.listener._channels.values())
     gc.disable()
     try:
         client.close()
         await until(lambda: bool(broker.notes))
         await turns()
-        assert channel() is None
+        assert connection() is None
     finally:
         gc.enable()
