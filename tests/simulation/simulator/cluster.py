@@ -266,9 +266,21 @@ class ClusterRun:
         clients.kill()
         await asyncio.sleep(LATE_S)
         await self._end_tiering()
+        await self._await_newest_image()
         checking.cancel()
         self.bit_rot.undo_pending()
         self._check_end()
+
+    async def _await_newest_image(self) -> None:
+        """Wait for nodes whose metadata disk still hangs: they have the replicas of an older image."""
+        deadline = self.loop.time() + HEAL_S
+        while any(
+            one.metadata is None or one.metadata.image.index < self.partitions.image.index
+            for one in self.brokers.values()
+        ):
+            if self.loop.time() > deadline:
+                raise Violation(f"a node has not caught up with the metadata after {HEAL_S} s")
+            await asyncio.sleep(CHECK_S)
 
     async def _end_tiering(self) -> None:
         """Wait for uploads and deletions, then read all partitions from the log start."""
