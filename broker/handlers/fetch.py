@@ -463,11 +463,13 @@ def _partitions(request: FetchRequest, by_id: bool) -> Iterable[SessionPartition
             )
 
 
-@safeguard("a fetch with an old leader epoch is refused")
 def _epoch_error(sent: int, current: int) -> ErrorCode:
     if sent < 0 or sent == current:
         return ErrorCode.NONE
     return ErrorCode.UNKNOWN_LEADER_EPOCH if sent > current else ErrorCode.FENCED_LEADER_EPOCH
+
+
+safeguard("a fetch with an old leader epoch is refused")(_epoch_error)
 
 
 def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionAnswer:

@@ -60,7 +60,6 @@ class FollowerRole:
             return None
         return self._follower.position(self._log)
 
-    @safeguard("a follower fetches from its flushed offset")
     def _is_flushed(self) -> bool:
         return self._core.log_end_offset >= self._log.log_end_offset
 
@@ -111,7 +110,6 @@ class FollowerRole:
                 latest.start_offset, f"its leader does not know leader epoch {latest.epoch}"
             )
 
-    @safeguard("a follower adopts the leader's log start offset")
     def append_replicated(
         self,
         records: memoryview,
@@ -216,6 +214,10 @@ class FollowerRole:
             if log_start_offset is not None:
                 log.log_start_offset = min(log_start_offset, offset)
         self._replica.on_high_watermark_moved()
+
+
+safeguard("a follower fetches from its flushed offset")(FollowerRole._is_flushed)
+safeguard("a follower adopts the leader's log start offset")(FollowerRole.append_replicated)
 
 
 @contextmanager

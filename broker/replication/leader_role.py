@@ -119,7 +119,6 @@ class LeaderRole:
             return self._answer(verdict)
         return self._write(records, header, now_ms)
 
-    @safeguard("retention uses the timestamps of records instead of batch headers")
     def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Whether the header and the first records of a client's batch are not enough to validate it. Raises
         RecordsError."""
@@ -266,3 +265,8 @@ class LeaderRole:
     def on_isr_failure(self, proposal: IsrProposal) -> None:
         if self._core.on_isr_failure(proposal):
             self._replica.on_high_watermark_moved()
+
+
+safeguard("retention uses the timestamps of records instead of batch headers")(
+    LeaderRole._must_validate_records
+)

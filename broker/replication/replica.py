@@ -270,7 +270,6 @@ class Replica:
         """
         return self.log.recovery_point, self.log.log_start_offset, self._checkpointed_high_watermark()
 
-    @safeguard("the high watermark is written to a checkpoint")
     def _checkpointed_high_watermark(self) -> int | None:
         """It is at most the recovery point: a power failure can undo a truncation and the appends after it,
         and then uncommitted records are back at these offsets.
@@ -298,7 +297,6 @@ class Replica:
 
     # -- roles --
 
-    @safeguard("followers keep producer state")
     def become_leader(
         self,
         leader_epoch: int,
@@ -382,7 +380,6 @@ class Replica:
 
     # -- fetch --
 
-    @safeguard("consumers read only up to the high watermark")
     def read(
         self,
         offset: int,
@@ -522,7 +519,6 @@ class Replica:
     def recovery_point(self) -> int:
         return self.log.recovery_point
 
-    @safeguard("flush.messages syncs before the acknowledgement")
     def wants_flush(self) -> bool:
         """Whether flush.messages has been reached."""
         return self.log_end_offset - self.log.recovery_point >= self.config.flush_messages
@@ -574,3 +570,9 @@ class Replica:
     def notify(self) -> None:
         for listener in self.listeners:
             listener(self)
+
+
+safeguard("the high watermark is written to a checkpoint")(Replica._checkpointed_high_watermark)
+safeguard("followers keep producer state")(Replica.become_leader)
+safeguard("consumers read only up to the high watermark")(Replica.read)
+safeguard("flush.messages syncs before the acknowledgement")(Replica.wants_flush)

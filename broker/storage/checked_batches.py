@@ -82,7 +82,7 @@ def intact_batches(segment: Segment, file: SharedFile, at: int) -> Iterator[Chec
         at += size
 
 
-@safeguard("recovery checks the CRC of batches")
+@safeguard("a scan of a log checks the CRC of batches")
 def _checked(window: bytes, at: int) -> BatchHeader:
     return check_batch(window, at)
 

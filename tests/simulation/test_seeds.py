@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -93,8 +94,18 @@ def test_the_loss_of_a_safeguard_is_noticed(name: str) -> None:
 
 def test_each_safeguard_of_the_product_has_a_replacement_here() -> None:
     files = [file for part in PRODUCT for file in (REPOSITORY / part).rglob("*.py")]
-    names = {name for file in files for name in re.findall(r'@safeguard\("(.+)"\)', file.read_text())}
+    names = {
+        name for file in files for name in re.findall(r'(?m)^ *@?safeguard\(\s*"(.+)"', file.read_text())
+    }
     assert names == {name for row in SAFEGUARDS.values() for name in row.replacements}
+
+
+def test_no_compiled_function_is_decorated() -> None:
+    compiled = runpy.run_path(str(REPOSITORY / ".ci/compile_hot.py"))["HOT"]
+    assert compiled
+    assert [
+        name for name in compiled if "@safeguard" in (REPOSITORY / "src/tierlog" / name).read_text()
+    ] == []
 
 
 def test_a_safeguard_is_switched_off_everywhere_and_on_again() -> None:

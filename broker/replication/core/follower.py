@@ -121,7 +121,6 @@ class FollowerCore:
         self.leader, self.leader_epoch = leader, leader_epoch
         return True
 
-    @safeguard("a follower truncates at the leader epoch boundary")
     def position(self, log: Log) -> FetchPosition:
         """What to fetch next."""
         latest = log.epochs.latest
@@ -139,6 +138,9 @@ class FollowerCore:
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return _start_in_leader_log(fetched, requested)
         return Retry(fetched.error)
+
+
+safeguard("a follower truncates at the leader epoch boundary")(FollowerCore.position)
 
 
 def _truncation(fetched: Fetched, requested: FetchPosition, log: Log) -> Step:
@@ -205,9 +207,11 @@ def check_replicated(
     return valid
 
 
-@safeguard("a follower checks the CRC of fetched batches")
 def _checked(records: memoryview, at: int) -> BatchHeader:
     return check_batch(records, at)
+
+
+safeguard("a follower checks the CRC of fetched batches")(_checked)
 
 
 def _check_order(

@@ -198,7 +198,6 @@ class LeaderCore:
 
     # -- appends --
 
-    @safeguard("appends are refused below min.insync.replicas")
     def decide_append(
         self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
     ) -> Duplicate | Rejection | None:
@@ -415,7 +414,6 @@ class LeaderCore:
 
     # -- helpers --
 
-    @safeguard("a replica joins the ISR from the leader's epoch start offset")
     def _has_caught_up(self, follower: Follower) -> bool:
         has_all = follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
         return has_all and follower.broker_id not in self._full
@@ -459,16 +457,13 @@ class LeaderCore:
         self.may_commit = self.is_leader and self._has_min_in_sync()
         return self._advance()
 
-    @safeguard("the high watermark waits for replicas that are joining the ISR")
     def _awaited_replicas(self) -> frozenset[int]:
         """The replicas which the high watermark waits for."""
         return self._in_sync.maximal | self._joining
 
-    @safeguard("the high watermark stops below min.insync.replicas")
     def _has_min_in_sync(self) -> bool:
         return len(self._in_sync.committed) >= self.min_in_sync
 
-    @safeguard("the high watermark waits for every in-sync replica")
     def _in_sync_end(self) -> int:
         """The smallest log end of the replicas which the high watermark waits for."""
         return min([self.log_end_offset, *(other.end_offset for other in self._waits_on)])
@@ -484,3 +479,10 @@ class LeaderCore:
             return False
         self.high_watermark = committed
         return True
+
+
+safeguard("appends are refused below min.insync.replicas")(LeaderCore.decide_append)
+safeguard("a replica joins the ISR from the leader's epoch start offset")(LeaderCore._has_caught_up)
+safeguard("the high watermark waits for replicas that are joining the ISR")(LeaderCore._awaited_replicas)
+safeguard("the high watermark stops below min.insync.replicas")(LeaderCore._has_min_in_sync)
+safeguard("the high watermark waits for every in-sync replica")(LeaderCore._in_sync_end)

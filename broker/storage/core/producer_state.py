@@ -151,7 +151,6 @@ class ProducerStateManager:
     def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
-    @safeguard("the leader checks producer sequence numbers")
     def validate(self, header: BatchHeader) -> Duplicate | Rejection | None:
         """Check whether a client's batch can be appended: None means yes. Changes nothing."""
         known = self._producers.get(header.producer_id)
@@ -284,7 +283,6 @@ class ProducerStateManager:
         state._decode_rest(content[end:])
         return state
 
-    @safeguard("a producer snapshot holds five batches of each producer")
     def _decode_rest(self, rest: bytes) -> None:
         """Read the part after Kafka's entries. Unknown versions are ignored."""
         self.has_all_batches = not self._producers
@@ -329,6 +327,10 @@ class ProducerStateManager:
             return None  # the transaction has no records in this partition
         self._complete[marker_offset] = first
         return CompletedTransaction(producer.producer_id, first, marker_offset, not marker.committed)
+
+
+safeguard("the leader checks producer sequence numbers")(ProducerStateManager.validate)
+safeguard("a producer snapshot holds five batches of each producer")(ProducerStateManager._decode_rest)
 
 
 def advance_sequence(sequence: int, by: int) -> int:

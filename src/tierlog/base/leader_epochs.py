@@ -72,7 +72,6 @@ class LeaderEpochs:
         at = bisect_right(self._entries, offset, key=_START_OFFSET)
         return self._entries[at - 1].epoch if at else NO_EPOCH
 
-    @safeguard("a batch's leader epoch must match the leader epoch cache")
     def allows(self, epoch: int, offset: int) -> bool:
         """Whether a record at an offset may be of that epoch; true if either epoch is unknown."""
         latest = self._entries[-1] if self._entries else None
@@ -165,3 +164,6 @@ class LeaderEpochs:
                 before.epoch < after.epoch and before.start_offset < after.start_offset,
                 f"epochs: {before}, {after}",
             )
+
+
+safeguard("a batch's leader epoch must match the leader epoch cache")(LeaderEpochs.allows)

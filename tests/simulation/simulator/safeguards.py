@@ -72,6 +72,16 @@ def _(original: Function, image: Any, at_start: Any) -> Any:
     return at_start
 
 
+@and_without(
+    "unclean leader election is a cluster-wide setting",
+    row="min.insync.replicas is a cluster-wide setting",
+)
+def _(original: Function, image: Any) -> ClusterDefaults:
+    """The controller uses the smallest setting of any broker's file."""
+    least, unclean = original(image)
+    return ClusterDefaults(min((one.min_in_sync for one in image.brokers.values()), default=least), unclean)
+
+
 @without(
     "unclean leader election is a cluster-wide setting",
     breaks="one broker's settings file lets other brokers lose records",
@@ -472,7 +482,7 @@ def _(original: Function, records: memoryview, at: int) -> Any:
     return read_header(records, at)
 
 
-@without("recovery checks the CRC of batches", breaks="a flipped bit stays in a log")
+@without("a scan of a log checks the CRC of batches", breaks="a flipped bit stays in a log")
 def _(original: Function, window: bytes, at: int) -> Any:
     return read_header(window, at)
 
