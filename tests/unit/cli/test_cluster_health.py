@@ -158,6 +158,7 @@ def test_partitions_without_writes_are_unavailable() -> None:
     assert offline == "1 partition without a leader: orders-0"
     assert below.startswith("7 partitions below min.insync.replicas: orders-0, orders-1")
     assert below.endswith("orders-4 and others")
+    assert health.problems[1].next.endswith("start the brokers that are down.")
 
 
 def test_assigned_broker_that_is_not_registered_is_reported() -> None:
