@@ -4,8 +4,9 @@ The simulator (tests/simulation) switches off one safeguard at a time and proves
 A test fails if a safeguard has no such proof, or a proof no safeguard. Nothing else reads the names: the
 decorator returns the function itself.
 
-Compiled modules (.ci/compile_hot.py) use it below the class, `safeguard("name")(Class.method)`: a decorated
-method of a compiled class is called through Python, which takes 60 ns more.
+Compiled modules (.ci/compile_hot.py) use it below the function or its class, as in
+`safeguard("name")(Class.method)`: a decorated function is called through Python there, which takes 60 ns
+more.
 """
 
 from collections.abc import Callable
