@@ -4,8 +4,9 @@ values."""
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from typing import Any
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -110,6 +111,48 @@ _PARSERS: dict[SettingType, Callable[[str], Value]] = {
     SettingType.PASSWORD: str,
     SettingType.UNKNOWN: str,
 }
+
+
+# --- settings as fields of a dataclass, whose names have `_` for `.`
+
+
+def setting_field(type: SettingType, default: Value, doc: str, **bounds: Any) -> Any:
+    setting = Setting(name="", type=type, default=default, doc=doc, **bounds)
+    return field(default=default, metadata={"setting": setting})
+
+
+def boolean_(default: bool, doc: str) -> Any:
+    return setting_field(SettingType.BOOLEAN, default, doc)
+
+
+def int_(default: int, doc: str, **bounds: Any) -> Any:
+    return setting_field(SettingType.INT, default, doc, **bounds)
+
+
+def long_(default: int, doc: str, **bounds: Any) -> Any:
+    return setting_field(SettingType.LONG, default, doc, **bounds)
+
+
+def double_(default: float, doc: str, **bounds: Any) -> Any:
+    return setting_field(SettingType.DOUBLE, default, doc, **bounds)
+
+
+def string_(default: str, doc: str, **bounds: Any) -> Any:
+    return setting_field(SettingType.STRING, default, doc, **bounds)
+
+
+def list_(default: tuple[str, ...], doc: str, **bounds: Any) -> Any:
+    return setting_field(SettingType.LIST, default, doc, **bounds)
+
+
+def settings_of(declared: type) -> dict[str, Setting]:
+    """The settings that the fields of a dataclass declare, by name."""
+    return {
+        name: replace(item.metadata["setting"], name=name)
+        for item in fields(declared)
+        if item.metadata
+        for name in [item.name.replace("_", ".")]
+    }
 
 
 def find_setting(settings: dict[str, Setting], name: str) -> Setting:

@@ -5,7 +5,7 @@ import pytest
 from tierlog.config.definitions import InvalidSetting
 from tierlog.config.node import NODE_SETTINGS, NodeSettings
 from tierlog.config.sources import settings_from
-from tierlog.config.topic import TOPIC_DEFAULTS, TOPIC_SETTINGS
+from tierlog.config.topic import TOPIC_SETTINGS
 
 
 @pytest.mark.parametrize(("hours", "ms"), [("168", 604_800_000), ("-1", -1)])
@@ -74,12 +74,6 @@ def test_topic_config_uses_node_defaults_and_overrides() -> None:
     settings = settings_from({"log.segment.bytes": "1000", "log.retention.ms": "5"})
     config = settings.topic_config({"retention.ms": "6"})
     assert (config.segment_bytes, config.retention_ms, config.segment_ms) == (1000, 6, 604_800_000)
-
-
-def test_defaults_of_node_and_topic_agree() -> None:
-    for name, topic_name in TOPIC_DEFAULTS.items():
-        assert NODE_SETTINGS[name].default == TOPIC_SETTINGS[topic_name].default, name
-        assert NODE_SETTINGS[name].type == TOPIC_SETTINGS[topic_name].type, name
 
 
 def test_timestamps_and_preallocation_have_defaults_of_the_node() -> None:
