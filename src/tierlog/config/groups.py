@@ -5,6 +5,7 @@ and shown, but have no effect yet: neither these groups nor telemetry are suppor
 """
 
 import re
+from typing import Any
 
 from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value
 from tierlog.config.topic import NO_EFFECT_YET
@@ -12,8 +13,8 @@ from tierlog.config.topic import NO_EFFECT_YET
 INT, STRING = SettingType.INT, SettingType.STRING
 
 
-def _setting(name: str, type: SettingType, default: Value, doc: str, **bounds: object) -> Setting:
-    return Setting(name=name, type=type, default=default, doc=doc + NO_EFFECT_YET, **bounds)  # type: ignore[arg-type]
+def _setting(name: str, type: SettingType, default: Value, doc: str, **bounds: Any) -> Setting:
+    return Setting(name=name, type=type, default=default, doc=doc + NO_EFFECT_YET, **bounds)
 
 
 GROUP_SETTINGS: dict[str, Setting] = {

@@ -5,140 +5,135 @@ documentation says that they have no effect. Settings that Kafka reads at startu
 Settings that would promise missing security features or storage are rejected too.
 """
 
-from tierlog.config.definitions import Setting, SettingType
+from typing import Any
+
+from tierlog.config.definitions import Setting, SettingType, Value
 from tierlog.config.topic import MAX_LONG
+
+INT, LONG, LIST, BOOLEAN = SettingType.INT, SettingType.LONG, SettingType.LIST, SettingType.BOOLEAN
 
 NO_EFFECT = " Accepted, kept and shown as in Kafka; it has no effect."
 
-_LEAST = {
-    "background.threads": 1,
-    "compression.lz4.level": 1,
-    "compression.zstd.level": -131_072,
-    "group.consumer.assignment.interval.ms": 0,
-    "group.coordinator.cached.buffer.max.bytes": 524_288,
-    "group.share.assignment.interval.ms": 0,
-    "group.streams.assignment.interval.ms": 0,
-    "log.cleaner.io.buffer.size": 0,
-    "log.cleaner.threads": 1,  # Kafka accepts 0 in a file and later fails with a division by zero
-    "num.io.threads": 1,
-    "num.network.threads": 1,
-    "remote.list.offsets.request.timeout.ms": 1,
-    "remote.log.index.file.cache.total.size.bytes": 1,
-    "remote.log.manager.copier.thread.pool.size": 1,
-    "remote.log.manager.copy.max.bytes.per.second": 1,
-    "remote.log.manager.expiration.thread.pool.size": 1,
-    "remote.log.manager.fetch.max.bytes.per.second": 1,
-    "remote.log.manager.follower.thread.pool.size": 1,
-    "share.coordinator.cached.buffer.max.bytes": 524_288,
-}
-_MOST = {"compression.lz4.level": 17, "compression.zstd.level": 22}
-_CHOICES = {"compression.gzip.level": ("-1", *map(str, range(1, 10)))}
+
+def _inert(name: str, type: SettingType, default: Value, why: str, **bounds: Any) -> Setting:
+    return Setting(name=name, type=type, default=default, doc=why + NO_EFFECT, **bounds)
+
 
 INERT_SETTINGS: dict[str, Setting] = {
-    name: Setting(
-        name=name,
-        type=type,
-        default=default,
-        doc=why + NO_EFFECT,
-        least=_LEAST.get(name),
-        most=_MOST.get(name),
-        choices=_CHOICES.get(name, ()),
-    )
-    for name, type, default, why in (
-        ("background.threads", SettingType.INT, 10, "Background tasks run on the event loop."),
-        (
+    setting.name: setting
+    for setting in (
+        _inert("background.threads", INT, 10, "Background tasks run on the event loop.", least=1),
+        _inert(
             "compression.gzip.level",
-            SettingType.INT,
+            INT,
             -1,
             "Batches are compressed at the codec's default level.",
+            choices=("-1", *map(str, range(1, 10))),
         ),
-        ("compression.lz4.level", SettingType.INT, 9, "Batches are compressed at the codec's default level."),
-        (
+        _inert(
+            "compression.lz4.level",
+            INT,
+            9,
+            "Batches are compressed at the codec's default level.",
+            least=1,
+            most=17,
+        ),
+        _inert(
             "compression.zstd.level",
-            SettingType.INT,
+            INT,
             3,
             "Batches are compressed at the codec's default level.",
+            least=-131_072,
+            most=22,
         ),
-        ("config.providers", SettingType.LIST, (), "Values of settings are not looked up elsewhere."),
-        (
+        _inert("config.providers", LIST, (), "Values of settings are not looked up elsewhere."),
+        _inert(
             "follower.fetch.last.tiered.offset.enable",
-            SettingType.BOOLEAN,
+            BOOLEAN,
             False,
             "An empty follower always starts after the remote data.",
         ),
-        (
+        _inert(
             "group.consumer.assignment.interval.ms",
-            SettingType.INT,
+            INT,
             1000,
             "The consumer group protocol of KIP-848 is not supported.",
+            least=0,
         ),
-        (
+        _inert(
             "group.coordinator.cached.buffer.max.bytes",
-            SettingType.INT,
+            INT,
             1048588,
             "The group coordinator caches no buffers.",
+            least=524_288,
         ),
-        ("group.share.assignment.interval.ms", SettingType.INT, 1000, "Share groups are not supported."),
-        ("group.streams.assignment.interval.ms", SettingType.INT, 1000, "Streams groups are not supported."),
-        ("log.cleaner.io.buffer.size", SettingType.INT, 524288, "The cleaner reads one batch at a time."),
-        ("log.cleaner.threads", SettingType.INT, 1, "The log cleaner has one thread."),
-        ("metric.reporters", SettingType.LIST, (), "Metrics are available at /metrics of the admin server."),
-        ("num.io.threads", SettingType.INT, 8, "The event loop handles requests."),
-        ("num.network.threads", SettingType.INT, 3, "The event loop serves connections."),
-        (
+        _inert("group.share.assignment.interval.ms", INT, 1000, "Share groups are not supported.", least=0),
+        _inert(
+            "group.streams.assignment.interval.ms", INT, 1000, "Streams groups are not supported.", least=0
+        ),
+        _inert("log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", least=0),
+        # Kafka accepts 0 in a file and later fails with a division by zero
+        _inert("log.cleaner.threads", INT, 1, "The log cleaner has one thread.", least=1),
+        _inert("metric.reporters", LIST, (), "Metrics are available at /metrics of the admin server."),
+        _inert("num.io.threads", INT, 8, "The event loop handles requests.", least=1),
+        _inert("num.network.threads", INT, 3, "The event loop serves connections.", least=1),
+        _inert(
             "remote.list.offsets.request.timeout.ms",
-            SettingType.LONG,
+            LONG,
             30000,
             "ListOffsets is answered from the manifest.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.index.file.cache.total.size.bytes",
-            SettingType.LONG,
+            LONG,
             1073741824,
             "remote.cache.bytes bounds the cache of remote data.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.manager.copier.thread.pool.size",
-            SettingType.INT,
+            INT,
             10,
             "Two segments are copied at a time.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.manager.copy.max.bytes.per.second",
-            SettingType.LONG,
+            LONG,
             MAX_LONG,
             "Uploads are not throttled.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.manager.expiration.thread.pool.size",
-            SettingType.INT,
+            INT,
             10,
             "One broker deletes expired objects.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.manager.fetch.max.bytes.per.second",
-            SettingType.LONG,
+            LONG,
             MAX_LONG,
             "Downloads are not throttled.",
+            least=1,
         ),
-        (
+        _inert(
             "remote.log.manager.follower.thread.pool.size",
-            SettingType.INT,
+            INT,
             2,
             "Followers need no thread for remote data.",
+            least=1,
         ),
-        (
+        _inert(
             "share.coordinator.cached.buffer.max.bytes",
-            SettingType.INT,
+            INT,
             1048588,
             "Share groups are not supported.",
+            least=524_288,
         ),
-        (
-            "transaction.partition.verification.enable",
-            SettingType.BOOLEAN,
-            True,
-            "Transactions are not supported.",
-        ),
+        _inert("transaction.partition.verification.enable", BOOLEAN, True, "Transactions are not supported."),
     )
 }
 """Kafka's default and bounds of each setting, and why it has no effect."""
