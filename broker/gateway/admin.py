@@ -17,6 +17,7 @@ from tierlog.broker.gateway.metrics import render
 from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
+from tierlog.broker.gateway.requests import refused
 from tierlog.broker.gateway.tier import tier_routes
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -109,8 +110,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
 
 def _serving(node: Node) -> Serving:
     if node.serving is None:
-        reason = json.dumps({"error": "this node is still starting"})
-        raise web.HTTPServiceUnavailable(text=reason, content_type="application/json")
+        raise refused(web.HTTPServiceUnavailable, "this node is still starting")
     return node.serving
 
 
@@ -153,7 +153,7 @@ def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
 
     async def refuse(_: web.Request) -> web.Response:
         message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
-        return web.json_response({"error": message}, status=409)
+        raise refused(web.HTTPConflict, message)
 
     of_brokers = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
     return [web.route("*", path, refuse) for path in of_brokers]

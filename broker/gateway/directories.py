@@ -1,6 +1,6 @@
 """Admin routes for this node's log directories: their contents and moves between them.
 
-Other nodes serve their own directories. Errors are `{"error": …}` with a message for operators.
+Other nodes serve their own directories.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from tierlog.base.types import TopicPartition
+from tierlog.broker.gateway.requests import read_body
 from tierlog.broker.maintenance.directory_move import DirectoryMove
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.protocol.errors import ErrorCode
@@ -28,21 +29,10 @@ def directory_routes(current: Callable[[], DirectoryMoves]) -> list[web.Abstract
         return web.json_response(_view(current(), request.query.get("topic")))
 
     async def move(request: web.Request) -> web.Response:
-        moves = current()
-        try:
-            asked = msgspec.json.decode(await request.read(), type=DirectoryMoveRequest)
-        except msgspec.DecodeError as wrong:
-            return web.json_response({"error": str(wrong)}, status=400)
-        name = TopicPartition(asked.topic, asked.partition)
-        error = moves.move(name, asked.directory)
-        return web.json_response(
-            {
-                "topic": asked.topic,
-                "partition": asked.partition,
-                "directory": asked.directory,
-                "error": None if error is ErrorCode.NONE else error.name,
-            }
-        )
+        moves, asked = current(), await read_body(request, DirectoryMoveRequest)
+        error = moves.move(TopicPartition(asked.topic, asked.partition), asked.directory)
+        found = None if error is ErrorCode.NONE else error.name
+        return web.json_response({**msgspec.structs.asdict(asked), "error": found})
 
     return [web.get("/v1/directories", status), web.post("/v1/directories/move", move)]
 

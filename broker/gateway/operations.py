@@ -8,12 +8,13 @@ such broker or topic, 409 not in this state, 503 no quorum.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
 
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition, brokers_view, partitions_view
+from tierlog.broker.gateway.requests import read_body, refused
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
@@ -30,8 +31,6 @@ from tierlog.metadata.controller.throttles import unthrottle
 from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.quorum.node import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
-
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,36 +71,22 @@ class Balance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
-class Refused(Exception):
-    """The whole request fails."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 Operation = Callable[[MetadataClient, web.Request], Awaitable[dict[str, Any]]]
-
-
-class Route(NamedTuple):
-    method: str
-    path: str
-    operation: Operation
 
 
 def operation_routes(metadata: MetadataClient) -> list[web.AbstractRouteDef]:
     return [
-        web.route(route.method, route.path, _answering(metadata, route.operation))
-        for route in (
-            Route("GET", "/v1/brokers", _brokers),
-            Route("POST", "/v1/brokers/{id}/drain", _drain),
-            Route("POST", "/v1/brokers/{id}/stop", _stop),
-            Route("DELETE", "/v1/brokers/{id}", _unregister),
-            Route("GET", "/v1/partitions", _partitions),
-            Route("POST", "/v1/partitions/move", _move),
-            Route("POST", "/v1/partitions/unthrottle", _unthrottle),
-            Route("POST", "/v1/partitions/elect", _elect),
-            Route("POST", "/v1/partitions/balance", _balance),
+        web.route(method, path, _answering(metadata, operation))
+        for method, path, operation in (
+            ("GET", "/v1/brokers", _brokers),
+            ("POST", "/v1/brokers/{id}/drain", _drain),
+            ("POST", "/v1/brokers/{id}/stop", _stop),
+            ("DELETE", "/v1/brokers/{id}", _unregister),
+            ("GET", "/v1/partitions", _partitions),
+            ("POST", "/v1/partitions/move", _move),
+            ("POST", "/v1/partitions/unthrottle", _unthrottle),
+            ("POST", "/v1/partitions/elect", _elect),
+            ("POST", "/v1/partitions/balance", _balance),
         )
     ]
 
@@ -115,7 +100,7 @@ async def _brokers(metadata: MetadataClient, _: web.Request) -> dict[str, Any]:
 
 async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Start to move the broker's replicas to others, as many as one plan holds."""
-    broker, asked = _broker(metadata, request), await _body(request, Drain)
+    broker, asked = _broker(metadata, request), await read_body(request, Drain)
     plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
     return await _carried_out(metadata, plan, dry_run=asked.dry_run)
 
@@ -144,37 +129,37 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
     """`?topic=…&condition=…&limit=…`; `unwell`: any condition that needs an operator."""
     topic, text = request.query.get("topic"), request.query.get("condition")
     if topic is not None and topic not in metadata.image.topic_ids:
-        raise Refused(404, f"there is no topic {topic!r}")
+        raise refused(web.HTTPNotFound, f"there is no topic {topic!r}")
     try:
         limit = int(request.query["limit"]) if "limit" in request.query else None
         wanted = UNHEALTHY if text == "unwell" else frozenset({Condition(text)} if text else ())
     except ValueError as wrong:
-        raise Refused(400, str(wrong)) from None
+        raise refused(web.HTTPBadRequest, str(wrong)) from None
     return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)
 
 
 async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await _body(request, Moves)
+    asked = await read_body(request, Moves)
     changes = tuple((move.topic, move.partition, move.replicas) for move in asked.moves)
     reply = await metadata.submit(Reassign(changes=changes, throttle=asked.throttle))
     return {"outcomes": _outcomes(reply.partitions)}
 
 
 async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await _body(request, Unthrottle)
+    asked = await read_body(request, Unthrottle)
     partitions = None if asked.partitions is None else frozenset(asked.partitions)
     return {"altered": await _alter(metadata, unthrottle(metadata.image, partitions))}
 
 
 async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await _body(request, Election)
+    asked = await read_body(request, Election)
     command = ElectLeaders(partitions=asked.partitions, kind=ElectionKind[asked.kind.upper()])
     return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
 
 
 async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Elect preferred leaders, and move replicas so that all brokers hold equally many."""
-    asked = await _body(request, Balance)
+    asked = await read_body(request, Balance)
     found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
     if asked.leaders:
         election = await asyncio.to_thread(rebalance, metadata.image, 0)
@@ -211,8 +196,8 @@ async def _carried_out(metadata: MetadataClient, plan: MovePlan, *, dry_run: boo
 
 
 async def _alter(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
-    """Names of the topics and brokers whose settings changed. Raises Refused if the controller rejects
-    one."""
+    """Names of the topics and brokers whose settings changed. Raises HTTPError if the controller
+    rejects one."""
     if not command.resources:
         return []
     for outcome in (await metadata.submit(command)).resources:
@@ -224,8 +209,6 @@ def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.
     async def handle(request: web.Request) -> web.Response:
         try:
             return web.json_response(await operation(metadata, request))
-        except Refused as refused:
-            return web.json_response({"error": str(refused)}, status=refused.status)
         except MetadataUnavailable as unavailable:
             body = {"error": str(unavailable), "applied_unknown": unavailable.applied_unknown}
             return web.json_response(body, status=503)
@@ -233,19 +216,11 @@ def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.
     return handle
 
 
-async def _body(request: web.Request, kind: type[T]) -> T:
-    """The decoded body; an empty one means all defaults."""
-    try:
-        return msgspec.json.decode(await request.read() or b"{}", type=kind)
-    except msgspec.DecodeError as wrong:
-        raise Refused(400, str(wrong)) from None
-
-
 def _broker(metadata: MetadataClient, request: web.Request) -> BrokerImage:
     text = request.match_info["id"]
     broker = metadata.image.brokers.get(int(text)) if text.isdecimal() else None
     if broker is None:
-        raise Refused(404, f"broker {text} is not registered")
+        raise refused(web.HTTPNotFound, f"broker {text} is not registered")
     return broker
 
 
@@ -263,6 +238,6 @@ def _outcomes(outcomes: Sequence[NamedOutcome]) -> list[dict[str, Any]]:
 
 def _check(error: ErrorCode, message: str | None) -> None:
     if error is ErrorCode.BROKER_ID_NOT_REGISTERED:
-        raise Refused(404, message or error.name)
+        raise refused(web.HTTPNotFound, message or error.name)
     if error is not ErrorCode.NONE:
-        raise Refused(409, message or error.name)
+        raise refused(web.HTTPConflict, message or error.name)

@@ -21,19 +21,20 @@ class TierRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTier:
-    """Where a partition's offsets are. Ends are exclusive; -1 if a range is empty."""
+    """Where a partition's offsets are. Ends are exclusive. The remote offsets are None without remote
+    data."""
 
     topic: str
     partition: int
-    local_start: int
-    local_end: int
-    remote_start: int
-    remote_end: int
-    log_start: int
+    log_start_offset: int
     high_watermark: int
+    local_log_start_offset: int
+    log_end_offset: int
+    remote_start_offset: int | None
+    remote_end_offset: int | None
     local_bytes: int
     remote_bytes: int
-    segments: int
+    local_segments: int
     remote_segments: int
     uploading: bool
     pending_bytes: int
@@ -63,16 +64,16 @@ def describe(
     return PartitionTier(
         topic=replica.name.topic,
         partition=replica.name.partition,
-        local_start=replica.local_log_start_offset,
-        local_end=replica.log_end_offset,
-        remote_start=-1 if first is None else max(first, remote.log_start_offset),
-        remote_end=-1 if remote.end_offset is None else remote.end_offset,
-        log_start=replica.log_start_offset,
+        log_start_offset=replica.log_start_offset,
         high_watermark=replica.high_watermark,
+        local_log_start_offset=replica.local_log_start_offset,
+        log_end_offset=replica.log_end_offset,
+        remote_start_offset=None if first is None else max(first, remote.log_start_offset),
+        remote_end_offset=remote.end_offset,
         local_bytes=sum(segment.size_bytes for segment in segments),
         remote_bytes=sum(page.log_bytes for page in remote.pages)
         + sum(entry.log_bytes for entry in remote.entries),
-        segments=len(segments),
+        local_segments=len(segments),
         remote_segments=len(remote.entries) + sum(page.entries for page in remote.pages),
         uploading=uploading,
         pending_bytes=planner.pending_bytes(remote, segments),

@@ -252,15 +252,12 @@ async def test_status_covers_both_tiers(tmp_path: Path) -> None:
         await node.log_manager.flush("t")
         await settled(node)
         first, second = node.log_manager.status()
-        assert (first.topic, first.partition, first.remote_start, first.remote_end) == ("t", 0, 0, 200)
-        assert (first.local_start, first.local_end, first.pending_bytes, first.last_error) == (
-            200,
-            200,
-            0,
-            None,
-        )
+        assert (first.topic, first.partition) == ("t", 0)
+        assert (first.remote_start_offset, first.remote_end_offset) == (0, 200)
+        assert (first.local_log_start_offset, first.log_end_offset) == (200, 200)
+        assert (first.pending_bytes, first.last_error) == (0, None)
         assert first.remote_bytes == sum(entry.log_bytes for entry in node.remote(replica).entries)
-        assert (second.remote_start, second.remote_end, second.remote_bytes) == (-1, -1, 0)
+        assert (second.remote_end_offset, second.remote_bytes) == (None, 0)
 
 
 async def test_remote_log_copy_disable_stops_uploads(tmp_path: Path) -> None:
