@@ -11,11 +11,12 @@ from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
 from tierlog.broker.gateway.cluster_views import Condition, conditions
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
-from tierlog.broker.gateway.node import Listener, Node, Serving
+from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves, MoveOutcome
+from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas, Report
 from tierlog.broker.replication.replica import NO_TRAFFIC, Replica, Traffic
 from tierlog.broker.replication.replica_manager import ReplicaManager

@@ -1,9 +1,8 @@
 """The node's parts that the admin routes show. The composition root sets them as they start."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -19,6 +18,7 @@ from tierlog.broker.maintenance.directory_moves import DirectoryMoves
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
+from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
@@ -28,57 +28,14 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.observer import ObserverStatus
-from tierlog.metadata.quorum.status import NodeStatus
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.observer import MetadataObserver
 
 _log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
 """Events queued for a slow reader; beyond it the reader is disconnected and must start again."""
 
 Events = asyncio.Queue["dict[str, Any] | None"]
-
-
-class MemoryPool(Protocol):
-    """The part of net.core.memory_pool.MemoryPool that is shown."""
-
-    used: int
-    held: int
-    waits: int
-
-    @property
-    def waiting(self) -> int: ...
-
-
-class Listener(Protocol):
-    """The part of net.listener.Listener that is shown."""
-
-    accepted: int
-    received_bytes: int
-    sent_bytes: int
-    kept_bytes: int
-
-    @property
-    def connections(self) -> int: ...
-    @property
-    def muted(self) -> int: ...
-    @property
-    def saturated(self) -> int: ...
-    @property
-    def blocked(self) -> int: ...
-    @property
-    def memory_pool(self) -> MemoryPool: ...
-    @property
-    def closed(self) -> Mapping[Any, int]: ...
-    @property
-    def refused(self) -> Mapping[Any, int]: ...
-
-
-class Quorum(Protocol):
-    """This node in the metadata quorum: MetadataNode or MetadataObserver."""
-
-    @property
-    def started(self) -> bool: ...
-    def status(self) -> NodeStatus | ObserverStatus: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +86,7 @@ class Node:
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
-        quorum: Quorum,
+        quorum: MetadataNode | MetadataObserver,
         stats: RequestStats,
         loop_lag: LoopLag,
         failures: FailureLog,
