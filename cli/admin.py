@@ -6,7 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
@@ -22,13 +22,6 @@ TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings wi
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
 HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unavailable and what to do."}
 """By HTTP status."""
-
-
-class Event(NamedTuple):
-    """One server-sent event."""
-
-    name: str
-    data: Any
 
 
 class AdminApi:
@@ -52,10 +45,12 @@ class AdminApi:
         with self._open("DELETE", path, {}, None) as response:
             return json.load(response)
 
-    def events(self) -> Iterator[Event]:
-        """Yield events of /v1/events as they arrive; ends when the server closes the stream."""
+    def changes(self) -> Iterator[None]:
+        """Yield after each event of /v1/events; ends when the server closes the stream."""
         with self._open("GET", "/v1/events", {}, None) as response:
-            yield from parse_events(line.decode() for line in response)
+            for line in response:
+                if line.startswith(b"data:"):
+                    yield
 
     def _open(self, method: str, path: str, query: Mapping[str, object], body: bytes | None) -> Any:
         text = urllib.parse.urlencode({key: value for key, value in query.items() if value is not None})
@@ -165,23 +160,6 @@ def _tls(url: str) -> "ssl.SSLContext | None":
     if certificate := os.environ.get("TIERLOG_ADMIN_CERTIFICATE"):
         context.load_cert_chain(certificate, os.environ.get("TIERLOG_ADMIN_KEY"))
     return context
-
-
-def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Parse a text/event-stream body (HTML standard, section 9.2); comments and unknown fields are
-    skipped."""
-    name, data = "message", ""
-    for line in lines:
-        field, _, value = line.rstrip("\r\n").partition(":")
-        value = value.removeprefix(" ")
-        if field == "event":
-            name = value
-        elif field == "data":
-            data += value
-        elif not line.strip():
-            if data:
-                yield Event(name, json.loads(data))
-            name, data = "message", ""
 
 
 def _reason(refused: urllib.error.HTTPError) -> str:

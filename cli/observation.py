@@ -25,14 +25,12 @@ Response = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """`quorum`: node -> GET /v1/quorum, None without a response. `brokers` and `unhealthy`: GET /v1/brokers
-    and /v1/partitions of node `source`, None if no node responded. `damaged`: damaged ranges of all brokers
+    and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all brokers
     (GET /v1/scrub), each row with its `broker`."""
 
-    urls: Mapping[int, str] = field(default_factory=dict)
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
     unhealthy: Response | None = None
-    source: int | None = None
     damaged: tuple[Response, ...] = ()
 
     @property
@@ -65,13 +63,13 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> Observation:
-    """Query the nodes at these URLs, and the nodes that they name. `known`: nodes that are expected."""
-    urls = dict(known or {})
+def observe(seeds: Iterable[str]) -> Observation:
+    """Query the nodes at these URLs, and the nodes that they name."""
+    urls: dict[int, str] = {}
     quorum: dict[int, Response | None] = {}
     asked: set[str] = set()
     with ThreadPoolExecutor(16) as pool:
-        due = [*urls.values(), *seeds]
+        due = list(seeds)
         while due := [url for url in dict.fromkeys(due) if url and url not in asked]:
             asked.update(due)
             for url, answer in zip(due, pool.map(lambda url: _ask(url, "/v1/quorum"), due), strict=True):
@@ -88,21 +86,19 @@ def observe(seeds: Iterable[str], *, known: Mapping[int, str] | None = None) -> 
             for one, answer in zip(answering, scrubbed, strict=True)
             for row in (answer or {}).get("damaged", ())
         )
-    seen = Observation(
-        urls=urls, quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
-    )
-    return _with_partitions(seen)
+    seen = Observation(quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged)
+    return _with_partitions(seen, urls)
 
 
-def _with_partitions(seen: Observation) -> Observation:
+def _with_partitions(seen: Observation, urls: Mapping[int, str]) -> Observation:
     """Add brokers and partitions, from the node with the newest metadata that responds."""
     leader = seen.leader
     applied = {one: int(answer["applied_index"]) for one, answer in seen.quorum.items() if answer}
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
-        brokers = _ask(seen.urls[node], "/v1/brokers")
+        brokers = _ask(urls[node], "/v1/brokers")
         if brokers is not None:
-            unhealthy = _ask(seen.urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
-            return replace(seen, brokers=brokers, unhealthy=unhealthy, source=node)
+            unhealthy = _ask(urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
+            return replace(seen, brokers=brokers, unhealthy=unhealthy)
     return seen
 
 

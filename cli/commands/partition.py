@@ -133,7 +133,7 @@ def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
     """Check after each change of the metadata. If this is interrupted, the throttle stays."""
     while True:
         with suppress(TimeoutError):  # a slow move: the metadata has not changed for minutes
-            for _ in api.events():
+            for _ in api.changes():
                 if not _is_moving(api, topic, partition):
                     return
 

@@ -88,7 +88,7 @@ class TierWatcher:
     def _follow(self, admin_url: str) -> None:
         admin = AdminApi(admin_url)
         try:
-            for _ in admin.events():
+            for _ in admin.changes():
                 self.look(admin)
         except (CliError, OSError, ValueError):
             return  # the broker ended; its restart calls `listen` again

@@ -5,7 +5,6 @@ import gc
 import pytest
 from kafka.partitioner.default import murmur2 as reference_murmur2
 
-from tierlog.cli.admin import Event, parse_events
 from tierlog.cli.commands.consume import parse_time
 from tierlog.cli.commands.produce import split_line
 from tierlog.cli.errors import CliError, ExitCode
@@ -80,21 +79,6 @@ def test_parse_pairs() -> None:
     with pytest.raises(CliError) as raised:
         parse_pairs(["novalue"], "--set")
     assert raised.value.code == ExitCode.USAGE
-
-
-def test_parse_events() -> None:
-    lines = [
-        ": hello\n",
-        "\n",
-        "event: tier\n",
-        'data: {"a":\n',
-        "data: 1}\n",
-        "\n",
-        "id: 7\n",
-        "data: 2\n",
-        "\n",
-    ]
-    assert list(parse_events(iter(lines))) == [Event("tier", {"a": 1}), Event("message", 2)]
 
 
 def test_size() -> None:

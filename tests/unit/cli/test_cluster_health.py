@@ -44,7 +44,7 @@ def cluster(**other: Any) -> Observation:
     }
     unhealthy = {"partitions": other.pop("unhealthy", [])}
     answers = {1: quorum(1, role="leader"), 2: quorum(2), 3: quorum(3), **other.pop("quorum", {})}
-    return Observation(urls=URLS, quorum=answers, brokers=brokers, unhealthy=unhealthy, source=1)
+    return Observation(quorum=answers, brokers=brokers, unhealthy=unhealthy)
 
 
 def row(topic: str, number: int, *conditions: str) -> dict[str, Any]:
@@ -62,11 +62,9 @@ def test_moving_partitions_are_not_a_problem() -> None:
 
 def test_single_node_quorum_is_healthy() -> None:
     alone = Observation(
-        urls={0: "http://h:1"},
         quorum={0: quorum(0, role="leader", voters={"0": ""})},
         brokers={"brokers": [broker(0)], "assigned": [0], "partitions": partitions()},
         unhealthy={"partitions": []},
-        source=0,
     )
     assert assess(alone).problems == ()
 
@@ -200,7 +198,7 @@ def test_dead_controller_node_is_not_reported_as_a_missing_broker() -> None:
 
 
 def test_only_voters_count_for_the_majority() -> None:
-    nobody = Observation(urls=URLS, quorum=dict.fromkeys(URLS))
+    nobody = Observation(quorum=dict.fromkeys(URLS))
     problem = assess(nobody, dict.fromkeys(URLS, DOWN), ROLES).problems[0]
     assert "0 of 2 voters respond, 2 are needed" in problem.what
     assert problem.next.endswith("node 2, node 3.")
@@ -217,11 +215,9 @@ def test_damaged_log_is_reported_with_its_broker() -> None:
 def test_two_voters_are_degraded() -> None:
     voters = {"1": URLS[1], "2": URLS[2]}
     seen = Observation(
-        urls={1: URLS[1], 2: URLS[2]},
         quorum={1: quorum(1, role="leader", voters=voters), 2: quorum(2, voters=voters)},
         brokers={"brokers": [broker(1), broker(2)], "assigned": [1, 2], "partitions": partitions()},
         unhealthy={"partitions": []},
-        source=1,
     )
     [problem] = assess(seen).problems
     assert problem.status is Status.DEGRADED
