@@ -106,16 +106,11 @@ def stop(directory: Path, node_ids: Iterable[int], timeout_s: float = STOP_TIMEO
         # a paused process handles SIGTERM only after SIGCONT
         if send_signals(node, signal.SIGTERM, signal.SIGCONT, wait_s=timeout_s):
             return False
-        return kill(directory, node_id)
+        return send_signals(node, signal.SIGKILL, wait_s=STOP_TIMEOUT_S)
 
     chosen = list(node_ids)
     with ThreadPoolExecutor(max(len(chosen), 1)) as pool:
         return [one for one, killed in zip(chosen, pool.map(stop_one, chosen), strict=True) if killed]
-
-
-def kill(directory: Path, node_id: int) -> bool:
-    """Kill a node and wait until its process has ended. Returns False if it was down."""
-    return send_signals(node_directory(directory, node_id), signal.SIGKILL, wait_s=STOP_TIMEOUT_S)
 
 
 @contextmanager

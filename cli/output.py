@@ -32,7 +32,7 @@ def print_json(document: Any) -> None:
 
 
 def print_rows(
-    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool
+    columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool = False
 ) -> None:
     """Print rows as a table or a JSON array. `columns` maps keys to headings; JSON has all keys."""
     if as_json:

@@ -169,9 +169,7 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
 
 def _show_moves(answer: dict[str, Any], broker: int) -> None:
     columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
-    print_rows(
-        columns, answer["moves"], title=f"{len(answer['moves'])} moves from broker {broker}", as_json=False
-    )
+    print_rows(columns, answer["moves"], title=f"{len(answer['moves'])} moves from broker {broker}")
     if answer["stuck"]:
         print_status(f"{len(answer['stuck'])} partitions cannot move: no other broker can take them")
     if answer["more"]:

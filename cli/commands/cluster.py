@@ -76,16 +76,14 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
         )
         return
     columns = {"node": "node", "address": "address", "rack": "rack", "controller": "controller"}
-    print_rows(columns, brokers, title=f"Cluster {metadata.cluster_id}", as_json=False)
+    print_rows(columns, brokers, title=f"Cluster {metadata.cluster_id}")
     if quorum:
         plain = [
             {"name": name, "value": value}
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
-        print_rows(
-            {"name": "name", "value": "value"}, plain, title=f"Metadata quorum, from {api.url}", as_json=False
-        )
+        print_rows({"name": "name", "value": "value"}, plain, title=f"Metadata quorum, from {api.url}")
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
 
@@ -188,7 +186,7 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
     console().print(f"{document['status']}: {', '.join(facts)}", style=style)
     if document["problems"]:
         columns = {"status": "status", "what": "problem", "next": "what to do"}
-        print_rows(columns, document["problems"], title="Problems", as_json=False)
+        print_rows(columns, document["problems"], title="Problems")
     _print_names(counts, document["names"])
 
 
@@ -201,7 +199,7 @@ def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
     ]
     if rows:
         columns = {"condition": "condition", "count": "partitions", "names": "names"}
-        print_rows(columns, rows, title="Partitions", as_json=False)
+        print_rows(columns, rows, title="Partitions")
 
 
 def _shortened(names: list[str], count: int) -> str:

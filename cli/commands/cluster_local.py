@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -170,35 +169,17 @@ def stop(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
 
 def kill(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Kill nodes (SIGKILL), as in a crash."""
-    from tierlog.cli import cluster_processes
-    from tierlog.cli.cluster_processes import ProcessState
-
-    running = (ProcessState.UP, ProcessState.PAUSED)
-    _each(nodes, data_dir, running, "is not running", "killed", cluster_processes.kill, as_json=as_json)
+    _send(signal.SIGKILL, nodes, data_dir, as_json=as_json)
 
 
 def pause(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Pause nodes (SIGSTOP): they keep their connections open, and do not respond."""
-    from tierlog.cli.cluster_processes import ProcessState
-
-    _each(
-        nodes, data_dir, (ProcessState.UP,), "is not up", "paused", _sender(signal.SIGSTOP), as_json=as_json
-    )
+    _send(signal.SIGSTOP, nodes, data_dir, as_json=as_json)
 
 
 def resume(nodes: Nodes, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Resume paused nodes (SIGCONT)."""
-    from tierlog.cli.cluster_processes import ProcessState
-
-    _each(
-        nodes,
-        data_dir,
-        (ProcessState.PAUSED,),
-        "is not paused",
-        "resumed",
-        _sender(signal.SIGCONT),
-        as_json=as_json,
-    )
+    _send(signal.SIGCONT, nodes, data_dir, as_json=as_json)
 
 
 def status(data_dir: DataDir = None, as_json: Json = False) -> None:
@@ -337,31 +318,26 @@ def _target(data_dir: Path | None) -> "tuple[Path, ClusterPlan]":
     return directory, plan
 
 
-def _each(
-    nodes: list[int],
-    data_dir: Path | None,
-    expected: "tuple[ProcessState, ...]",
-    otherwise: str,
-    did: str,
-    work: Callable[[Path, int], bool],
-    *,
-    as_json: bool,
-) -> None:
-    """Call `work` for each node, if all of them are in an expected state. Raises CliError otherwise."""
+_SIGNALS = {
+    signal.SIGKILL: ("killed", ("up", "paused"), "is not running"),
+    signal.SIGSTOP: ("paused", ("up",), "is not up"),
+    signal.SIGCONT: ("resumed", ("paused",), "is not paused"),
+}
+"""What it does to a node, the states that a node may be in, and the error if it is in another."""
+
+
+def _send(number: signal.Signals, nodes: list[int], data_dir: Path | None, *, as_json: bool) -> None:
+    """Send a signal to nodes if all are in an expected state; after SIGKILL, wait until they have ended."""
+    from tierlog.cli import cluster_files, cluster_processes
+
+    did, expected, otherwise = _SIGNALS[number]
     directory, plan = _target(data_dir)
     states = _states(directory, plan, nodes)
     _require(states, [one for one, state in states.items() if state in expected], otherwise)
+    wait_s = cluster_processes.STOP_TIMEOUT_S if number is signal.SIGKILL else 0.0
     for one in states:
-        work(directory, one)
+        cluster_processes.send_signals(cluster_files.node_directory(directory, one), number, wait_s=wait_s)
     _print_nodes(did, list(states), as_json=as_json)
-
-
-def _sender(number: signal.Signals) -> Callable[[Path, int], bool]:
-    from tierlog.cli import cluster_files, cluster_processes
-
-    return lambda directory, node: cluster_processes.send_signals(
-        cluster_files.node_directory(directory, node), number
-    )
 
 
 def _states(directory: Path, plan: "ClusterPlan", nodes: list[int] | None) -> "dict[int, ProcessState]":

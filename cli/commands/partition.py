@@ -8,7 +8,7 @@ import typer
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
-from tierlog.cli.output import print_json, print_rows, print_status
+from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -160,10 +160,8 @@ def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap 
     from tierlog.cli.admin import admin_api
 
     altered = admin_api(admin, bootstrap, changes=True).post("/v1/partitions/unthrottle", {})["altered"]
-    if as_json:
-        print_json({"altered": altered})
-    else:
-        print_status(f"throttles removed from {', '.join(altered)}" if altered else "no throttles found")
+    message = f"throttles removed from {', '.join(altered)}" if altered else "no throttles found"
+    print_outcome(message, {"altered": altered}, as_json=as_json)
 
 
 @app.command()
@@ -228,7 +226,7 @@ def balance(
         message = f"{len(answer['elections'])} leaders to elect, {len(answer['moves'])} partitions to move"
     if not as_json and answer["moves"]:
         columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
-        print_rows(columns, answer["moves"], title="Moves", as_json=False)
+        print_rows(columns, answer["moves"], title="Moves")
     if not as_json and answer["more"]:
         print_status("more moves are left: run the command again when these are complete")
     _print_outcomes(answer["outcomes"], message, as_json=as_json, document=answer)
@@ -255,7 +253,7 @@ def _print_outcomes(
         print_json(document or {"outcomes": outcomes})
     else:
         if refused:
-            print_rows(OUTCOME_COLUMNS, refused, title="Refused", as_json=False)
+            print_rows(OUTCOME_COLUMNS, refused, title="Refused")
         if len(refused) < len(outcomes) or not outcomes:
             print_status(message)
     if refused:

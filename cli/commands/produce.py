@@ -1,14 +1,15 @@
 """`tierlog produce`: sends each line of a file or of standard input as a record."""
 
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
-from tierlog.cli.output import print_json, print_status, size
+from tierlog.cli.output import print_outcome, size
 
 
 class Compression(StrEnum):
@@ -64,34 +65,6 @@ def produce(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Send one record per line, with acks=all and an idempotent producer."""
-    if file is None:
-        _produce(
-            sys.stdin.buffer,
-            topic,
-            key_separator,
-            null_marker,
-            partition,
-            header,
-            compression,
-            as_json,
-            bootstrap,
-        )
-        return
-    with file.open("rb") as lines:
-        _produce(lines, topic, key_separator, null_marker, partition, header, compression, as_json, bootstrap)
-
-
-def _produce(
-    lines: IO[bytes],
-    topic: str,
-    key_separator: str | None,
-    null_marker: str | None,
-    partition: int | None,
-    header: list[str] | None,
-    compression: Compression,
-    as_json: bool,
-    bootstrap: str | None,
-) -> None:
     from tierlog.base.clock import SystemClock
     from tierlog.cli.client import KafkaClient
     from tierlog.cli.producing import Producer
@@ -100,16 +73,18 @@ def _produce(
 
     clock = SystemClock()
     headers = tuple((key, value.encode()) for key, value in parse_pairs(header, "--header").items())
-    with KafkaClient(bootstrap, changes=True) as client:
+    with (
+        nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as lines,
+        KafkaClient(bootstrap, changes=True) as client,
+    ):
         producer = Producer(client, topic, codec=Codec[compression.name], partition=partition)
         for line in lines:
             key, value = split_line(line, key_separator, null_marker)
             producer.send(NewRecord(clock.now_ms(), key, value, headers))
         producer.flush()
-    if as_json:
-        print_json({"topic": topic, "records": producer.records, "bytes": producer.bytes})
-    else:
-        print_status(f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}")
+    message = f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}"
+    document = {"topic": topic, "records": producer.records, "bytes": producer.bytes}
+    print_outcome(message, document, as_json=as_json)
 
 
 def split_line(

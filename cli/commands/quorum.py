@@ -211,7 +211,7 @@ def _show(answer: dict[str, Any]) -> None:
     title += f"leader is node {answer['leader']}" if answer["leader"] >= 0 else "no leader"
     if "term" in answer:
         title += f", term {answer['term']}, committed up to {answer['commit_index']:,}"
-    print_rows(COLUMNS, rows, title=title, as_json=False)
+    print_rows(COLUMNS, rows, title=title)
     if answer["leader"] < 0:
         print_status("Changes are not possible until a majority of the voters elects a leader.")
 

@@ -57,7 +57,7 @@ def list_(
         for key, value in row["quotas"].items()
     ]
     columns = {"entity": "entity", "quota": "quota", "value": "value"}
-    print_rows(columns, lines, title=f"{len(lines)} quotas", as_json=False)
+    print_rows(columns, lines, title=f"{len(lines)} quotas")
 
 
 @app.command("set")

@@ -6,7 +6,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
-from tierlog.cli.output import print_json, print_rows, print_status, size
+from tierlog.cli.output import print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
@@ -45,7 +45,6 @@ def status(
         STATUS_COLUMNS,
         [status_row(row) for row in answer["partitions"]],
         title="Offsets per tier (ends exclusive)",
-        as_json=False,
     )
 
 
@@ -61,10 +60,7 @@ def flush(
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
     answer = api.post("/v1/tier/flush", {"topic": topic})
-    if as_json:
-        print_json(answer)
-    else:
-        print_status(f"topic {topic} is completely uploaded")
+    print_outcome(f"topic {topic} is completely uploaded", answer, as_json=as_json)
 
 
 @app.command()
@@ -86,9 +82,7 @@ def explain(
         print_json(answer)
         return
     rows = [{"name": name, "value": value} for name, value in answer.items()]
-    print_rows(
-        {"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}", as_json=False
-    )
+    print_rows({"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}")
 
 
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:

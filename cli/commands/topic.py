@@ -125,13 +125,12 @@ def describe(
     if as_json:
         print_json({"topic": name, "id": topic_id, "partitions": partitions, "configs": configs})
         return
-    print_rows(PARTITION_COLUMNS, partitions, title=f"{name}  {topic_id}", as_json=False)
+    print_rows(PARTITION_COLUMNS, partitions, title=f"{name}  {topic_id}")
     if configs:
         print_rows(
             {"name": "setting", "value": "value", "set_on_topic": "set on the topic"},
             configs,
             title="Settings",
-            as_json=False,
         )
 
 
