@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from tierlog.cli.client import KafkaClient, raise_for
+from tierlog.cli.errors import usage
+from tierlog.config.definitions import InvalidSetting, Setting, find_setting
 from tierlog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -45,3 +47,12 @@ def alter(
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     [result] = client.call(IncrementalAlterConfigsRequest(resources=[resource]), broker).responses
     raise_for(result.error_code, result.error_message, what)
+
+
+def check_known(names: Iterable[str], settings: dict[str, Setting], hint: str) -> None:
+    """Raises CliError for an unknown setting. Brokers accept any name, as in Kafka, but here it is a typo."""
+    for name in names:
+        try:
+            find_setting(settings, name)
+        except InvalidSetting as unknown:
+            raise usage(str(unknown), hint=hint) from None

@@ -38,6 +38,14 @@ Admin = Annotated[
         f"the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_ADMIN}.",
     ),
 ]
+Topic = Annotated[str, typer.Argument(help="The topic.")]
+OnlyTopic = Annotated[str | None, typer.Argument(help="Only this topic.")]
+Partition = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
+ValidateOnly = Annotated[
+    bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Settings = Annotated[
     list[str] | None,

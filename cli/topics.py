@@ -1,13 +1,11 @@
 """Requests of the `topic` commands. Returns plain rows; the commands parse options and print."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tierlog.cli import configs
 from tierlog.cli.client import KafkaClient, raise_for
-from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.config.definitions import InvalidSetting, find_setting
-from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.cli.errors import CliError, ExitCode
 from tierlog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tierlog.protocol.messages.create_topics import (
     CreatableTopic,
@@ -70,20 +68,6 @@ def add_partitions(client: KafkaClient, name: str, count: int) -> None:
     wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
     for result in client.call(CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)).results:
         raise_for(result.error_code, result.error_message, f"topic {name}")
-
-
-def alter(client: KafkaClient, name: str, sets: Mapping[str, str], unsets: list[str]) -> None:
-    """Set and unset settings of a topic, all or none."""
-    configs.alter(client, configs.TOPIC_RESOURCE, name, f"topic {name}", sets=sets, unsets=unsets)
-
-
-def check_known(names: Iterable[str]) -> None:
-    """Raises CliError for an unknown setting. Brokers unset any name, as in Kafka, but here it is a typo."""
-    for name in names:
-        try:
-            find_setting(TOPIC_SETTINGS, name)
-        except InvalidSetting as unknown:
-            raise usage(str(unknown), hint="docs/reference/settings.md lists all topic settings.") from None
 
 
 def rows(client: KafkaClient, *, internal: bool) -> list[Row]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.commands import broker_settings
-from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json, finite
+from tierlog.cli.errors import CliError, unknown_broker
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, DryRun, Json, finite
 from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", min=1, callback=finite, help="Stop waiting after this many seconds."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]
 
 
 @app.command("list")
@@ -160,11 +159,7 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
     for row in api.get("/v1/brokers")["brokers"]:
         if row["id"] == broker:
             return dict(row)
-    raise CliError(
-        f"broker {broker} is not registered",
-        hint="List the registered brokers with `tierlog broker list`.",
-        code=ExitCode.NOT_FOUND,
-    )
+    raise unknown_broker(broker)
 
 
 def _show_moves(answer: dict[str, Any], broker: int) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.errors import unknown_broker, usage
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
 from tierlog.cli.output import print_outcome, print_rows
 
@@ -98,30 +98,20 @@ def _rows(client: "KafkaClient", broker: int | None) -> list[dict[str, Any]]:
 
 
 def _check_known(names: Iterable[str]) -> None:
-    """Raises CliError for an unknown setting. Brokers accept any name, as in Kafka, but here it is a typo."""
-    from tierlog.config.definitions import InvalidSetting, find_setting
+    from tierlog.cli import configs
     from tierlog.config.kafka_names import INERT_SETTINGS
     from tierlog.config.node import NODE_SETTINGS
     from tierlog.config.sources import ALIASES
 
-    for name in names:
-        try:
-            if name not in ALIASES:
-                find_setting({**NODE_SETTINGS, **INERT_SETTINGS}, name)
-        except InvalidSetting as unknown:
-            raise usage(
-                str(unknown), hint="List all settings with `tierlog broker settings BROKER --all`."
-            ) from None
+    hint = "List all settings with `tierlog broker settings BROKER --all`."
+    real = (name for name in names if name not in ALIASES)
+    configs.check_known(real, {**NODE_SETTINGS, **INERT_SETTINGS}, hint)
 
 
 def _require(client: "KafkaClient", broker: int | None) -> None:
     """Raises CliError unless the broker runs: only the broker itself knows its start-up settings."""
     if broker is not None and broker not in {one.node_id for one in client.metadata([]).brokers}:
-        raise CliError(
-            f"broker {broker} is not running",
-            hint="List the registered brokers with `tierlog broker list`.",
-            code=ExitCode.NOT_FOUND,
-        )
+        raise unknown_broker(broker, "is not running")
 
 
 def _name(broker: int | None) -> str:

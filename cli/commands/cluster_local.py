@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, usage
-from tierlog.cli.options import Json, Settings, confirm, make_directory, parse_pairs
+from tierlog.cli.options import Json, Settings, Yes, confirm, make_directory, parse_pairs
 from tierlog.cli.output import print_json, print_outcome, print_status
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _started(plan: "ClusterPlan") -> str:
 
 def down(
     data_dir: DataDir = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Stop all nodes of the cluster. Its data is kept, unless it is in a temporary directory.

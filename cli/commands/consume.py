@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap
+from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Topic
 from tierlog.cli.output import print_json, readable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ Shape = Annotated[
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Topic,
     from_beginning: Start = False,
     offset: Offset = None,
     timestamp: When = None,

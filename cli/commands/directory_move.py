@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
+from tierlog.cli.errors import CliError, ExitCode, unknown_broker, usage
+from tierlog.cli.options import Admin, Bootstrap, Json, Partition, Topic
 from tierlog.cli.output import console, print_outcome
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ REASONS = {
 
 
 def move_dir(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
+    topic: Topic,
+    partition: Partition,
     to: Annotated[
         str, typer.Option("--to", metavar="DIR", help="Target log directory, as an absolute path.")
     ],
@@ -91,11 +91,7 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
     for one in api.get("/v1/cluster")["brokers"]:
         if one["id"] == broker:
             return AdminApi(one["admin_url"]) if one["admin_url"] else api
-    raise CliError(
-        f"broker {broker} is not registered",
-        hint="List the registered brokers with `tierlog broker list`.",
-        code=ExitCode.NOT_FOUND,
-    )
+    raise unknown_broker(broker)
 
 
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:

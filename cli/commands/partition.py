@@ -7,7 +7,17 @@ import typer
 
 from tierlog.cli.commands.directory_move import move_dir
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
+from tierlog.cli.options import (
+    INT32_MAX,
+    INT64_MAX,
+    Admin,
+    Bootstrap,
+    DryRun,
+    Json,
+    OnlyTopic,
+    Partition,
+    Topic,
+)
 from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -38,13 +48,10 @@ NEXT_STEPS = {
 }
 """By error code of an outcome."""
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-Number = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
-
 
 @app.command("list")
 def list_(
-    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    topic: OnlyTopic = None,
     under_replicated: Annotated[
         bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync.")
     ] = False,
@@ -82,7 +89,7 @@ def list_(
 @app.command()
 def move(
     topic: Topic,
-    partition: Number,
+    partition: Partition,
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="ID,ID,...", help="The new replicas, preferred leader first."),
@@ -210,7 +217,7 @@ def balance(
     replicas: Annotated[
         bool, typer.Option("--replicas/--no-replicas", help="Move replicas to brokers that have few.")
     ] = True,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tierlog.cli.options import INT32_MAX, Bootstrap, Json, parse_pairs
+from tierlog.cli.options import INT32_MAX, Bootstrap, Json, Topic, parse_pairs
 from tierlog.cli.output import print_outcome, size
 
 
@@ -23,7 +23,7 @@ class Compression(StrEnum):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Topic,
     file: Annotated[
         Path | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json
+from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json, Yes
 from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def recover(
         Path | None,
         typer.Option("--metadata-dir", exists=True, file_okay=False, help="metadata.log.dir, if it is set."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Make a stopped node the only voter, after the disks of a majority of the voters are lost for good.

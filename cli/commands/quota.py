@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
-from tierlog.cli.options import Bootstrap, Json, parse_pairs
+from tierlog.cli.options import Bootstrap, Json, ValidateOnly, parse_pairs
 from tierlog.cli.output import print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def set_(
     client_defaults: ClientDefaults = False,
     ip: Ip = None,
     ip_defaults: IpDefaults = False,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
-    ] = False,
+    validate_only: ValidateOnly = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:

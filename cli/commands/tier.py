@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tierlog.cli.errors import CliError, ExitCode
-from tierlog.cli.options import INT32_MAX, INT64_MAX, Admin, Bootstrap, Json
+from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
@@ -25,7 +25,7 @@ STATUS_COLUMNS = {
 
 @app.command()
 def status(
-    topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
+    topic: OnlyTopic = None,
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
@@ -50,7 +50,7 @@ def status(
 
 @app.command()
 def flush(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Topic,
     as_json: Json = False,
     admin: Admin = None,
     bootstrap: Bootstrap = None,
@@ -65,8 +65,8 @@ def flush(
 
 @app.command()
 def explain(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")],
+    topic: Topic,
+    partition: Partition,
     offset: Annotated[int, typer.Argument(min=0, max=INT64_MAX, help="The offset.")],
     as_json: Json = False,
     admin: Admin = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tierlog.cli.errors import usage
-from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, confirm, parse_pairs
+from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, ValidateOnly, Yes, confirm, parse_pairs
 from tierlog.cli.output import print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
@@ -56,9 +56,7 @@ def create(
         ),
     ] = -1,
     config: Configs = None,
-    validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Validate the request, and change nothing.")
-    ] = False,
+    validate_only: ValidateOnly = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
@@ -146,24 +144,27 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change settings of a topic."""
-    from tierlog.cli import topics
+    from tierlog.cli import configs
     from tierlog.cli.client import KafkaClient
+    from tierlog.config.topic import TOPIC_SETTINGS
 
     if not config and not unset:
         raise usage("nothing to change", hint="Give --config KEY=VALUE or --unset KEY.")
-    topics.check_known(unset or ())
+    unsets = unset or []
+    configs.check_known(unsets, TOPIC_SETTINGS, "docs/reference/settings.md lists all topic settings.")
     with KafkaClient(bootstrap, changes=True) as client:
         client.topic(name)
         sets = parse_pairs(config, "--config")
-        topics.alter(client, name, sets, unset or [])
-    changed = {"topic": name, "set": sets, "unset": unset or []}
+        what = f"topic {name}"
+        configs.alter(client, configs.TOPIC_RESOURCE, name, what, sets=sets, unsets=unsets)
+    changed = {"topic": name, "set": sets, "unset": unsets}
     print_outcome(f"settings of topic {name} changed", changed, as_json=as_json)
 
 
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
 ) -> None:
