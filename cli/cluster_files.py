@@ -19,6 +19,7 @@ from tierlog.base.types import random_uuid
 from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.config.node import BROKER, CONTROLLER
+from tierlog.config.sources import as_text
 
 FILE = "cluster.json"
 HOST = "127.0.0.1"
@@ -145,10 +146,7 @@ def with_only_settings(plan: ClusterPlan, settings: Mapping[str, object]) -> Clu
 
 
 def settings_as_text(settings: Mapping[str, object]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in settings.items()
-    }
+    return {name: as_text(value) for name, value in settings.items()}
 
 
 def load(directory: Path) -> ClusterPlan | None:

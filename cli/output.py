@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -52,6 +53,15 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, titl
     for row in rows:
         made.add_row(*(_cell(row.get(key)) for key in columns))
     return made
+
+
+def progress_bar(label: str) -> "Progress":
+    """A progress bar of bytes on stderr, if that is a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    screen = console(stderr=True)
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
 def print_status(message: str) -> None:

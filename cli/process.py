@@ -15,9 +15,8 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
-from tierlog.config.sources import ENVIRONMENT_PREFIX
+from tierlog.config.sources import ENVIRONMENT_PREFIX, as_text
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 90.0
@@ -76,7 +75,7 @@ class TierlogBroker:
     @property
     def pid(self) -> int:
         """Process id of the running broker. Raises BrokerFailed if it does not run."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is None or not self.running:
             raise BrokerFailed(f"the broker in {self.directory} is not running\n{self.log_tail()}")
         return self._process.pid
 
@@ -171,7 +170,7 @@ class TierlogBroker:
         command += ["--port", str(self.port), "--admin-port", self.admin_url.rpartition(":")[2]]
         command += ["--data-dir", str(self.data_dir), "--object-store", self._object_store]
         for name, value in self.settings.items():
-            command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+            command += ["--set", f"{name}={as_text(value)}"]
         return command
 
     def _first_line(self, timeout_s: float) -> bytes:
@@ -191,23 +190,15 @@ class TierlogBroker:
         return line
 
     def _reap(self, timeout_s: float) -> int:
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return 0
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process = process
-            raise
-        finally:
-            if self._process is None:
-                _close(process.stdin, process.stdout)
-
-
-def _close(*streams: IO[bytes] | None) -> None:
-    for stream in streams:
-        if stream is not None:
-            stream.close()
+        code = process.wait(timeout_s)
+        self._process = None
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        return code
 
 
 def _environment() -> dict[str, str]:

@@ -6,7 +6,7 @@ sync are limited and counted, so a throttle never delays an acknowledgement. Cal
 leader) and by replica fetchers. Times are monotonic milliseconds and must not go back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.quotas.rates import WindowedRate, Windows
@@ -89,29 +89,10 @@ class ReplicationThrottles:
         if old.configs is new.configs:
             return
         of_node = self._settings
-        self._configure(
-            self.leader,
-            "leader",
-            of_node.leader_replication_throttled_rate,
-            lambda config: config.leader_replication_throttled_replicas,
-            new,
-        )
-        self._configure(
-            self.follower,
-            "follower",
-            of_node.follower_replication_throttled_rate,
-            lambda config: config.follower_replication_throttled_replicas,
-            new,
-        )
+        self._configure(self.leader, "leader", of_node.leader_replication_throttled_rate, new)
+        self._configure(self.follower, "follower", of_node.follower_replication_throttled_rate, new)
 
-    def _configure(
-        self,
-        throttle: Throttle,
-        direction: str,
-        rate: int,
-        replicas: Callable[[TopicConfig], tuple[str, ...]],
-        image: ClusterImage,
-    ) -> None:
+    def _configure(self, throttle: Throttle, direction: str, rate: int, image: ClusterImage) -> None:
         name, node_id = f"{direction}.replication.throttled.rate", str(self._settings.node_id)
         for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, node_id)):
             rate = int(image.overrides(scope, of).get(name, rate))
@@ -120,7 +101,11 @@ class ReplicationThrottles:
             of_topic = f"{direction}.replication.throttled.replicas"
             for (scope, topic), values in image.configs.items():
                 if scope is ConfigScope.TOPIC and of_topic in values:
-                    throttled[topic] = _partitions(replicas(TopicConfig.parse(values)), node_id)
+                    config = TopicConfig.parse(values)
+                    replicas = config.follower_replication_throttled_replicas
+                    if throttle is self.leader:
+                        replicas = config.leader_replication_throttled_replicas
+                    throttled[topic] = _partitions(replicas, node_id)
         throttle.configure(rate, throttled)
 
 

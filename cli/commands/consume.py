@@ -89,15 +89,7 @@ def consume(
         raise usage("--group must not be empty", hint="For example: --group readers")
     has_start = from_beginning or offset is not None or timestamp is not None or group is not None
     with KafkaClient(bootstrap) as client:
-        positions = _start(
-            client,
-            topic,
-            partition,
-            from_beginning=from_beginning,
-            offset=offset,
-            timestamp=timestamp,
-            group=group,
-        )
+        positions = _start(client, topic, partition, from_beginning, offset, timestamp, group)
         consumer = Consumer(client, topic, positions)
         try:
             for index, consumed in enumerate(
@@ -115,7 +107,6 @@ def _start(
     client: "KafkaClient",
     topic: str,
     partition: int | None,
-    *,
     from_beginning: bool,
     offset: int | None,
     timestamp: str | None,

@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode, unknown_broker, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, Partition, Topic
-from tierlog.cli.output import console, print_outcome
+from tierlog.cli.output import print_outcome, progress_bar
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -95,12 +95,8 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
 
 
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:
-    """Wait for the end of the move, with a progress bar on stderr if that is a terminal."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    screen = console(stderr=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+    """Wait for the end of the move."""
+    with progress_bar("copying") as progress:
         task = progress.add_task("copying", total=None)
         while (move := _current_move(api, topic, partition)) is not None:
             progress.update(task, total=move["bytes"], completed=move["copied_bytes"])

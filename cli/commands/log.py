@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Json
-from tierlog.cli.output import console, print_json, print_status, readable, size
+from tierlog.cli.output import print_json, print_status, progress_bar, readable, size
 
 if TYPE_CHECKING:
     from tierlog.broker.storage_tools.offline import PartitionFiles
@@ -165,12 +165,7 @@ def _warn_if_in_use(paths: list[Path]) -> None:
 
 @contextmanager
 def _progress(label: str, partitions: "list[PartitionFiles]") -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    screen = console(stderr=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+    with progress_bar(label) as progress:
         task = progress.add_task(label, total=sum(partition.size for partition in partitions))
         yield lambda count: progress.advance(task, count)
 

@@ -100,11 +100,12 @@ def _flatten(prefix: str, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             found += _flatten(f"{prefix}{key}.", value)
         else:
-            found.append((prefix + key, _text(value)))
+            found.append((prefix + key, as_text(value)))
     return found
 
 
-def _text(value: Any) -> str:
+def as_text(value: object) -> str:
+    """A Python value as the text of a setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
