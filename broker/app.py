@@ -60,7 +60,7 @@ from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.client import Publisher
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 OnReady = Callable[[str, str], None]

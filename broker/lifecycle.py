@@ -24,7 +24,7 @@ from tierlog.metadata.controller.commands import (
     HeartbeatReply,
     RegisterBroker,
 )
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 REGISTER_TIMEOUT_S = 60.0

@@ -29,7 +29,7 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.controller.moves import MovePlan, drain, spread
 from tierlog.metadata.controller.throttles import unthrottle
 from tierlog.metadata.image import BrokerImage
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 

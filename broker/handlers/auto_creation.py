@@ -15,7 +15,7 @@ from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.mutations import Mutations
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic, TopicOutcome
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 IN_FLIGHT_MAX = 1_000

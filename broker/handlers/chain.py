@@ -24,7 +24,7 @@ from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.errors import error_reply
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
 from tierlog.broker.handlers.stats import RequestStats
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.api import APIS, FETCH_KEY, PRODUCE_KEY
 from tierlog.protocol.errors import ErrorCode, KafkaError
 

@@ -42,7 +42,7 @@ from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering import planner

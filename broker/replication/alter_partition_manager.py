@@ -19,7 +19,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AlterPartitions, InSync, IsrChange
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 RETRY_S = 0.2

@@ -36,7 +36,7 @@ from tierlog.broker.storage.names import DAMAGED
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ReportReplicas
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 

@@ -24,9 +24,9 @@ from tierlog.metadata.quorum.auth import (
     sign_response,
 )
 from tierlog.metadata.quorum.log_pages import encode_page
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S
+from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, MetadataUnavailable, NotTheLeader
 from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import ChangeRefused

@@ -56,8 +56,6 @@ from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 from tierlog.metadata.records import NoOp, decode_records, encode_records
 
-__all__ = ["LeadershipLost", "MetadataNode", "MetadataUnavailable", "NotTheLeader"]
-
 TICK_MS = 100  # elections start after 1 to 2 s without a leader
 DISK_HANG_FACTOR = 2
 DISK_HANG_MIN_MS = 2_000

@@ -11,7 +11,7 @@ import pytest
 from metadata_quorum import Quorum, has, register, topic
 
 from tierlog.metadata.quorum.api import QUORUM_PATH
-from tierlog.metadata.quorum.node import MetadataUnavailable, NotTheLeader
+from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader
 from tierlog.metadata.raft.core import Role
 from tierlog.metadata.raft.membership import ChangeRefused
 from tierlog.metadata.raft.settings import RaftSettings

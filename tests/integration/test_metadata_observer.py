@@ -14,7 +14,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import END_PATH, LOG_PATH
 from tierlog.metadata.quorum.auth import Envelope
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.sentinel import ProcessEndNotice
 from tierlog.metadata.raft.settings import RaftSettings

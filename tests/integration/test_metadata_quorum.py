@@ -13,7 +13,7 @@ from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.api import STATUS_PATH, STEP_PATH, SUBMIT_PATH
 from tierlog.metadata.quorum.auth import MAX_BODY_BYTES, SIGNATURE, Envelope, is_signed_response
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.raft.messages import (
     NO_NODE,
     Heartbeat,

@@ -14,8 +14,9 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.node_snapshots import SNAPSHOT_MIN_BYTES
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.storage import ForeignDirectory
 from tierlog.protocol.errors import ErrorCode
 

@@ -24,7 +24,7 @@ from tierlog.metadata.quorum.api import (
     SUBMIT_PATH,
 )
 from tierlog.metadata.quorum.auth import Envelope
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.tls import TlsFiles
 from tierlog.protocol.errors import ErrorCode
 

@@ -19,8 +19,9 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.balancing import BalanceSettings
-from tierlog.metadata.quorum.node import MetadataNode, NotTheLeader
+from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.peers import NotTheLeader
 from tierlog.metadata.quorum.tls import TlsFiles
 from tierlog.metadata.quorum.transport import HttpPeers
 from tierlog.metadata.raft.messages import AnyMessage

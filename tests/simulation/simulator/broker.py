@@ -36,8 +36,9 @@ from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.segment import Segment
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.object_store import ObjectStore
 
 DEATH_NOTICE_S = 0.002

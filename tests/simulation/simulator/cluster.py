@@ -48,7 +48,8 @@ from tierlog.metadata.controller.commands import (
     TopicsChanged,
 )
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import ConfigScope
 from tierlog.protocol.errors import ErrorCode
 

@@ -26,7 +26,7 @@ from tierlog.broker.storage.checkpoints import (
     read_offsets,
 )
 from tierlog.metadata.client import MetadataClient
-from tierlog.metadata.quorum.node import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.records.batch import iter_batches
 from tierlog.records.errors import RecordsError
 

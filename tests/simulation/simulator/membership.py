@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from simulator.network import Broken, Network, Refused
 from simulator.peers import HasMetadata, address
-from tierlog.metadata.quorum.node import LeadershipLost, MetadataUnavailable
+from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable
 from tierlog.metadata.raft.membership import ChangeRefused
 
 OPERATOR = "operator"

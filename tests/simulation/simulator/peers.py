@@ -21,8 +21,8 @@ from tierlog.metadata.controller.commands import (
     encode_reply,
 )
 from tierlog.metadata.quorum.log_pages import LogPage
-from tierlog.metadata.quorum.node import LeadershipLost, MetadataNode, MetadataUnavailable
-from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, LeadershipLost, MetadataUnavailable
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
 

@@ -28,7 +28,8 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 CLUSTER_ID = "simulated"

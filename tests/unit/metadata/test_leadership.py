@@ -19,8 +19,8 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigResource
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.quorum.leadership import MAX_WAITING
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable, NotTheLeader
-from tierlog.metadata.quorum.peers import LeadershipLost, NoPeers
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import ConfigScope, encode_records
 from tierlog.protocol.errors import ErrorCode

@@ -21,8 +21,8 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.quorum.log_pages import LogPage
-from tierlog.metadata.quorum.node import MetadataNode, MetadataUnavailable
-from tierlog.metadata.quorum.peers import NoPeers
+from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import NoOp, encode_records
 
