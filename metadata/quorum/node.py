@@ -44,7 +44,7 @@ from tierlog.metadata.quorum.node_snapshots import (
     SNAPSHOT_ENTRIES,
     NodeSnapshots,
 )
-from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader, Peers
+from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread
@@ -102,7 +102,7 @@ class MetadataNode:
         self.url = url
         self.addresses = dict(voters)  # for nodes without a URL in the log, so that these can be moved
         self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
-        self._peers: Peers = peers or NoPeers()
+        self._peers = peers or Peers()
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks, self._directory = clock, rng, tasks, directory
         self._tick_ms, self._settings = tick_ms, settings

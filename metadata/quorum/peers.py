@@ -1,7 +1,6 @@
 """The network port of the metadata node, and the errors raised when no quorum can be reached."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
@@ -40,8 +39,9 @@ class LeadershipLost(MetadataUnavailable):
         super().__init__("another leader took over before this was committed", applied_unknown=False)
 
 
-class Peers(Protocol):
-    """The other members. Sending never waits and may lose messages."""
+class Peers:
+    """The other members. Sending never waits and may lose messages. This base is the quorum of one: it has no
+    other members."""
 
     def start(
         self,
@@ -59,28 +59,37 @@ class Peers(Protocol):
         """Replace the set of members, which includes this node with its own directory. `others`: URLs of
         nodes that are only read from."""
 
-    def send(self, message: AnyMessage) -> None: ...
+    def send(self, message: AnyMessage) -> None:
+        raise InvariantViolation("a quorum of one sends no messages")
+
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
         """Messages for a peer that result from those it has just sent; they go into the HTTP response. Waits
         until this node has processed them."""
+        return ()
 
     def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
         """One request per other member, for another process to send. No signed response is expected."""
+        return []
 
     async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
         """Forward a command to the leader. Returns its reply and the log index at which the reply holds."""
+        raise _no_peers()
 
     async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         """Idempotent, so it may be sent again after any error."""
+        raise _no_peers()
 
     async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
         """Committed entries after that index, for observers. Does not check the node's directory."""
+        raise _no_peers()
 
     async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
         """A chunk of the voter's snapshot at that index."""
+        raise _no_peers()
 
     async def status(self, leader: int) -> NodeStatus:
         """The quorum as that node sees it, if it is the leader. All five raise MetadataUnavailable."""
+        raise _no_peers()
 
     def watch(self, urls: Mapping[int, str]) -> None:
         """Nodes besides the members whose death is to be reported."""
@@ -88,58 +97,10 @@ class Peers(Protocol):
     @property
     def suspects(self) -> frozenset[int]:
         """Watched nodes, members or not, whose connection has just broken: `on_death` may follow."""
-
-    async def close(self) -> None: ...
-
-
-class NoPeers:
-    """The peers of a quorum of one."""
-
-    def start(
-        self,
-        on_unreachable: Callable[[int], None],
-        on_death: Callable[[int], None],
-        on_connected: Callable[[int], None],
-        on_messages: Callable[[tuple[AnyMessage, ...]], None],
-    ) -> None:
-        return
-
-    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
-        return
-
-    def send(self, message: AnyMessage) -> None:
-        raise InvariantViolation("a quorum of one sends no messages")
-
-    async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
-        return ()
-
-    def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
-        return []
-
-    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
-        raise _no_peers()
-
-    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
-        raise _no_peers()
-
-    async def log_page(self, voter: int, after: int, wait_ms: int) -> LogPage:
-        raise _no_peers()
-
-    async def snapshot_chunk(self, voter: int, index: int, offset: int) -> bytes:
-        raise _no_peers()
-
-    async def status(self, leader: int) -> NodeStatus:
-        raise _no_peers()
-
-    def watch(self, urls: Mapping[int, str]) -> None:
-        return
-
-    @property
-    def suspects(self) -> frozenset[int]:
         return frozenset()
 
     async def close(self) -> None:
-        return
+        """Ends all connections."""
 
 
 def _no_peers() -> MetadataUnavailable:

@@ -47,7 +47,7 @@ from tierlog.metadata.quorum.auth import (
 )
 from tierlog.metadata.quorum.failure_watch import Address, FailureWatch, address_of
 from tierlog.metadata.quorum.log_pages import LogPage, decode_page
-from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change
 from tierlog.metadata.raft.membership import Member
@@ -65,7 +65,7 @@ NONCE_BYTES = 16
 _log = structlog.get_logger("tierlog.metadata")
 
 
-class HttpPeers:
+class HttpPeers(Peers):
     def __init__(
         self, node_id: int, cluster_id: str, secret: bytes, tasks: TaskGroup, tls: TlsFiles | None = None
     ) -> None:

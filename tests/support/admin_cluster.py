@@ -28,7 +28,7 @@ from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.quorum.node import MetadataNode
-from tierlog.metadata.quorum.peers import NoPeers
+from tierlog.metadata.quorum.peers import Peers
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.api import BY_NAME
@@ -46,7 +46,7 @@ class MovableClock(SystemClock):
         return super().monotonic_ms() + self.ahead_ms
 
 
-class ScriptedPeers(NoPeers):
+class ScriptedPeers(Peers):
     """The test reports deaths and connections through its callbacks."""
 
     doubtful: frozenset[int] = frozenset()

@@ -22,8 +22,7 @@ from tierlog.metadata.controller.commands import (
 )
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.node import MetadataNode
-from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, LeadershipLost, MetadataUnavailable
-from tierlog.metadata.raft.membership import Member
+from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, LeadershipLost, MetadataUnavailable, Peers
 from tierlog.metadata.raft.messages import AnyMessage, decode_messages, encode_messages
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class HasMetadata(Protocol):
     def metadata(self) -> MetadataNode | None: ...
 
 
-class SimPeers:
+class SimPeers(Peers):
     """`nodes`: by node id; `metadata` is None while the node has no live process."""
 
     def __init__(
@@ -68,16 +67,6 @@ class SimPeers:
         on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         self._on_death, self._on_messages = on_death, on_messages
-
-    def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
-        return
-
-    @property
-    def suspects(self) -> frozenset[int]:
-        return frozenset()
-
-    def watch(self, urls: Mapping[int, str]) -> None:
-        return
 
     def report_death(self, peer: int) -> None:
         """The host, or a firewall before it, refuses connections. Report it if the network connects."""
@@ -172,9 +161,6 @@ class SimPeers:
         if chunk is None:
             raise MetadataUnavailable("there is a newer snapshot", applied_unknown=False)
         return chunk
-
-    async def close(self) -> None:
-        return
 
     def _node(self, node_id: int) -> MetadataNode:
         node = self._nodes[node_id].metadata

@@ -20,7 +20,7 @@ from tierlog.metadata.controller.commands import AlterConfigs, ConfigChange, Con
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.quorum.leadership import MAX_WAITING
 from tierlog.metadata.quorum.node import MetadataNode
-from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NoPeers, NotTheLeader
+from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import ConfigScope, encode_records
 from tierlog.protocol.errors import ErrorCode
@@ -131,7 +131,7 @@ def configure(number: int) -> AlterConfigs:
     return AlterConfigs(resources=(ConfigResource(scope=ConfigScope.CLUSTER, name="", changes=(change,)),))
 
 
-class SilentPeers(NoPeers):
+class SilentPeers(Peers):
     """The test sends their messages. Forwarded commands are recorded and have no effect."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.log_reader import CatchUpReader, LogReader
-from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.quorum.recovery import TERM_GAP
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.raft.core import RaftCore
@@ -23,7 +23,7 @@ from tierlog.metadata.raft.settings import RaftSettings
 DATA = b"a snapshot of two"
 
 
-class Sources(NoPeers):
+class Sources(Peers):
     """All serve the same page, and the data of its snapshot."""
 
     def __init__(self, page: LogPage) -> None:

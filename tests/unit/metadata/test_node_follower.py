@@ -22,7 +22,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.node import MetadataNode
-from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.raft import messages as m
 from tierlog.metadata.records import NoOp, encode_records
 
@@ -31,7 +31,7 @@ Failures = asyncio.Queue[BaseException]
 COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
 
 
-class SilentPeers(NoPeers):
+class SilentPeers(Peers):
     """Drops messages; a forwarded command is accepted and never answered. Tests call `on_death`."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import Heartbeat, HeartbeatReply
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.observer import MetadataObserver
-from tierlog.metadata.quorum.peers import MetadataUnavailable, NoPeers
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.raft.messages import Entry
 from tierlog.protocol.errors import ErrorCode
 
@@ -20,7 +20,7 @@ VOTERS = {1: "http://h:1", 2: "http://h:2", 3: "http://h:3"}
 HEARTBEAT = Heartbeat(broker_id=9, broker_epoch=1, image_index=0)
 
 
-class Voters(NoPeers):
+class Voters(Peers):
     """Node 3 is the leader and then hangs; then node 2 is."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ async def test_observer_leaves_the_node_that_did_not_answer_and_not_the_new_lead
         assert voters.polled[3] != 3
 
 
-class Recreated(NoPeers):
+class Recreated(Peers):
     """Its second page is of another log than the first; no page follows."""
 
     def __init__(self) -> None:
