@@ -57,10 +57,10 @@ from tierlog.broker.storage.unclean_restart import (
     record_boot_id,
 )
 from tierlog.config.node import BROKER, NodeSettings
-from tierlog.metadata.client import Publisher
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
 
 OnReady = Callable[[str, str], None]
@@ -199,7 +199,7 @@ class Broker(NodeBase):
             clock,
             tasks,
             self.commits,
-            self.metadata_node,
+            self.metadata,
             None if self._is_standalone else self.reports.report_late,
         )
         self.cleaner = LogCleaner(settings, replicas, clock, tasks, self.commits)
@@ -470,8 +470,8 @@ class ControllerNode(NodeBase):
         """Reserve disk space again after a full disk has some."""
         await asyncio.sleep(RESERVE_CHECK_S)
         try:
-            if not self.metadata_node.has_reserve:
-                await self.metadata_node.ensure_reserve()
+            if not self.metadata.has_reserve:
+                await self.metadata.ensure_reserve()
         except OSError as failure:
             _log.error("cannot reserve disk space for the metadata log", error=str(failure))
 

@@ -17,13 +17,13 @@ from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import InvariantViolation
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import (
     BrokerRegistered,
     Heartbeat,
     HeartbeatReply,
     RegisterBroker,
 )
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 

@@ -22,7 +22,6 @@ from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.platform import Platform, production_platform, quorum_tls
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.node import CONTROLLER, NodeSettings
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
 from tierlog.metadata.quorum.balancing import BalanceSettings
@@ -94,25 +93,22 @@ class NodeBase(ABC):
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
-        self.metadata_node, raft = self._build_metadata(metadata_tasks)
-        self.metadata = MetadataClient(self.metadata_node)
-        self.admin_node = Node(
-            settings, self.metadata, self.metadata_node, self.stats, self.loop_lag, self.failures
-        )
-        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata_node), *raft]
+        self.metadata, raft = self._build_metadata(metadata_tasks)
+        self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
+        routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
         self.admin = self.platform.admin_server(routes, quorum_tls(settings), self._names)
         self._parts.push_async_callback(self.admin.close)
         self.admin_url = await self.admin.start(*settings.admin)
         metadata_tasks.spawn("certificates of the admin server", self.admin.keep_certificates())
-        if isinstance(self.metadata_node, MetadataNode):
-            self.metadata_node.url = settings.voters.get(settings.node_id, self.admin_url)
+        if isinstance(self.metadata, MetadataNode):
+            self.metadata.url = settings.voters.get(settings.node_id, self.admin_url)
 
         self._parts.push_async_callback(self._stop_metadata)
-        await self.metadata_node.start()
+        await self.metadata.start()
 
     def _names(self) -> set[str]:
         """Host names that requests to the admin server may use."""
-        return known_names(self.settings, self.metadata.image, member_urls(self.metadata_node))
+        return known_names(self.settings, self.metadata.image, member_urls(self.metadata))
 
     def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
         """A voter and its routes, or an observer for a broker that is no controller."""
@@ -151,7 +147,7 @@ class NodeBase(ABC):
         return node, raft_routes(node, secret) if secret else []
 
     async def _stop_metadata(self) -> None:
-        node = self.metadata_node
+        node = self.metadata
         if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
             timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # what an election costs
             handed_over = await node.hand_over(timeout_s)

@@ -313,9 +313,9 @@ def _remote(node: Node) -> Iterator[Family]:
 
 def _quorum(node: Node) -> Iterator[Family]:
     """Every voter reports the controller's metrics, leader or not, as in KRaft."""
-    if not node.quorum.started:
+    if not node.metadata.started:
         return
-    status = node.quorum.status()
+    status = node.metadata.status()
     is_voter = isinstance(status, NodeStatus)
     image = node.metadata.image
     partitions = offline = 0

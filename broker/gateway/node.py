@@ -26,10 +26,8 @@ from tierlog.broker.replication.alter_partition_manager import AlterPartitionMan
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.node import MetadataNode
-from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.client import MetadataClient
 
 _log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
@@ -86,7 +84,6 @@ class Node:
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
-        quorum: MetadataNode | MetadataObserver,
         stats: RequestStats,
         loop_lag: LoopLag,
         failures: FailureLog,
@@ -98,7 +95,6 @@ class Node:
         self.failures = failures
         self.serving: Serving | None = None
         self.serves = False
-        self.quorum = quorum
         self._readers: set[Events] = set()
 
     @property

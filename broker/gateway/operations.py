@@ -15,7 +15,6 @@ from aiohttp import web
 
 from tierlog.broker.gateway.cluster_views import UNHEALTHY, Condition, brokers_view, partitions_view
 from tierlog.broker.gateway.requests import read_body, refused
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.balance import MAX_ELECTIONS, rebalance
 from tierlog.metadata.controller.commands import (
     AlterConfigs,
@@ -29,6 +28,7 @@ from tierlog.metadata.controller.commands import (
 from tierlog.metadata.controller.moves import MovePlan, drain, spread
 from tierlog.metadata.controller.throttles import unthrottle
 from tierlog.metadata.image import BrokerImage
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 

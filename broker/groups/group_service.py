@@ -34,9 +34,9 @@ from tierlog.broker.groups.group_shard import GroupShard, LoadFailed
 from tierlog.broker.groups.timers import Timers
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import BrokerImage, ClusterImage, changed_topics
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.primitives import STRING_BYTES_MAX

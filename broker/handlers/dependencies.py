@@ -21,7 +21,7 @@ from tierlog.broker.replication.dynamic_settings import DynamicSettings
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.remote_log import RemoteLog
 

@@ -39,9 +39,9 @@ from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEv
 from tierlog.broker.storage.damage import lies_in
 from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.segment import CorruptLog
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode

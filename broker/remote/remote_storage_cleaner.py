@@ -19,10 +19,10 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import TierManager

@@ -17,7 +17,7 @@ from tierlog.broker.remote.remote_log_manager import RemoteLogManager, Replicas
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager

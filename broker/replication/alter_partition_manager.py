@@ -17,8 +17,8 @@ from tierlog.broker.replication.core.in_sync import IsrProposal
 from tierlog.broker.replication.partition_roles import live_brokers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import AlterPartitions, InSync, IsrChange
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 

@@ -33,9 +33,9 @@ from tierlog.broker.replication.replica_events import PartitionsFailed, ReplicaE
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.names import DAMAGED
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import ReportReplicas
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode

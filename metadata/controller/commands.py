@@ -7,7 +7,7 @@ deletes).
 """
 
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -530,16 +530,16 @@ _command_decoder = msgspec.msgpack.Decoder(AnyCommand)
 _reply_decoder = msgspec.msgpack.Decoder(AnyReply)
 
 
-def encode_command(command: AnyCommand) -> bytes:
+def encode_command(command: Command[Any]) -> bytes:
     return _encoder.encode(command)
 
 
-def decode_command(body: bytes | memoryview) -> AnyCommand:
+def decode_command(body: bytes | memoryview) -> Command[Any]:
     """Raises msgspec.DecodeError (ValidationError among them)."""
     return _command_decoder.decode(body)  # type: ignore[no-any-return]
 
 
-def encode_reply(reply: AnyReply) -> bytes:
+def encode_reply(reply: Reply) -> bytes:
     return _encoder.encode(reply)
 
 

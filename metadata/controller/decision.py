@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tierlog.metadata.controller.commands import Acknowledged, AnyReply
+from tierlog.metadata.controller.commands import Acknowledged, Reply
 from tierlog.metadata.records import AnyRecord
 from tierlog.protocol.errors import ErrorCode
 
-R_co = TypeVar("R_co", bound=AnyReply, covariant=True)
+R_co = TypeVar("R_co", bound=Reply, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

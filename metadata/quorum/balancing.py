@@ -13,7 +13,6 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.balance import IMBALANCE_PERCENT, MAX_ELECTIONS, rebalance
-from tierlog.metadata.controller.commands import LeadersElected
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import MetadataPublisher
@@ -58,8 +57,7 @@ class LeaderBalancer:
             if election is None or election.partitions is None:
                 return
             reply = await leadership.commit(election)
-            outcomes = reply.partitions if isinstance(reply, LeadersElected) else ()
-            elected = sum(one.error is ErrorCode.NONE for one in outcomes)
+            elected = sum(one.error is ErrorCode.NONE for one in reply.partitions)
             if elected:  # none if the metadata has changed since that image
                 _log.info("elected preferred leaders", partitions=elected)
             if elected and len(election.partitions) == MAX_ELECTIONS:

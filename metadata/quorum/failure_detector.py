@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.publisher import MetadataPublisher
+from tierlog.metadata.quorum.publisher import MetadataPublisher, Publisher
 
 
 class _Suspicion(NamedTuple):
@@ -26,7 +26,7 @@ class DeadBrokers:
         """`session_ms`: broker.session.timeout.ms."""
         self._publisher, self._clock, self._session_ms = publisher, clock, session_ms
         self._suspicions: dict[int, _Suspicion] = {}
-        publisher.subscribe(self._withdraw)
+        publisher.publish_to([Publisher("failure detector", self._withdraw)])
 
     @property
     def brokers(self) -> frozenset[int]:

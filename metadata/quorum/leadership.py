@@ -9,13 +9,15 @@ Owned by the metadata node, and called on its event loop.
 
 import asyncio
 from collections.abc import Callable, Container
+from typing import TypeVar, cast
 
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import Rng
 from tierlog.metadata import records as r
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply
+from tierlog.metadata.controller.commands import AnyCommand, Command, Reply
 from tierlog.metadata.controller.decide import decide
+from tierlog.metadata.controller.decision import Decision
 from tierlog.metadata.controller.remote import waiting_since_ms
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage
@@ -29,6 +31,7 @@ from tierlog.metadata.records import encode_records
 MAX_ENTRY_BYTES = 8 << 20  # leaves ample space in one HTTP request
 MAX_WAITING = 10_000  # entries, and reads, whose outcome is awaited
 Waiter = tuple[int, asyncio.Future[None]]  # the term in which it began to wait
+R = TypeVar("R", bound=Reply)
 
 
 class Leadership:
@@ -58,14 +61,15 @@ class Leadership:
             if not read.done():
                 read.set_exception(LeadershipLost())
 
-    async def commit(self, command: AnyCommand, in_session: Container[int] = ()) -> AnyReply:
+    async def commit(self, command: Command[R], in_session: Container[int] = ()) -> R:
         """`in_session`: as in `decide`. Raises MetadataUnavailable; LeadershipLost if the command certainly
         had no effect."""
         draft = self._draft()
         if len(self._waiting) >= MAX_WAITING:
             raise _too_many_waiting(f"{MAX_WAITING} commands")
         now_ms = _quorum_time_ms(self._clock, self._quorum_time_offset_ms)
-        decision = decide(draft, command, now_ms, self._rng, in_session)
+        any_command = cast(AnyCommand, command)
+        decision = cast(Decision[R], decide(draft, any_command, now_ms, self._rng, in_session))
         if not decision.records:
             await self.confirm()
             return decision.reply

@@ -8,7 +8,7 @@ the storage fails, the node stops.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
@@ -21,18 +21,12 @@ from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng, random_uuid
-from tierlog.metadata.controller.commands import (
-    AnyCommand,
-    AnyReply,
-    Heartbeat,
-    HeartbeatReply,
-    RegisterBroker,
-)
+from tierlog.metadata.controller.commands import Command, Heartbeat, HeartbeatReply, RegisterBroker, Reply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
 from tierlog.metadata.quorum.balancing import BalanceSettings, LeaderBalancer
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.heartbeat_manager import BrokerHeartbeatManager
 from tierlog.metadata.quorum.leadership import Leadership
 from tierlog.metadata.quorum.log_pages import LogPage, read_chunk, read_page
@@ -44,8 +38,8 @@ from tierlog.metadata.quorum.node_snapshots import (
     SNAPSHOT_ENTRIES,
     NodeSnapshots,
 )
-from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
-from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
+from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
+from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread
 from tierlog.metadata.raft.core import RaftCore
@@ -62,11 +56,12 @@ DISK_HANG_MIN_MS = 2_000
 """The disk hangs if a write takes DISK_HANG_FACTOR times as long as a leader stays without a majority. Writes
 of a busy disk may take up to DISK_HANG_MIN_MS."""
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Reply)
+P = TypeVar("P")
 _log = structlog.get_logger("tierlog.metadata")
 
 
-class MetadataNode:
+class MetadataNode(MetadataClient):
     """`voters`: initial voters, id -> URL of the admin server; the log takes precedence. If empty, this node
     is the whole quorum. If this node is not among them, it waits until a leader adds it.
     `url`: this node's own; it and `peers` are needed in a quorum of several nodes.
@@ -97,12 +92,10 @@ class MetadataNode:
         reserve_bytes: int = 0,
         on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
-        self.node_id = node_id
-        self.cluster_id = cluster_id
+        super().__init__(node_id, cluster_id, peers or Peers())
         self.url = url
         self.addresses = dict(voters)  # for nodes without a URL in the log, so that these can be moved
         self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
-        self._peers = peers or Peers()
         self.has_peers = peers is not None
         self._clock, self._rng, self._tasks, self._directory = clock, rng, tasks, directory
         self._tick_ms, self._settings = tick_ms, settings
@@ -120,14 +113,12 @@ class MetadataNode:
         self._disk_hang_ms = max(DISK_HANG_FACTOR * majority_timeout_ms, DISK_HANG_MIN_MS)
         self._disk_hang_logged = False
         self._core: RaftCore | None = None
-        self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
         self._leadership: Leadership | None = None
         self._membership: Membership | None = None
         self._sessions = sessions
         self._heartbeats: BrokerHeartbeatManager | None = None
         self._catch_up: CatchUpReader | None = None
         self._balancer = LeaderBalancer(balance, self._publisher, clock, tasks)
-        self._watched: object = None  # `image.brokers` as last passed to the peers to watch
         self._members: Configuration | None = None  # as last passed to the peers
         self._work = asyncio.Event()
         self._role: tuple[object, ...] = ()
@@ -142,14 +133,7 @@ class MetadataNode:
     # --- interface
 
     @property
-    def image(self) -> ClusterImage:
-        """The latest committed image."""
-        return self._publisher.image
-
-    @property
     def dead_brokers(self) -> frozenset[int]:
-        """Brokers whose process seems dead, for one session at most. Clients see their
-        partitions without a leader."""
         if self._heartbeats is None:
             return frozenset()
         return self._heartbeats.dead_brokers | self._peers.suspects
@@ -227,7 +211,7 @@ class MetadataNode:
             self._core.campaign()
         self._work.set()
         while is_single and not self.is_leader:
-            await self._wait_for_role_change()
+            await self._wait_for_leader(None)
 
     async def stop(self) -> None:
         """Stops at once, by design: everything acknowledged is on disk, and the rest may be lost."""
@@ -286,97 +270,35 @@ class MetadataNode:
             self._stop_serving(failure)
             raise
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """As MetadataPublisher.subscribe."""
-        return self._publisher.subscribe(subscriber)
-
-    async def submit(self, command: AnyCommand, timeout_s: float = 30.0, *, forward: bool = True) -> AnyReply:
-        """Evaluate and commit the command on the leader, which may be this node. Raises MetadataUnavailable;
-        NotTheLeader if not `forward` and another node is the leader."""
-        return await self._run_on_leader(
-            lambda: self._commit(command),
-            lambda leader: self._submit_to(leader, command),
-            timeout_s,
-            forward,
-        )
-
-    async def _commit(self, command: AnyCommand) -> AnyReply:
+    async def _submit_to(self, leader: int, command: Command[R]) -> R:
+        if leader != self.node_id:
+            return await super()._submit_to(leader, command)
         in_session = self._started(self._heartbeats).in_session if isinstance(command, RegisterBroker) else ()
         return await self._started(self._leadership).commit(command, in_session)
 
-    async def heartbeat(
-        self, heartbeat: Heartbeat, timeout_s: float = 2.0, *, forward: bool = True
-    ) -> HeartbeatReply:
-        """Send a broker's heartbeat to the leader. Raises MetadataUnavailable."""
-        return await self._run_on_leader(
-            lambda: self._handle_heartbeat(heartbeat),
-            lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2),
-            timeout_s,
-            forward,
-        )
+    async def _heartbeat_to(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
+        if leader != self.node_id:
+            return await super()._heartbeat_to(leader, heartbeat, timeout_s)
+        self._started(self._membership).on_heartbeat(heartbeat)
+        return await self._started(self._heartbeats).heartbeat(heartbeat)
+
+    async def _status_of(self, leader: int) -> NodeStatus:
+        return self.status() if leader == self.node_id else await super()._status_of(leader)
+
+    def _request_target(self, forward: bool) -> int:
+        self._raise_failure()
+        if self.is_leader:
+            return self.node_id
+        leader = self.core.leader
+        if not forward and not self.core.is_leader:
+            raise NotTheLeader(leader, self.url_of(leader))
+        return NO_NODE if leader == self.node_id else leader
 
     def process_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The process that registered as this broker under this epoch has certainly ended. Raises
         MetadataUnavailable if the caller has to retry."""
         self._started(self._heartbeats).on_process_end(broker_id, broker_epoch)
         self._work.set()
-
-    async def _handle_heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        self._started(self._membership).on_heartbeat(heartbeat)
-        return await self._started(self._heartbeats).heartbeat(heartbeat)
-
-    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
-        """The quorum as its leader sees it. Raises MetadataUnavailable."""
-        return await self._run_on_leader(self._own_status, self._peers.status, timeout_s, forward=True)
-
-    async def _own_status(self) -> NodeStatus:
-        return self.status()
-
-    async def _run_on_leader(
-        self,
-        locally: Callable[[], Awaitable[R]],
-        remotely: Callable[[int], Awaitable[R]],
-        timeout_s: float,
-        forward: bool,
-    ) -> R:
-        """Run a request on the leader. Try again as long as it certainly had no effect."""
-        sent = False
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    self._raise_failure()
-                    if self.is_leader:
-                        sent = True
-                        with contextlib.suppress(LeadershipLost):
-                            return await locally()
-                        sent = False
-                        # the loss of leadership may not show in this node's role yet
-                        await self._wait_for_role_change(self._tick_ms / 1000)
-                    elif not forward and not self.core.is_leader:
-                        raise NotTheLeader(self.core.leader, self.url_of(self.core.leader))
-                    elif self.core.leader not in (NO_NODE, self.node_id):
-                        sent = True
-                        try:
-                            return await remotely(self.core.leader)
-                        except MetadataUnavailable as unavailable:
-                            if unavailable.applied_unknown:
-                                raise
-                        sent = False
-                        await self._wait_for_role_change(self._tick_ms / 1000)
-                    else:
-                        await self._wait_for_role_change()
-        except TimeoutError:
-            raise MetadataUnavailable(
-                "no quorum of metadata nodes responded in time", applied_unknown=sent
-            ) from None
-
-    async def _submit_to(self, leader: int, command: AnyCommand) -> AnyReply:
-        """Returns once this node's image includes the outcome."""
-        reply, index = await self._peers.submit(leader, command)
-        while self.image.index < index:
-            self._raise_failure()
-            await self._publisher.changed.wait()
-        return reply
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
         """Committed entries after that index, for observers. Raises MetadataUnavailable if this node has
@@ -477,9 +399,8 @@ class MetadataNode:
         self._started(self._heartbeats).follow_leadership()
         if self._members is not core.configuration:
             self._follow_configuration()
-        if self._sessions is not None and self._watched is not self.image.brokers:
-            self._watched = brokers = self.image.brokers
-            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
+        if self._sessions is not None:
+            self._watch_brokers()
         self._wake_on_role_change()
 
     def _wake_on_role_change(self) -> None:
@@ -514,7 +435,7 @@ class MetadataNode:
         self._started(self._heartbeats).mark_dead(peer)
         self._work.set()
 
-    async def _wait_for_role_change(self, at_most_s: float | None = None) -> None:
+    async def _wait_for_leader(self, at_most_s: float | None) -> None:
         """Wait until the leadership differs from what the caller has just seen.
 
         The core may change while the loop waits for the disk. If the leader is suspected and responds again
@@ -584,7 +505,7 @@ class MetadataNode:
         if self._leadership is not None:
             self._leadership.fail(reason)
 
-    def _started(self, part: R | None) -> R:
+    def _started(self, part: P | None) -> P:
         if part is None:
             raise MetadataUnavailable("the metadata node is not started", applied_unknown=False)
         return part

@@ -1,49 +1,31 @@
 """Metadata observer: the metadata of a broker that is not a controller.
 
-It reads the committed log from any voter and sends commands to the leader. It has the interface of
-MetadataNode but keeps nothing on disk: it starts from a voter's snapshot or log, and continues from its last
-index. It changes to another voter if the present one knows of no leader (it may be partitioned) or leaves a
-request unanswered (it may hang). It watches the other brokers as controllers do, so that its clients learn of
-a death as early as theirs.
+It reads the committed log from any voter and sends commands to the leader. It keeps nothing on disk: it
+starts from a voter's snapshot or log, and continues from its last index. It changes to another voter if the
+present one knows of no leader (it may be partitioned) or leaves a request unanswered (it may hang). It
+watches the other brokers as controllers do, so that its clients learn of a death as early as theirs.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Mapping
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import decode_image
+from tierlog.metadata.quorum.client import RETRY_S, MetadataClient
 from tierlog.metadata.quorum.failure_detector import DeadBrokers
 from tierlog.metadata.quorum.log_pages import UNKNOWN_TERM, LogPage
 from tierlog.metadata.quorum.log_reader import LogReader
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
-from tierlog.metadata.quorum.publisher import MetadataPublisher, Subscriber, wait_for_event
-from tierlog.metadata.quorum.status import NodeStatus
+from tierlog.metadata.quorum.publisher import wait_for_event
+from tierlog.metadata.quorum.status import ObserverStatus
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, Entry
 from tierlog.metadata.records import decode_records
 
-RETRY_S = 0.1
 
-R = TypeVar("R")
-
-
-class ObserverStatus(msgspec.Struct, frozen=True, kw_only=True):
-    node_id: int
-    cluster_id: str
-    role: str
-    leader: int
-    applied_index: int
-    voters: dict[int, str]
-
-
-class MetadataObserver:
+class MetadataObserver(MetadataClient):
     def __init__(
         self,
         node_id: int,
@@ -56,11 +38,10 @@ class MetadataObserver:
         session_ms: int,
     ) -> None:
         """`voters`: id -> URL of some voters; they name the rest. `session_ms`: broker.session.timeout.ms."""
-        self.node_id, self.cluster_id = node_id, cluster_id
+        super().__init__(node_id, cluster_id, peers)
         self.voters = dict(voters)
         self.leader = NO_NODE
-        self._tasks, self._peers = tasks, peers
-        self._publisher = MetadataPublisher(ClusterImage(cluster_id=cluster_id), node_id)
+        self._tasks = tasks
         self._reader = LogReader(
             peers,
             self._candidates,
@@ -71,17 +52,9 @@ class MetadataObserver:
         self._reading: asyncio.Task[None] | None = None
         self._page_accepted = asyncio.Event()
         self._dead_brokers = DeadBrokers(self._publisher, clock, session_ms)
-        self._watched: object = None  # `image.brokers` as last passed to the peers to watch
-
-    @property
-    def image(self) -> ClusterImage:
-        """The latest committed image known to this node."""
-        return self._publisher.image
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        """Brokers whose process seems dead, for one session at most. Clients see their
-        partitions without a leader."""
         return self._dead_brokers.brokers | self._peers.suspects
 
     @property
@@ -122,33 +95,6 @@ class MetadataObserver:
             await asyncio.gather(self._reading, return_exceptions=True)
         await self._peers.close()
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """As MetadataPublisher.subscribe."""
-        return self._publisher.subscribe(subscriber)
-
-    async def submit(self, command: AnyCommand, timeout_s: float = 30.0) -> AnyReply:
-        """Send the command to the leader; return its reply once this node's image includes the outcome.
-
-        Raises MetadataUnavailable."""
-
-        async def send(leader: int) -> AnyReply:
-            reply, index = await self._peers.submit(leader, command)
-            while self.image.index < index:
-                await self._publisher.changed.wait()
-            return reply
-
-        return await self._run_on_leader(send, timeout_s)
-
-    async def heartbeat(self, heartbeat: Heartbeat, timeout_s: float = 2.0) -> HeartbeatReply:
-        """Send a broker's heartbeat to the leader. Raises MetadataUnavailable."""
-        return await self._run_on_leader(
-            lambda leader: self._peers.heartbeat(leader, heartbeat, timeout_s / 2), timeout_s
-        )
-
-    async def quorum(self, timeout_s: float = 30.0) -> NodeStatus:
-        """The quorum as its leader sees it. Raises MetadataUnavailable."""
-        return await self._run_on_leader(self._peers.status, timeout_s)
-
     async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
         """Raises NotTheLeader, which names the leader."""
         raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
@@ -167,29 +113,16 @@ class MetadataObserver:
             voters=self.voters,
         )
 
-    async def _run_on_leader(self, send: Callable[[int], Awaitable[R]], timeout_s: float) -> R:
-        """Try again until a leader accepts the request, or may have accepted it."""
-        sent = False
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    if (leader := self.leader) != NO_NODE:
-                        sent = True
-                        try:
-                            return await send(leader)
-                        except MetadataUnavailable as unavailable:
-                            if not unavailable.refused:
-                                self._reader.on_no_response(leader)  # it may hang, and another be leader
-                            if unavailable.applied_unknown:
-                                raise
-                        sent = False
-                        await wait_for_event(self._page_accepted, RETRY_S)
-                    else:
-                        await wait_for_event(self._page_accepted, None)
-        except TimeoutError:
-            raise MetadataUnavailable(
-                "no quorum of metadata nodes responded in time", applied_unknown=sent
-            ) from None
+    def _request_target(self, forward: bool) -> int:
+        return self.leader
+
+    async def _wait_for_leader(self, at_most_s: float | None) -> None:
+        await wait_for_event(self._page_accepted, at_most_s)
+
+    def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
+        if not unavailable.refused:
+            self._reader.on_no_response(leader)  # it may hang, and another be leader
+        super()._on_unavailable(leader, unavailable)
 
     # --- reading the log
 
@@ -206,9 +139,7 @@ class MetadataObserver:
             self._publisher.publish(decode_image(snapshot), page.snapshot_term)
         elif page.entries:
             self._apply(page.entries)
-        if self._watched is not self.image.brokers:
-            self._watched = brokers = self.image.brokers
-            self._peers.watch({n: brokers[n].admin_url for n in sorted(brokers) if n != self.node_id})
+        self._watch_brokers()
         self.leader = page.leader
         if page.voters and page.voters != self.voters:
             self.voters = page.voters

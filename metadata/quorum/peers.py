@@ -1,14 +1,17 @@
 """The network port of the metadata node, and the errors raised when no quorum can be reached."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from tierlog.base.types import InvariantViolation
-from tierlog.metadata.controller.commands import AnyCommand, AnyReply, Heartbeat, HeartbeatReply
+from tierlog.metadata.controller.commands import Command, Heartbeat, HeartbeatReply, Reply
 from tierlog.metadata.quorum.auth import SignedRequest
 from tierlog.metadata.quorum.log_pages import LogPage
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage
+
+R = TypeVar("R", bound=Reply)
 
 HEARTBEAT_SERVED_S = 10.0
 """How long a leader tries to confirm its leadership for a heartbeat. Callers wait less than that."""
@@ -71,7 +74,7 @@ class Peers:
         """One request per other member, for another process to send. No signed response is expected."""
         return []
 
-    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+    async def submit(self, leader: int, command: Command[R]) -> tuple[R, int]:
         """Forward a command to the leader. Returns its reply and the log index at which the reply holds."""
         raise _no_peers()
 

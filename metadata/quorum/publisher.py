@@ -1,49 +1,74 @@
-"""Metadata publisher: holds the latest committed image and notifies subscribers of each new one."""
+"""Metadata publisher: holds the latest committed image and shows each new one to the parts that follow it."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import structlog
 
+from tierlog.base.tasks import Report
 from tierlog.metadata.image import ClusterImage
 
 _log = structlog.get_logger("tierlog.metadata")
-Subscriber = Callable[[ClusterImage, ClusterImage], None]
+
+
+def _log_failure(what: str, failure: BaseException) -> None:
+    _log.error(what, exc_info=failure)
+
+
+class Publisher(NamedTuple):
+    """A part of the node that follows the image, as Kafka's MetadataPublisher."""
+
+    name: str
+    follow: Callable[[ClusterImage, ClusterImage], None]
+    """Called with (old, new) after each change, on the event loop."""
+    report: Report = _log_failure
+    """Called with an exception of `follow`."""
+    since: ClusterImage | None = None
+    """The image that the part already has; None: none."""
 
 
 class MetadataPublisher:
     """One per node. `term`: of the last entry applied to the image."""
 
-    def __init__(self, image: ClusterImage, node_id: int) -> None:
+    def __init__(self, image: ClusterImage) -> None:
         self.image = image
         self.term = 0
         self.changed = asyncio.Event()  # set when `image` is replaced; each image has an event of its own
-        self._node_id = node_id
-        self._subscribers: list[Subscriber] = []
+        self._publishers: list[Publisher] = []
 
-    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call subscriber(old, new) after each change, on the event loop. Exceptions are logged only.
+    def publish_to(self, publishers: Sequence[Publisher]) -> Callable[[], None]:
+        """Pass the present image, and each later one, to all publishers in their order. Returns a function
+        that ends it."""
+        empty = ClusterImage(cluster_id=self.image.cluster_id)
+        for publisher in publishers:
+            _publish(publisher, empty if publisher.since is None else publisher.since, self.image)
+        self._publishers += publishers
 
-        Returns a function that cancels the subscription.
-        """
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
+        def end() -> None:
+            self._publishers = [one for one in self._publishers if one not in publishers]
+
+        return end
 
     def publish(self, new: ClusterImage, term: int) -> None:
         old, self.image, self.term = self.image, new, term
         self.wake()
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber(old, new)
-            except Exception:
-                # the image is committed: a subscriber that fails must not cost the quorum a voter
-                _log.exception("metadata subscriber failed", node=self._node_id, index=new.index)
+        for publisher in tuple(self._publishers):
+            _publish(publisher, old, new)
 
     def wake(self) -> None:
         """Make all waiters on `changed` check their condition again."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+
+def _publish(publisher: Publisher, old: ClusterImage, new: ClusterImage) -> None:
+    """The image is committed: a publisher that fails must not keep it from the others, nor stop a voter."""
+    try:
+        publisher.follow(old, new)
+    except Exception as failure:
+        publisher.report(f"{publisher.name} cannot follow the metadata", failure)
 
 
 async def wait_for_event(event: asyncio.Event, at_most_s: float | None) -> None:

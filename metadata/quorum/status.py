@@ -50,6 +50,15 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.leader == self.node_id
 
 
+class ObserverStatus(msgspec.Struct, frozen=True, kw_only=True):
+    node_id: int
+    cluster_id: str
+    role: str
+    leader: int
+    applied_index: int
+    voters: dict[int, str]
+
+
 @dataclass(slots=True)
 class Contact:
     """`leader_end`: the last index of the leader's log at the time of contact."""

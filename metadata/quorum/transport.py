@@ -12,6 +12,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import TypeVar, cast
 from uuid import UUID
 
 import aiohttp
@@ -20,10 +21,10 @@ import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.metadata.controller.commands import (
-    AnyCommand,
-    AnyReply,
+    Command,
     Heartbeat,
     HeartbeatReply,
+    Reply,
     decode_reply,
     encode_command,
 )
@@ -62,6 +63,7 @@ POLL_GRACE_S = 1.0  # beyond the requested wait; while it lasts, the broker lear
 RESPONSE_BYTES_MAX = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
+R = TypeVar("R", bound=Reply)
 _log = structlog.get_logger("tierlog.metadata")
 
 
@@ -164,10 +166,10 @@ class HttpPeers(Peers):
             for peer, queue in sorted(self._queues.items())
         ]
 
-    async def submit(self, leader: int, command: AnyCommand) -> tuple[AnyReply, int]:
+    async def submit(self, leader: int, command: Command[R]) -> tuple[R, int]:
         response, headers = await self._post(leader, SUBMIT_PATH, encode_command(command), SUBMIT_TIMEOUT_S)
         try:
-            return decode_reply(response), int(headers[INDEX])
+            return cast(R, decode_reply(response)), int(headers[INDEX])
         except (msgspec.DecodeError, KeyError, ValueError) as failure:
             raise MetadataUnavailable(f"node {leader}: {failure}", applied_unknown=True) from failure
 

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from awaited_image import image_when
 from metadata_quorum import Quorum, register
 
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.balancing import BalanceSettings
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
@@ -76,7 +78,7 @@ async def test_returned_broker_gets_its_preferred_leaderships_back(quorum: Quoru
     client = quorum.running[await quorum.leader()].client
     await led_by_broker_2(client)
     await rejoin(client, range(PARTITIONS))
-    image = await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
+    image = await image_when(client, lambda image: {p.leader for p in partitions(image)} == {1})
     assert {p.in_sync for p in partitions(image)} == {(1, 2)}
 
 
@@ -88,7 +90,7 @@ async def test_next_leader_of_the_quorum_rebalances_too(quorum: Quorum) -> None:
     await quorum.kill(first)
     client = quorum.running[await quorum.leader()].client
     await rejoin(client, range(PARTITIONS))
-    await client.wait_for(lambda image: {p.leader for p in partitions(image)} == {1})
+    await image_when(client, lambda image: {p.leader for p in partitions(image)} == {1})
 
 
 async def test_imbalance_below_the_threshold_is_kept(quorum: Quorum) -> None:
@@ -99,8 +101,9 @@ async def test_imbalance_below_the_threshold_is_kept(quorum: Quorum) -> None:
     client = leader.client
     await led_by_broker_2(client)
     led_by_broker_1: list[int] = []
-    leader.node.subscribe(lambda _, new: led_by_broker_1.append(sum(p.leader == 1 for p in partitions(new))))
+    count = lambda _, new: led_by_broker_1.append(sum(p.leader == 1 for p in partitions(new)))  # noqa: E731
+    leader.node.publish_to([Publisher("test", count)])
     await rejoin(client, range(2))
     await rejoin(client, range(2, 3))
-    await client.wait_for(lambda image: sum(p.leader == 1 for p in partitions(image)) == 3)
+    await image_when(client, lambda image: sum(p.leader == 1 for p in partitions(image)) == 3)
     assert set(led_by_broker_1) == {0, 3}

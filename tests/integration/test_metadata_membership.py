@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from awaited_image import image_when
 from metadata_quorum import Quorum, has, register, topic
 
 from tierlog.metadata.quorum.api import QUORUM_PATH
@@ -48,7 +49,7 @@ async def test_quorum_grows_from_one_to_three_and_survives_the_first(
         await first.client.submit(topic("alone"))
         await add_voters(quorum, 2, 3)
         for member in quorum.running.values():
-            await member.client.wait_for(has("alone"))
+            await image_when(member.client, has("alone"))
             assert member.node.voters == {n: quorum.urls[n] for n in (1, 2, 3)}
         status = first.node.status()
         assert (status.members[0].node_id, status.members[0].voter, status.members[0].lag) == (1, True, 0)
@@ -56,7 +57,7 @@ async def test_quorum_grows_from_one_to_three_and_survives_the_first(
         await quorum.running[2].client.submit(topic("without"))
         assert has("without")(quorum.running[2].client.image)
         back = await quorum.start(1)  # its settings still name it alone; its log takes precedence
-        await back.client.wait_for(has("without"))
+        await image_when(back.client, has("without"))
         assert set(back.node.voters) == {1, 2, 3}
 
 
@@ -71,7 +72,7 @@ async def test_node_joins_by_snapshot(tmp_path: Path) -> None:
         await add_voters(quorum, 2)
         await quorum.kill(2)
         again = await quorum.start(2)
-        await again.client.wait_for(has("t19"))
+        await image_when(again.client, has("t19"))
         assert set(again.node.voters) == {1, 2}
 
 
@@ -114,7 +115,7 @@ async def test_removed_voter_continues_as_an_observer_and_can_be_added_again(tmp
         await quorum.remove_voter(removed)
         first = quorum.running[await quorum.leader()]
         await first.client.submit(topic("without"))
-        await client.wait_for(has("without"))
+        await image_when(client, has("without"))
         await first.node.hand_over(30)
         await client.submit(topic("asked"))
         assert has("asked")(client.image)
@@ -122,7 +123,7 @@ async def test_removed_voter_continues_as_an_observer_and_can_be_added_again(tmp
         await quorum.kill(removed)
         await first.client.submit(topic("away"))
         back = await quorum.start(removed)
-        await back.client.wait_for(has("away"))
+        await image_when(back.client, has("away"))
         assert (back.node.status().role, set(back.node.voters)) == ("no member", {1, 2, 3} - {removed})
 
         await quorum.add_voter(removed)
@@ -142,7 +143,7 @@ async def test_voter_finds_out_that_it_was_removed(tmp_path: Path) -> None:
         gone = quorum.running[removed]
         await gone.node.status_when(lambda status: status.role == "no member")
         await client.submit(topic("t"))
-        await gone.client.wait_for(has("t"))
+        await image_when(gone.client, has("t"))
         await gone.client.submit(topic("asked"))
         assert gone.node.core.role is Role.FOLLOWER
 
@@ -161,7 +162,7 @@ async def test_voter_removed_while_down_reads_a_snapshot(tmp_path: Path) -> None
         for number in range(20):
             await client.submit(topic(f"t{number}"))
         back = await quorum.start(3)
-        await back.client.wait_for(has("t19"))
+        await image_when(back.client, has("t19"))
         assert set(back.node.voters) == {1, 2}
         await quorum.add_voter(3)
         await back.client.submit(topic("again"))
@@ -220,7 +221,7 @@ async def test_voter_whose_voters_are_all_removed_reads_from_nodes_in_its_settin
         await back.node.status_when(lambda status: status.role == "no member")
         assert set(back.node.voters) == {4}
         await quorum.running[4].client.submit(register())
-        await back.client.wait_for(lambda image: 1 in image.brokers)
+        await image_when(back.client, lambda image: 1 in image.brokers)
 
 
 async def test_only_the_leader_changes_members_and_others_name_it(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ async def test_voter_with_a_wiped_directory_is_rejected_until_added_again(tmp_pa
         await quorum.remove_voter(wiped)
         await quorum.add_voter(wiped)
         node = quorum.running[await quorum.leader()].node
-        await back.client.wait_for(lambda image: 1 in image.brokers)
+        await image_when(back.client, lambda image: 1 in image.brokers)
         assert set(node.voters) == {1, 2, 3}
 
 
@@ -339,7 +340,7 @@ async def test_voter_moves_to_another_address(tmp_path: Path) -> None:
         await quorum.running[leader].node.add_voter(moved, quorum.urls[moved])
         back = await quorum.start(moved)
         await quorum.running[leader].client.submit(register())
-        await back.client.wait_for(lambda image: 1 in image.brokers)
+        await image_when(back.client, lambda image: 1 in image.brokers)
         assert set(back.node.voters) == {1, 2, 3}
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+from awaited_image import image_when
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import END_PATH, LOG_PATH
 from tierlog.metadata.quorum.auth import Envelope
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.sentinel import ProcessEndNotice
@@ -64,7 +65,7 @@ async def registered_broker(client: MetadataClient, broker_id: int, admin_url: s
         start_fenced=True,
     )
     registered = await client.submit(registration)
-    image = await client.wait_for(lambda image: broker_id in image.brokers)
+    image = await image_when(client, lambda image: broker_id in image.brokers)
     heartbeat = c.Heartbeat(
         broker_id=broker_id, broker_epoch=registered.broker_epoch, image_index=image.index
     )
@@ -81,8 +82,8 @@ async def test_observer_reads_the_log_and_submits_commands(quorum: Quorum) -> No
     await observer.submit(topic("t"))
     assert has("t")(observer.image)
     await quorum.running[1].client.submit(topic("u"))
-    image = await observer.wait_for(has("u"))
-    assert image == (await quorum.running[1].client.wait_for(lambda other: other.index == image.index))
+    image = await image_when(observer, has("u"))
+    assert image == (await image_when(quorum.running[1].client, lambda other: other.index == image.index))
 
 
 async def test_observer_survives_the_leader_and_the_voter_it_reads_from(quorum: Quorum) -> None:
@@ -107,9 +108,9 @@ async def test_late_observer_reads_a_snapshot_and_then_the_log(quorum: Quorum) -
     for number in range(20):
         await client.submit(topic(f"t{number}"))
     observer = (await quorum.observe(9, *quorum.voters)).client
-    assert (await observer.wait_for(has("t19"))).topics == client.image.topics
+    assert (await image_when(observer, has("t19"))).topics == client.image.topics
     await client.submit(topic("later"))
-    await observer.wait_for(has("later"))
+    await image_when(observer, has("later"))
 
 
 async def test_log_is_served_to_nodes_of_this_cluster_only(quorum: Quorum) -> None:
@@ -149,7 +150,7 @@ async def test_silent_broker_is_fenced(quorum: Quorum) -> None:
     await start_all(quorum)
     observer = (await quorum.observe(9, *quorum.voters)).client
     heartbeat = await registered_broker(observer, 9)
-    image = await observer.wait_for(fenced(9))
+    image = await image_when(observer, fenced(9))
     assert image.brokers[9].broker_epoch == heartbeat.broker_epoch
     again = c.Heartbeat(broker_id=9, broker_epoch=heartbeat.broker_epoch, image_index=image.index)
     assert not (await observer.heartbeat(again, timeout_s=10.0)).fenced  # unfenced again
@@ -167,7 +168,7 @@ async def test_refused_connections_do_not_fence_a_broker_but_a_signed_notice_doe
     heartbeat = await registered_broker(observer, 9, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     connections = [await accepted.get() for _ in quorum.voters]
     for member in quorum.running.values():
-        await member.client.wait_for(unfenced(9))
+        await image_when(member.client, unfenced(9))
     server.close()
     for watcher in connections:
         watcher.close()
@@ -178,7 +179,7 @@ async def test_refused_connections_do_not_fence_a_broker_but_a_signed_notice_doe
     assert not observer.image.brokers[9].fenced
     for voter in voters:  # any of them may be the next leader
         voter.process_ended(9, heartbeat.broker_epoch)
-    await observer.wait_for(fenced(9))
+    await image_when(observer, fenced(9))
 
 
 async def test_suspicion_of_an_unreachable_broker_ends_after_one_session(
@@ -196,7 +197,7 @@ async def test_suspicion_of_an_unreachable_broker_ends_after_one_session(
     )
     connections = [await accepted.get() for _ in (*quorum.voters, 9)]
     for member in quorum.running.values():
-        await member.client.wait_for(unfenced(8))
+        await image_when(member.client, unfenced(8))
     server.close()
     for watcher in connections:
         watcher.close()
@@ -235,12 +236,12 @@ async def test_next_leader_fences_the_broker_of_a_killed_leader(quorum: Quorum) 
     await registered_broker(quorum.running[leader].client, leader, quorum.urls[leader])
     followers = [member for n, member in quorum.running.items() if n != leader]
     for follower in followers:
-        await follower.client.wait_for(unfenced(leader))
+        await image_when(follower.client, unfenced(leader))
     broker_epoch = follower.client.image.brokers[leader].broker_epoch
     await quorum.kill(leader)
     for member in quorum.running.values():
         member.node.process_ended(leader, broker_epoch)
-    await follower.client.wait_for(fenced(leader))
+    await image_when(follower.client, fenced(leader))
 
 
 async def test_partitioned_leader_serves_no_read_and_extends_no_lease(quorum: Quorum) -> None:

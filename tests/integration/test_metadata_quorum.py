@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from awaited_image import image_when
 from metadata_quorum import CLUSTER_ID, SECRET, Quorum, has, register, topic
 
 from tierlog.metadata.controller import commands as c
@@ -45,7 +46,7 @@ async def test_quorum_elects_replicates_and_forwards(quorum: Quorum) -> None:
     assert created.topics[0].error == ErrorCode.NONE
     assert has("t")(follower.client.image)  # the reply waits until this node's image includes it
     for member in quorum.running.values():
-        image = await member.client.wait_for(has("t"))
+        image = await image_when(member.client, has("t"))
         assert image.topic("t") == follower.client.image.topic("t")
 
 
@@ -62,7 +63,7 @@ async def test_quorum_survives_its_leader_which_then_catches_up(quorum: Quorum) 
     assert has("before")(survivor.client.image)
     assert await quorum.leader() != first
     back = await quorum.start(first)
-    image = await back.client.wait_for(has("after"))
+    image = await image_when(back.client, has("after"))
     assert has("before")(image)
 
 
@@ -82,12 +83,12 @@ async def test_leader_with_a_hung_disk_is_replaced_and_later_follows(quorum: Quo
         (unknown,) = await lost
         assert isinstance(unknown, MetadataUnavailable) and unknown.applied_unknown
         await others[0].client.submit(topic("after"))
-        await observing.client.wait_for(has("after"))  # the observer has left the node that hangs
+        await image_when(observing.client, has("after"))  # the observer has left the node that hangs
         heartbeat = c.Heartbeat(broker_id=1, broker_epoch=broker.broker_epoch, image_index=1)
         assert (await member.client.heartbeat(heartbeat)).error is ErrorCode.NONE  # from the new leader
     finally:
         may_continue.set()
-    await member.client.wait_for(has("after"))
+    await image_when(member.client, has("after"))
 
 
 async def test_node_that_lags_too_far_gets_a_snapshot(quorum: Quorum) -> None:
@@ -102,13 +103,13 @@ async def test_node_that_lags_too_far_gets_a_snapshot(quorum: Quorum) -> None:
     for number in range(20):
         await client.submit(topic(f"t{number}"))
     back = await quorum.start(absent)
-    image = await back.client.wait_for(has("t19"))
+    image = await image_when(back.client, has("t19"))
     assert back.node.core.log.snapshot.index > 5
     assert image.topics == client.image.topics
     await quorum.kill(absent)
     again = await quorum.start(absent)  # from its own disk, which has the snapshot
     assert again.node.core.log.snapshot.index > 5
-    await again.client.wait_for(has("t19"))
+    await image_when(again.client, has("t19"))
 
 
 async def test_minority_commits_no_command(quorum: Quorum) -> None:

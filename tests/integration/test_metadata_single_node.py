@@ -12,11 +12,11 @@ import pytest
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.node_snapshots import SNAPSHOT_MIN_BYTES
 from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.quorum.storage import ForeignDirectory
 from tierlog.protocol.errors import ErrorCode
 
@@ -57,22 +57,20 @@ def register() -> c.RegisterBroker:
 async def test_single_node_is_leader_at_once_and_commits_commands(one_node: OneNode) -> None:
     async with one_node.running() as node:
         assert node.is_leader
-        client = MetadataClient(node)
-        registered = await client.submit(register())
+        registered = await node.submit(register())
         assert registered.broker_epoch > 0
-        created = await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
+        created = await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
         assert created.topics[0].error == ErrorCode.NONE
-        assert [p.leader for p in client.image.topic("t").partitions] == [1, 1, 1]
-        again = await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
+        assert [p.leader for p in node.image.topic("t").partitions] == [1, 1, 1]
+        again = await node.submit(c.CreateTopics(topics=(c.NewTopic(name="t", partitions=3),)))
         assert again.topics[0].error == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 async def test_metadata_survives_a_restart(one_node: OneNode) -> None:
     async with one_node.running() as node:
-        client = MetadataClient(node)
-        await client.submit(register())
+        await node.submit(register())
         for name in ("a", "b"):
-            await client.submit(c.CreateTopics(topics=(c.NewTopic(name=name),)))
+            await node.submit(c.CreateTopics(topics=(c.NewTopic(name=name),)))
         before = node.image
     async with one_node.running() as node:
         assert node.image.topics == before.topics
@@ -82,10 +80,9 @@ async def test_metadata_survives_a_restart(one_node: OneNode) -> None:
 
 async def test_metadata_survives_a_restart_from_a_snapshot(one_node: OneNode) -> None:
     async with one_node.running(snapshot_entries=5, keep_entries=2) as node:
-        client = MetadataClient(node)
-        await client.submit(register())
+        await node.submit(register())
         for number in range(20):
-            await client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{number}"),)))
+            await node.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{number}"),)))
         before = node.image
     assert list(one_node.directory.glob("*.snapshot"))
     async with one_node.running() as node:
@@ -95,13 +92,12 @@ async def test_metadata_survives_a_restart_from_a_snapshot(one_node: OneNode) ->
 
 async def test_created_and_deleted_topics_do_not_grow_the_log_in_memory(one_node: OneNode) -> None:
     async with one_node.running(keep_entries=2) as node:
-        client = MetadataClient(node)
-        await client.submit(register())
+        await node.submit(register())
         for number in range(40):
             topic = c.NewTopic(name=f"t{number}", partitions=300)
-            made = await client.submit(c.CreateTopics(topics=(topic,)))
+            made = await node.submit(c.CreateTopics(topics=(topic,)))
             assert made.topics[0].error == 0
-            gone = await client.submit(c.DeleteTopics(topics=(c.TopicRef(name=topic.name),)))
+            gone = await node.submit(c.DeleteTopics(topics=(c.TopicRef(name=topic.name),)))
             assert gone.topics[0].error == 0
         entries = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
         assert node.core.log.snapshot.index > 0
@@ -110,24 +106,14 @@ async def test_created_and_deleted_topics_do_not_grow_the_log_in_memory(one_node
 
 async def test_concurrent_commands_share_fsyncs_and_keep_their_order(one_node: OneNode) -> None:
     async with one_node.running() as node:
-        client = MetadataClient(node)
-        await client.submit(register())
+        await node.submit(register())
         images: list[int] = []
-        node.subscribe(lambda old, new: images.append(new.index))
-        submitted = [client.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
+        node.publish_to([Publisher("test", lambda old, new: images.append(new.index))])
+        submitted = [node.submit(c.CreateTopics(topics=(c.NewTopic(name=f"t{n}"),))) for n in range(50)]
         replies = await asyncio.gather(*submitted)
         assert [reply.topics[0].error for reply in replies] == [0] * 50
         assert images == sorted(images)
         assert len(images) < 50  # published once per committed batch
-
-
-async def test_wait_for_sees_a_later_image(one_node: OneNode) -> None:
-    async with one_node.running() as node:
-        client = MetadataClient(node)
-        waiting = asyncio.ensure_future(client.wait_for(lambda image: image.topic("t") is not None))
-        await client.submit(register())
-        await client.submit(c.CreateTopics(topics=(c.NewTopic(name="t"),)))
-        assert (await waiting).topic("t") is not None
 
 
 async def test_directory_of_another_cluster_is_rejected(one_node: OneNode) -> None:
@@ -177,25 +163,15 @@ async def test_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: Pa
     assert [type(failure) for failure in failures] == [OSError]
 
 
-async def test_failing_subscriber_affects_neither_the_node_nor_other_subscribers(one_node: OneNode) -> None:
+async def test_failing_publisher_affects_neither_the_node_nor_other_publishers(one_node: OneNode) -> None:
     async with one_node.running() as node:
         indexes: list[int] = []
 
         def fail(old: object, new: object) -> None:
-            raise KeyError("a bug of the subscriber's own")
+            raise KeyError("a bug of the publisher's own")
 
-        node.subscribe(fail)
-        node.subscribe(lambda old, new: indexes.append(new.index))
-        client = MetadataClient(node)
-        await client.submit(register())
-        assert indexes == [client.image.index]
-
-
-async def test_failing_predicate_fails_its_waiter(one_node: OneNode) -> None:
-    async with one_node.running() as node:
-        client = MetadataClient(node)
-        waiting = asyncio.ensure_future(client.wait_for(lambda image: bool(image.brokers) and 1 // 0 == 0))
-        await asyncio.sleep(0)
-        await client.submit(register())
-        with pytest.raises(ZeroDivisionError):
-            await waiting
+        node.publish_to(
+            [Publisher("fails", fail), Publisher("test", lambda old, new: indexes.append(new.index))]
+        )
+        await node.submit(register())
+        assert indexes[1:] == [node.image.index]

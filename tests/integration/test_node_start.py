@@ -156,7 +156,7 @@ async def test_voter_whose_metadata_disk_fails_stops(
 async def waiting(broker: Broker | ControllerNode) -> MetadataNode:
     """Once its files are open; it has no quorum."""
     while True:
-        node = getattr(broker, "metadata_node", None)
+        node = getattr(broker, "metadata", None)
         if isinstance(node, MetadataNode) and node.started:
             return node
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from awaited_image import image_when
 from metadata_quorum import CLUSTER_ID, Quorum, has, register, topic
 
 from tierlog.base.files import OsFiles
@@ -51,11 +52,11 @@ async def test_one_of_three_voters_is_recovered_and_others_join(tmp_path: Path) 
     await quorum.running[1].client.submit(replicated("orders"))
     for number in range(3):
         await quorum.running[1].client.submit(topic(f"t{number}"))
-    await quorum.running[3].client.wait_for(has("t2"))
+    await image_when(quorum.running[3].client, has("t2"))
     before = quorum.running[3].client.image
     old_directory = quorum.running[3].node.directory_id
     observer = await quorum.observe(7, 3)
-    await observer.client.wait_for(has("t2"))
+    await image_when(observer.client, has("t2"))
     for node_id in (1, 2, 3):
         await quorum.kill(node_id)
     for lost in (1, 2):
@@ -84,12 +85,12 @@ async def test_one_of_three_voters_is_recovered_and_others_join(tmp_path: Path) 
     assert now.keys() == then.keys()
     assert all(now[one][0] > then[one][0] and now[one][1] > then[one][1] for one in then)
     await single.client.submit(topic("after"))
-    await observer.client.wait_for(has("after"))  # even if it had read further than the remaining log
+    await image_when(observer.client, has("after"))  # even if it had read further than the remaining log
 
     for joining in (1, 2):
         await quorum.start(joining)
         await single.node.add_voter(joining, quorum.urls[joining])
-        await quorum.running[joining].client.wait_for(has("after"))
+        await image_when(quorum.running[joining].client, has("after"))
     await quorum.kill(3)
     await quorum.running[1].client.submit(topic("without"))
     assert set(quorum.running[1].node.voters) == {1, 2, 3}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from awaited_image import image_when
 from certificates import Authority
 from cli_process import run
 from confluent_kafka import Producer
@@ -75,7 +76,7 @@ async def test_members_and_observers_of_one_ca_communicate(quorum_of: Start, aut
     await follower.client.submit(register())
     assert (await follower.client.submit(topic("t"))).topics[0].error == ErrorCode.NONE
     observing = await quorum.observe(4, 1, 2, 3)
-    await observing.client.wait_for(has("t"))
+    await image_when(observing.client, has("t"))
     assert (await observing.client.submit(topic("of-an-observer"))).topics[0].error == ErrorCode.NONE
 
 

@@ -24,11 +24,11 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.peers import Peers
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.api import BY_NAME
@@ -84,7 +84,7 @@ class AdminCluster:
             url="http://one:9644",
             peers=self.peers,
         )
-        self.metadata = MetadataClient(self.node)
+        self.metadata = self.node
         self.settings = settings_from({"log.dirs": str(directory), **settings})
         directories = LogDirectories([directory], files, rng)
         self.replicas = ReplicaManager(
@@ -104,7 +104,7 @@ class AdminCluster:
 
     async def start(self, *broker_ids: int) -> None:
         await self.node.start()
-        self.node.subscribe(self.dependencies.recently_fenced.follow)
+        self.node.publish_to([Publisher("recently fenced", self.dependencies.recently_fenced.follow)])
         await self.replicas.open_all(self.metadata.image)
         keys_of_groups = [BY_NAME[name].key for name in GROUP_APIS]
         handlers = build_handlers(self.dependencies, dict.fromkeys(keys_of_groups, _no_groups))

@@ -15,13 +15,13 @@ from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import TopicConfig
-from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller.commands import (
     CreateTopics,
     NewTopic,
     RegisterBroker,
 )
 from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode
 from tierlog.protocol.errors import ErrorCode as E
@@ -59,7 +59,7 @@ class OneBroker:
         self.node = MetadataNode(
             1, {}, directory / "metadata", OsFiles(), self.clock, self.rng, self.tasks, "cluster"
         )
-        self.metadata = MetadataClient(self.node)
+        self.metadata = self.node
         self.replicas: dict[TopicPartition, Replica] = {}
         self.offline: set[TopicPartition] = set()
         self.service = GroupService(settings, self.metadata, self, self.clock, self.rng, self.tasks, lease)
@@ -75,10 +75,13 @@ class OneBroker:
     async def __aenter__(self) -> "OneBroker":
         await self.node.start()
         await self.register(1)
-        self.node.subscribe(lambda old, new: self._open_replicas())
-        self._open_replicas()
-        follow = Publisher("groups", self.service.follow, lambda name, failure: self.failures.append(failure))
-        self.metadata.publish_to([follow])
+        report = lambda name, failure: self.failures.append(failure)  # noqa: E731
+        self.metadata.publish_to(
+            [
+                Publisher("replicas", lambda old, new: self._open_replicas(), report),
+                Publisher("groups", self.service.follow, report),
+            ]
+        )
         self.service.start()
         return self
 

@@ -2,40 +2,49 @@
 
 import random
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
-from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 
 
-class InlineController:
-    """A MetadataSource. While `available` is False, no quorum responds."""
+class InlineController(MetadataClient):
+    """While `available` is False, no quorum responds."""
 
     def __init__(self, *brokers: int) -> None:
-        self.image = ClusterImage(cluster_id="c")
+        super().__init__(1, "c", Peers())
         self.available = True
         self._rng = random.Random(1)
         for broker_id in brokers:
             self.register(broker_id)
 
-    def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
-        return lambda: None
+    dead_brokers = frozenset()
+    started = True
 
-    async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> Any:
+    def status(self) -> Any:
+        raise NotImplementedError
+
+    def _request_target(self, forward: bool) -> int:
+        return self.node_id
+
+    async def _wait_for_leader(self, at_most_s: float | None) -> None:
+        raise NotImplementedError
+
+    async def _submit_to(self, leader: int, command: c.Command[Any]) -> Any:
         if not self.available:
             raise MetadataUnavailable("no quorum of metadata nodes responded in time", applied_unknown=False)
         return self.do(command)
 
-    async def heartbeat(self, heartbeat: c.Heartbeat, timeout_s: float = 2.0) -> c.HeartbeatReply:
+    async def _heartbeat_to(self, leader: int, heartbeat: c.Heartbeat, timeout_s: float) -> c.HeartbeatReply:
         return c.HeartbeatReply()
 
     def do(self, command: c.AnyCommand) -> Any:
         decision = decide(self.image, command, 1000, self._rng)
-        self.image = apply_entry(self.image, self.image.index + 1, decision.records)
+        image = apply_entry(self.image, self.image.index + 1, decision.records)
+        self._publisher.publish(image, self._publisher.term)
         return decision.reply
 
     def register(self, broker_id: int, *, min_in_sync: int = 1) -> None:

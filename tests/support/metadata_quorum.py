@@ -14,7 +14,6 @@ from raft_server import RaftServer
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.image import ClusterImage
@@ -77,7 +76,7 @@ class Running:
             keep_entries=1,
             worker=self.disk,
         )
-        self.client = MetadataClient(self.node)
+        self.client = self.node
         self.server = RaftServer(self.node, SECRET, quorum.certificates.get(node_id))
 
     async def start(self, listener: socket.socket) -> None:
@@ -105,7 +104,7 @@ class RunningObserver:
             peers=peers,
             session_ms=quorum.session_ms,
         )
-        self.client = MetadataClient(self.observer)
+        self.client = self.observer
 
     async def stop(self) -> None:
         await self.observer.stop()

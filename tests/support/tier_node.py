@@ -18,9 +18,9 @@ from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.topic import TopicConfig
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import HEADER_SIZE, assign, read_header
@@ -85,7 +85,7 @@ class TierNode:
         rng, files = random.Random(7), OsFiles()
         self.rng = rng
         self.node = MetadataNode(1, {}, directory / "metadata", files, self.clock, rng, self.tasks, CLUSTER)
-        self.metadata = MetadataClient(self.node)
+        self.metadata = self.node
         self.replicas: dict[TopicPartition, Replica] = {}
         self.keys = Keys(CLUSTER)
         self.manager = TierManager(store, self.keys, limits)
@@ -159,10 +159,9 @@ class TierNode:
         await self.metadata.submit(
             c.FenceBroker(broker_id=1, broker_epoch=registered.broker_epoch, fenced=False)
         )
-        self.node.subscribe(lambda old, new: self.follow())
-        for part in (self.remote_log, self.log_manager, self.storage_cleaner):
-            self.node.subscribe(part.follow)
-        self.follow()
+        parts = (self.remote_log, self.log_manager, self.storage_cleaner)
+        followers = [lambda old, new: self.follow(), *(part.follow for part in parts)]
+        self.node.publish_to([Publisher("part", follow) for follow in followers])
         self.log_manager.start()
         return self
 

@@ -25,7 +25,6 @@ from tierlog.broker.storage.checkpoints import (
     PARTITION_METADATA,
     read_offsets,
 )
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.records.batch import iter_batches
 from tierlog.records.errors import RecordsError
@@ -129,7 +128,7 @@ class Twins:
             for broker in self._brokers.values():
                 if broker.metadata is not None:
                     with suppress(MetadataUnavailable):
-                        await MetadataClient(broker.metadata).current(timeout_s=1.0)
+                        await broker.metadata.current(timeout_s=1.0)
                         return
 
 

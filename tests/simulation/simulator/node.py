@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from simulator.watched import ReportingLease, ReportingMetadata
+from simulator.watched import ReportingLease, report_log_starts
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.app import Broker
 from tierlog.broker.net.listener import Listener
@@ -12,6 +12,7 @@ from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
+from tierlog.metadata.quorum.publisher import Publisher
 
 if TYPE_CHECKING:
     from simulator.broker import SimBroker
@@ -75,16 +76,17 @@ class SimNode(Broker):
 
     def _build_metadata(self, tasks: TaskGroup) -> Any:
         node, routes = super()._build_metadata(tasks)
-        node.subscribe(lambda _, image: self._owner.observer.published(image))
+        owner = self._owner
+        node.publish_to([Publisher("observer", lambda _, image: owner.observer.published(image))])
+        report_log_starts(node, owner, owner.observer)
         return node, routes
 
     async def _start_metadata(self) -> None:
         await super()._start_metadata()
-        node, owner = self.metadata_node, self._owner
+        node, owner = self.metadata, self._owner
         if isinstance(node, MetadataNode):
             owner.observer.quorum.on_start(node.core)
         owner.metadata = node
-        self.metadata = ReportingMetadata(node, owner, owner.observer)
 
     def _lease(self) -> ReportingLease:
         return ReportingLease(self._owner, self.lifecycle, self._owner.observer)

@@ -30,6 +30,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
 
 CLUSTER_ID = "simulated"
@@ -104,7 +105,8 @@ class Node:
             snapshot_entries=run.snapshot_entries,
             keep_entries=run.keep_entries,
         )
-        node.subscribe(lambda old, new: run.applied(self, node, old, new))
+        applied = lambda old, new: run.applied(self, node, old, new)  # noqa: E731
+        node.publish_to([Publisher("run", applied, since=node.image)])
         try:
             await node.start()
         except OSError as failure:
@@ -282,6 +284,8 @@ class QuorumRun:
     # --- what must hold
 
     def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
+        if new is old:  # the node has not started
+            return
         try:
             self._check_applied(member, node, old, new)
         except (Violation, InvariantViolation) as failure:

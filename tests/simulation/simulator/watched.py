@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.lifecycle import BrokerLifecycle
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import MoveLogStart
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
@@ -24,23 +23,18 @@ class ReportingLease:
         return holds
 
 
-class ReportingMetadata(MetadataClient):
-    """Reports requests to move a log start."""
+def report_log_starts(
+    node: MetadataNode | MetadataObserver, broker: "SimBroker", observer: "Observer"
+) -> None:
+    """Report the broker's own requests to move a log start."""
+    submit = node.submit
 
-    def __init__(
-        self,
-        node: MetadataNode | MetadataObserver,
-        broker: "SimBroker",
-        observer: "Observer",
-    ) -> None:
-        super().__init__(node)
-        self._broker, self._observer = broker, observer
-
-    async def submit(self, command: Any, timeout_s: float = 30.0) -> Any:
-        if isinstance(command, MoveLogStart):
+    async def reporting(command: Any, timeout_s: float = 30.0, *, forward: bool = True) -> Any:
+        if isinstance(command, MoveLogStart) and forward:
             where = TopicIdPartition(command.topic_id, command.partition)
-            replicas = self._broker.replicas
-            replica = None if replicas is None else replicas.get(*where)
+            replica = None if broker.replicas is None else broker.replicas.get(*where)
             if replica is not None:
-                self._observer.log_start_requested(self._broker, replica, command.log_start_offset)
-        return await super().submit(command, timeout_s)
+                observer.log_start_requested(broker, replica, command.log_start_offset)
+        return await submit(command, timeout_s, forward=forward)
+
+    node.submit = reporting  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """`tierlog partition move --throttle` and `broker decommission --force`, run against a controller."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,36 +17,17 @@ from tierlog.broker.gateway.node import FailureLog, Node
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.cli.admin import AdminApi
 from tierlog.config.sources import settings_from
-from tierlog.metadata.client import MetadataClient, Publisher
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.api import QUORUM_PATH
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
 
 RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
 
 
-class Watched(InlineController):
-    """A controller that notifies its subscribers, so that the admin API has events."""
-
-    def __init__(self, *brokers: int) -> None:
-        self._subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
-        super().__init__(*brokers)
-
-    def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
-        self._subscribers.append(subscriber)
-        return lambda: self._subscribers.remove(subscriber)
-
-    def do(self, command: c.AnyCommand) -> Any:
-        before, reply = self.image, super().do(command)
-        for subscriber in list(self._subscribers):
-            subscriber(before, self.image)
-        return reply
-
-
 @dataclass
 class Cluster:
-    controller: Watched
+    controller: InlineController
     url: str
 
     @property
@@ -81,11 +62,10 @@ async def quorum(_: web.Request) -> web.Response:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    controller = Watched(1, 2, 3, 4)
+    controller = InlineController(1, 2, 3, 4)
     controller.create("orders", (1, 2))
-    metadata = MetadataClient(controller)
-    node = Node(settings_from({}), metadata, controller, RequestStats(), LoopLag(), FailureLog())
-    metadata.publish_to([Publisher("events", node.image_changed, lambda *_: None)])
+    node = Node(settings_from({}), controller, RequestStats(), LoopLag(), FailureLog())
+    controller.publish_to([Publisher("events", node.image_changed, lambda *_: None)])
     server = AdminServer([*admin_routes(node), web.get(QUORUM_PATH, quorum)])
     yield Cluster(controller, await server.start("127.0.0.1", 0))
     node.stop_serving()

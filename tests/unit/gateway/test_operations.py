@@ -9,7 +9,6 @@ from inline_controller import InlineController
 
 from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.gateway.operations import operation_routes
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.records import ConfigScope
 
 
@@ -28,7 +27,7 @@ class Asker:
 @pytest.fixture
 async def ask() -> AsyncIterator[Asker]:
     controller = InlineController(1, 2, 3)
-    server = AdminServer(operation_routes(MetadataClient(controller)))
+    server = AdminServer(operation_routes(controller))
     url = await server.start("127.0.0.1", 0)
     async with aiohttp.ClientSession(url) as session:
         yield Asker(controller, session)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from admin_cluster import AdminCluster
+from awaited_image import image_when
 
 from tierlog.broker.handlers.auto_creation import IN_FLIGHT_MAX, TOPICS_PER_COMMAND, AutoTopicCreation
 from tierlog.broker.handlers.recently_fenced import LISTED_FOR_MS
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller.commands import CreateTopics
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.protocol.errors import ErrorCode as E
 
 
@@ -167,7 +168,7 @@ async def test_requested_topic_is_created_after_the_response(cluster: AdminClust
     """A client that describes a topic it has just deleted must not see it again."""
     await cluster.create("t", (2,))
     await cluster.ask("DeleteTopics", 6, topics=[{"name": "t"}])
-    created = cluster.metadata.wait_for(lambda image: "t" in image.topic_ids)
+    created = image_when(cluster.metadata, lambda image: "t" in image.topic_ids)
     answer = await cluster.ask("Metadata", version, topics=[{"name": "t"}, {"name": "a b"}])
     reported = [(topic.error_code, topic.partitions) for topic in answer.topics]
     assert reported == [(E.UNKNOWN_TOPIC_OR_PARTITION, []), (E.INVALID_TOPIC_EXCEPTION, [])]
@@ -194,19 +195,19 @@ async def test_failed_automatic_creation_is_retried(cluster: AdminCluster) -> No
         assert answer.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
         await cluster.metadata.current()
     await cluster.fence(1, fenced=False)
-    created = cluster.metadata.wait_for(lambda image: "t" in image.topic_ids)
+    created = image_when(cluster.metadata, lambda image: "t" in image.topic_ids)
     await cluster.ask("Metadata", 12, topics=[{"name": "t"}])
     await created
 
 
 async def test_concurrent_automatic_creations_are_limited(cluster: AdminCluster) -> None:
     names = [f"t{n}" for n in range(IN_FLIGHT_MAX + 10)]
-    created = cluster.metadata.wait_for(lambda image: len(image.topic_ids) == IN_FLIGHT_MAX)
+    created = image_when(cluster.metadata, lambda image: len(image.topic_ids) == IN_FLIGHT_MAX)
     answer = await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
     assert len(answer.topics) == len(names)
     await created
     await cluster.ask("Metadata", 12, topics=[{"name": name} for name in names])
-    await cluster.metadata.wait_for(lambda image: len(image.topic_ids) == len(names))
+    await image_when(cluster.metadata, lambda image: len(image.topic_ids) == len(names))
 
 
 class FailsOnce:
@@ -240,4 +241,4 @@ async def test_topics_can_be_requested_again_after_an_unexpected_failure(
     assert [type(failure) for failure in cluster.failures] == [ZeroDivisionError]
     cluster.failures.clear()
     creation.start(context, names)
-    await cluster.metadata.wait_for(lambda image: len(image.topic_ids) == len(names), timeout_s=10)
+    await image_when(cluster.metadata, lambda image: len(image.topic_ids) == len(names), timeout_s=10)

@@ -56,7 +56,7 @@ async def test_failed_elections_are_not_logged_and_wait_for_the_next_interval(
 ) -> None:
     failures: list[BaseException] = []
     tasks, clock = TaskGroup(lambda _, failure: failures.append(failure)), Clock()
-    publisher, leadership = MetadataPublisher(led_by_others.image, 1), Leadership(led_by_others)
+    publisher, leadership = MetadataPublisher(led_by_others.image), Leadership(led_by_others)
     balancer = LeaderBalancer(BalanceSettings(interval_ms=10), publisher, clock, tasks)
     with capture_logs() as logs:
         led_by_others.fence(1)

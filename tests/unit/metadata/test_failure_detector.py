@@ -24,7 +24,7 @@ class Observer:
 
     def __init__(self, world: World) -> None:
         self.world, self.clock = world, ManualClock()
-        self.publisher = MetadataPublisher(world.image, node_id=9)
+        self.publisher = MetadataPublisher(world.image)
         self.dead = DeadBrokers(self.publisher, self.clock, SESSION_MS)
 
     def suspected(self) -> set[int]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from awaited_image import image_when
 from crc32c import crc32c
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import InvariantViolation
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.image_codec import encode_image
@@ -121,7 +121,7 @@ async def test_command_is_forwarded_once_the_leader_responds_again(tmp_path: Pat
     with ThreadPoolExecutor(1) as worker:
         async with follower(tmp_path, Failures(), peers=peers, worker=worker) as node:
             node.receive((append(1, 1),))
-            await MetadataClient(node).wait_for(lambda image: image.index == 1)
+            await image_when(node, lambda image: image.index == 1)
             worker.submit(gate.wait)
             try:
                 node.receive((append(2, 2, 1, 1),))
@@ -168,9 +168,9 @@ async def test_leaders_snapshot_may_arrive_while_the_nodes_own_is_written(tmp_pa
             )
         )
         files.gate.set()
-        await MetadataClient(node).wait_for(lambda image: image.index == 10)
+        await image_when(node, lambda image: image.index == 10)
         node.receive((append(11, 12, 10, 1),))
-        await MetadataClient(node).wait_for(lambda image: image.index == 12)
+        await image_when(node, lambda image: image.index == 12)
     assert failures.empty()
     async with follower(tmp_path, failures) as node:
         assert node.core.log.last_index == 12

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from awaited_image import image_when
 from faulty_store import FaultyStore
 from tier_node import START_MS, TIERED, TierNode, produce
 
@@ -58,10 +59,11 @@ async def test_rolled_segments_are_uploaded_automatically(tmp_path: Path) -> Non
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 40)
-        image = await node.metadata.wait_for(
+        image = await image_when(
+            node.metadata,
             lambda image: (
                 image.remote_partition(*node.where(replica)).end_offset == replica.log.active_base_offset
-            )
+            ),
         )
         assert image.remote_partition(*node.where(replica)).started == ()
         await settled(node)

@@ -27,6 +27,7 @@ from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.list_offsets import (
@@ -99,8 +100,8 @@ class Other:
             interval_ms=3_600_000,
             first_backoff_s=0.001,
         )
-        node.node.subscribe(lambda old, new: self.follow())
-        node.node.subscribe(self.log_manager.follow)
+        node.node.publish_to([Publisher("test", lambda old, new: self.follow())])
+        node.node.publish_to([Publisher("test", self.log_manager.follow)])
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self.replicas.values()))

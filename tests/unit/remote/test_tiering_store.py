@@ -14,8 +14,9 @@ from tierlog.base.network import Network
 from tierlog.broker.platform import TcpNetwork
 from tierlog.broker.remote.tiering import NO_STORE_URL, OBJECTS_DIRECTORY, RemoteTier
 from tierlog.config.sources import settings_from
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.stores import NoStore
@@ -83,7 +84,7 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
         produce(replica, 40)
         await until(lambda: node.remote(replica).entries != ())
         tiering = tiering_of(tmp_path, node.metadata, None)
-        node.node.subscribe(tiering.log.follow)
+        node.node.publish_to([Publisher("test", tiering.log.follow)])
         await tiering.log.read(*node.where(replica), node.remote(replica), 0, 1, min_one=True)
         assert tiering.log.index_bytes > 0
         await tiering.cache.idle()

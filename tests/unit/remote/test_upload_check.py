@@ -21,6 +21,7 @@ from tierlog.broker.replication.replica_events import DamageFound
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import TierLimits
@@ -265,7 +266,7 @@ async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Pa
                 stop_listening()
                 flip_a_bit(replica, 0)
 
-        stop_listening = node.node.subscribe(flip_once)
+        stop_listening = node.node.publish_to([Publisher("test", flip_once)])
         await allow_copies(node)
         await settled(node)
         assert node.remote(replica).entries == ()

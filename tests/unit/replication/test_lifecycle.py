@@ -16,7 +16,6 @@ from tierlog.broker.lifecycle import (
     BrokerLifecycle,
     RegistrationRefused,
 )
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -77,7 +76,7 @@ class Harness:
         self.failures: list[BaseException] = []
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         self.lifecycle = BrokerLifecycle(
-            MetadataClient(self.controller),  # type: ignore[arg-type]
+            self.controller,  # type: ignore[arg-type]
             self.clock,
             self.tasks,
             interval_ms=interval_ms,

@@ -23,9 +23,8 @@ from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.log_dir import DirectoryUnusable
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
-from tierlog.metadata.client import MetadataClient
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.writer import NewRecord, encode_batch
 
@@ -40,26 +39,17 @@ class RecordingController(InlineController):
         self.submitted = 0  # also while the quorum is unavailable
         self.reports: list[c.ReportReplicas] = []
         self.forgets_full = False  # like a controller older than these reports
-        self.subscribers: list[Callable[[ClusterImage, ClusterImage], None]] = []
-
-    def subscribe(self, subscriber: Callable[[ClusterImage, ClusterImage], None]) -> Callable[[], None]:
-        self.subscribers.append(subscriber)
-        return lambda: self.subscribers.remove(subscriber)
 
     async def submit(self, command: c.AnyCommand, timeout_s: float = 30.0) -> Any:
         self.submitted += 1
         return await super().submit(command, timeout_s)
 
     def do(self, command: c.AnyCommand) -> Any:
-        before = self.image
         if isinstance(command, c.ReportReplicas):
             self.reports.append(command)
             if self.forgets_full:
                 command = msgspec.structs.replace(command, full=())
-        reply = super().do(command)
-        for subscriber in getattr(self, "subscribers", ()):
-            subscriber(before, self.image)
-        return reply
+        return super().do(command)
 
 
 class Process:
@@ -87,7 +77,7 @@ class Process:
         )
         self.reports = ReplicaReporter(
             1,
-            MetadataClient(controller),
+            controller,
             self.replicas,
             self.tasks,
             broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
@@ -97,8 +87,8 @@ class Process:
     async def start(self) -> "Process":
         await self.replicas.open_all(self.controller.image, self.reports.report_empty)
         self.replicas.listeners = (self.reports.on_replica_event,)
-        self.controller.subscribe(self.replicas.follow)
-        self.controller.subscribe(self.reports.follow)
+        self.controller.publish_to([Publisher("test", self.replicas.follow)])
+        self.controller.publish_to([Publisher("test", self.reports.follow)])
         await self.reports.report_at_start()
         self.reports.start()
         return self

@@ -12,6 +12,7 @@ from tier_node import START_MS, TierNode, content, produce
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.records.batch import iter_batches
 from tierlog.tiering import segment_index
 from tierlog.tiering.format.manifest import decode_root
@@ -211,7 +212,7 @@ async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, 
     replica, _ = await tiered(node)
     entries = node.remote(replica).entries
     other = node.fresh_remote_log()
-    node.node.subscribe(other.follow)
+    node.node.publish_to([Publisher("other", other.follow)])
     if spilled:
         await spill(node, replica, spilled)
     for reader in (node.remote_log, other):
