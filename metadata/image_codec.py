@@ -147,8 +147,7 @@ def _topic_line(topic: TopicImage) -> _TopicLine:
 def _topic(line: _TopicLine) -> TopicImage:
     topic_id = line.topic_id
     partitions = (
-        PartitionRecord(topic_id=topic_id, partition=number, **asdict(one))
-        for number, one in enumerate(line.partitions)
+        PartitionRecord(topic_id, number, *astuple(one)) for number, one in enumerate(line.partitions)
     )
     return TopicImage(topic_id=topic_id, name=line.name, partitions=tuple(partitions))
 

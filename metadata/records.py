@@ -7,36 +7,11 @@ no random number: the proposer writes both into the record. `at_ms` and `expires
 """
 
 import uuid
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 import msgspec
 
 from tierlog.base.types import NO_LEADER
-
-
-class RecordType(IntEnum):
-    """The numbers on disk. Never reuse one; a retired type keeps its line."""
-
-    NO_OP = 0
-    REGISTER_BROKER = 1
-    UNREGISTER_BROKER = 2
-    FENCE_BROKER = 3
-    BROKER_STOPPING = 4
-    CREATE_TOPIC = 10
-    DELETE_TOPIC = 11
-    PARTITION = 12
-    CONFIG = 20
-    QUOTA = 21
-    PRODUCER_IDS = 30
-    COPY_STARTED = 40
-    COPY_FINISHED = 41
-    COPY_ABANDONED = 42
-    LOG_START_MOVED = 43
-    REMOTE_DELETED = 44
-    ENTRIES_SPILLED = 45
-    SPILL_STARTED = 46
-    REMOTE_DELETES_STARTED = 47
-    FORMAT_VERSION = 50
 
 
 class ConfigScope(StrEnum):
@@ -103,14 +78,15 @@ class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=Fal
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type", gc=False):
-    """Base of all records. The first element of the array is the record's number."""
+    """Base of all records. The first element of the array is the record's number, `tag`. Never reuse one; a
+    retired record keeps its class."""
 
 
-class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.NO_OP)):
+class NoOp(Record, frozen=True, array_like=True, kw_only=True, tag=0):
     """The first entry of a new leader (Raft section 8)."""
 
 
-class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REGISTER_BROKER)):
+class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=1):
     broker_id: int
     broker_epoch: int
     incarnation: uuid.UUID
@@ -125,36 +101,34 @@ class RegisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int
     keeps_epochs: bool = False  # it records broker epochs in its directories (KIP-966)
 
 
-class UnregisterBroker(
-    Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.UNREGISTER_BROKER)
-):
+class UnregisterBroker(Record, frozen=True, array_like=True, kw_only=True, tag=2):
     broker_id: int
 
 
-class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FENCE_BROKER)):
+class FenceBroker(Record, frozen=True, array_like=True, kw_only=True, tag=3):
     broker_id: int
     broker_epoch: int
     fenced: bool
 
 
-class BrokerStopping(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.BROKER_STOPPING)):
+class BrokerStopping(Record, frozen=True, array_like=True, kw_only=True, tag=4):
     """Controlled shutdown (KIP-631): no leadership and no in-sync set until the broker registers again."""
 
     broker_id: int
     broker_epoch: int
 
 
-class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CREATE_TOPIC)):
+class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=10):
     topic_id: uuid.UUID
     name: str
 
 
-class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.DELETE_TOPIC)):
+class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=11):
     topic_id: uuid.UUID
     at_ms: int
 
 
-class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PARTITION)):
+class PartitionRecord(Record, frozen=True, array_like=True, tag=12):
     """The complete state of one partition, which replaces the previous one; the image keeps it as it is.
 
     `in_sync` is never empty: its last member stays even if it is down. The `eligible` leader replicas
@@ -181,7 +155,7 @@ class PartitionRecord(Record, frozen=True, array_like=True, kw_only=True, tag=in
         return bool(self.adding or self.removing)
 
 
-class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.CONFIG)):
+class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=20):
     """Sets one setting, or removes it (value None). `name`: a topic, a broker id, or "" (cluster)."""
 
     scope: ConfigScope
@@ -190,7 +164,7 @@ class ConfigRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
     value: str | None
 
 
-class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.QUOTA)):
+class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=21):
     """Sets one quota of an entity, or removes it (value None)."""
 
     entity: QuotaEntity
@@ -198,14 +172,14 @@ class QuotaRecord(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
     value: float | None
 
 
-class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.PRODUCER_IDS)):
+class ProducerIds(Record, frozen=True, array_like=True, kw_only=True, tag=30):
     """Ids below `next_id` are allocated; the block that ends there went to `broker_id`."""
 
     broker_id: int
     next_id: int
 
 
-class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_STARTED)):
+class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=40):
     """Committed before the first PUT, so that no object can be an orphan. Offsets are inclusive."""
 
     topic_id: uuid.UUID
@@ -217,13 +191,13 @@ class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(Re
     at_ms: int
 
 
-class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_FINISHED)):
+class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=41):
     topic_id: uuid.UUID
     partition: int
     segment: RemoteSegment
 
 
-class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.COPY_ABANDONED)):
+class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=42):
     """The copy will not finish. Its objects go to the delete queue."""
 
     topic_id: uuid.UUID
@@ -232,7 +206,7 @@ class CopyAbandoned(Record, frozen=True, array_like=True, kw_only=True, tag=int(
     at_ms: int
 
 
-class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.LOG_START_MOVED)):
+class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=43):
     """Retention or DeleteRecords: entries completely below the offset move to the delete queue."""
 
     topic_id: uuid.UUID
@@ -241,13 +215,13 @@ class LogStartMoved(Record, frozen=True, array_like=True, kw_only=True, tag=int(
     at_ms: int
 
 
-class RemoteDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETED)):
+class RemoteDeleted(Record, frozen=True, array_like=True, kw_only=True, tag=44):
     """The objects of these queued deletions are gone from the object store; they leave the queue."""
 
     uuids: tuple[uuid.UUID, ...]
 
 
-class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.ENTRIES_SPILLED)):
+class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=45):
     """The oldest entries are now in a page in the bucket; the quorum keeps only a reference to it."""
 
     topic_id: uuid.UUID
@@ -255,7 +229,7 @@ class EntriesSpilled(Record, frozen=True, array_like=True, kw_only=True, tag=int
     page: PageRef
 
 
-class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.SPILL_STARTED)):
+class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=46):
     """Committed before a page is put, so that it cannot be an orphan: the page is in the delete queue, with
     `expires_ms` as its time, until EntriesSpilled names it. Offsets are inclusive."""
 
@@ -268,9 +242,7 @@ class SpillStarted(Record, frozen=True, array_like=True, kw_only=True, tag=int(R
     expires_ms: int
 
 
-class RemoteDeletesStarted(
-    Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.REMOTE_DELETES_STARTED)
-):
+class RemoteDeletesStarted(Record, frozen=True, array_like=True, kw_only=True, tag=47):
     """The objects of these queued deletions may be deleted from now on, so no manifest may name them again.
     Without ids, the record only advances the quorum's time."""
 
@@ -278,7 +250,7 @@ class RemoteDeletesStarted(
     at_ms: int
 
 
-class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=int(RecordType.FORMAT_VERSION)):
+class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
     version: int
