@@ -150,7 +150,7 @@ class NodeBase(ABC):
         node = self.metadata
         if self._stops_clean and isinstance(node, MetadataNode) and node.is_leader and len(node.voters) > 1:
             timeout_s = self.settings.controller_quorum_election_timeout_ms / 1000  # what an election costs
-            handed_over = await node.hand_over(timeout_s)
+            handed_over = await node.membership.hand_over(timeout_s)
             _log.info(
                 "transferred quorum leadership" if handed_over else "no other voter took quorum leadership"
             )

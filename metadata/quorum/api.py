@@ -24,6 +24,7 @@ from tierlog.metadata.quorum.auth import (
     sign_response,
 )
 from tierlog.metadata.quorum.log_pages import encode_page
+from tierlog.metadata.quorum.membership import Membership
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
 from tierlog.metadata.quorum.peers import HEARTBEAT_SERVED_S, MetadataUnavailable, NotTheLeader
@@ -64,8 +65,7 @@ _new_voters = msgspec.json.Decoder(NewVoter)
 
 
 def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
-    async def step(request: web.Request) -> web.Response:
-        envelope, body = await _authenticated(node, secret, request, STEP_PATH)
+    async def step(request: web.Request, envelope: Envelope, body: bytes) -> web.Response:
         messages = _decoded(decode_messages, body)
         if any(message.sender != envelope.sender for message in messages):
             raise web.HTTPForbidden(text="the sender of a message is not the node that signed the request")
@@ -73,20 +73,16 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
         replies = await node.replies_for(envelope.sender) if envelope.nonce else ()
         return _signed(secret, request, encode_messages(replies)) if replies else web.Response(status=204)
 
-    async def submit(request: web.Request) -> web.Response:
-        _, body = await _authenticated(node, secret, request, SUBMIT_PATH)
-        try:
-            reply = await node.submit(_decoded(decode_command, body), forward=False)
-        except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _error_body(unavailable), 503)
+    async def submit(request: web.Request, _: Envelope, body: bytes) -> web.Response:
+        reply = await node.submit(_decoded(decode_command, body), forward=False)
         return _signed(secret, request, encode_reply(reply), index=str(node.image.index))
 
     async def status(_: web.Request) -> web.Response:
         return _status(node)
 
     return [
-        web.post(STEP_PATH, step),
-        web.post(SUBMIT_PATH, submit),
+        web.post(STEP_PATH, _authenticating(node, secret, step)),
+        web.post(SUBMIT_PATH, _authenticating(node, secret, submit)),
         web.get(STATUS_PATH, status),
         *_broker_routes(node, secret),
     ]
@@ -95,49 +91,50 @@ def raft_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
 def _broker_routes(node: MetadataNode, secret: bytes) -> list[web.RouteDef]:
     """For brokers, controllers or not: heartbeats, notices of ended processes, and the committed log."""
 
-    async def heartbeat(request: web.Request) -> web.Response:
-        _, body = await _authenticated(node, secret, request, HEARTBEAT_PATH)
-        try:
-            beat = _decoded(_heartbeats.decode, body)
-            reply = await node.heartbeat(beat, HEARTBEAT_SERVED_S, forward=False)
-        except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _error_body(unavailable), 503)
+    async def heartbeat(request: web.Request, _: Envelope, body: bytes) -> web.Response:
+        beat = _decoded(_heartbeats.decode, body)
+        reply = await node.heartbeat(beat, HEARTBEAT_SERVED_S, forward=False)
         return _signed(secret, request, msgspec.msgpack.encode(reply))
 
-    async def end(request: web.Request) -> web.Response:
-        """Signed by the process that has ended, and sent by its sentinel."""
-        envelope, body = await _authenticated(node, secret, request, END_PATH)
+    async def end(_: web.Request, envelope: Envelope, body: bytes) -> web.Response:
+        """Signed by the process that has ended, and sent by its sentinel, which retries."""
         notice = _decoded(_notices.decode, body)
         if notice.broker_id != envelope.sender:
             raise web.HTTPForbidden(text="the notice is about another node than the one that signed it")
-        try:
-            node.process_ended(notice.broker_id, notice.broker_epoch)
-        except MetadataUnavailable as unavailable:  # the sentinel retries
-            return _signed(secret, request, _error_body(unavailable), 503)
+        node.process_ended(notice.broker_id, notice.broker_epoch)
         return web.Response(status=204)
 
-    async def log(request: web.Request) -> web.Response:
-        await _authenticated(node, secret, request, request.path_qs)
-        try:
-            page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
-        except MetadataUnavailable as unavailable:
-            return _signed(secret, request, _error_body(unavailable), 503)
+    async def log(request: web.Request, _: Envelope, __: bytes) -> web.Response:
+        page = await node.log_page(_number(request, "after"), _number(request, "wait_ms"))
         return _signed(secret, request, encode_page(page))
 
-    async def snapshot(request: web.Request) -> web.Response:
-        await _authenticated(node, secret, request, request.path_qs)
+    async def snapshot(request: web.Request, _: Envelope, __: bytes) -> web.Response:
         chunk = node.snapshot_chunk(_number(request, "index"), _number(request, "offset"))
         if chunk is None:
-            newer = MetadataUnavailable("a newer snapshot has replaced this one", applied_unknown=False)
-            return _signed(secret, request, _error_body(newer), 503)
+            raise MetadataUnavailable("a newer snapshot has replaced this one", applied_unknown=False)
         return _signed(secret, request, chunk)
 
     return [
-        web.post(HEARTBEAT_PATH, heartbeat),
-        web.post(END_PATH, end),
-        web.get(LOG_PATH, log),
-        web.get(SNAPSHOT_PATH, snapshot),
+        web.post(HEARTBEAT_PATH, _authenticating(node, secret, heartbeat)),
+        web.post(END_PATH, _authenticating(node, secret, end)),
+        web.get(LOG_PATH, _authenticating(node, secret, log)),
+        web.get(SNAPSHOT_PATH, _authenticating(node, secret, snapshot)),
     ]
+
+
+def _authenticating(
+    node: MetadataNode,
+    secret: bytes,
+    serve: Callable[[web.Request, Envelope, bytes], Awaitable[web.Response]],
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        envelope, body = await _authenticated(node, secret, request)
+        try:
+            return await serve(request, envelope, body)
+        except MetadataUnavailable as unavailable:
+            return _signed(secret, request, _error_body(unavailable), 503)
+
+    return handle
 
 
 def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
@@ -154,14 +151,14 @@ def quorum_routes(node: MetadataNode | MetadataObserver) -> list[web.RouteDef]:
             await check_resolved(voter.url)
         except InvalidMemberUrl as refused:
             raise web.HTTPBadRequest(text=str(refused)) from None
-        return await _change_voters(node, request, node.add_voter(voter.id, voter.url))
+        return await _change_voters(node, request, lambda members: members.add_voter(voter.id, voter.url))
 
     async def remove(request: web.Request) -> web.Response:
         try:
             node_id = int(request.match_info["id"])
         except ValueError:
             raise web.HTTPBadRequest(text="the id of a voter has to be a number") from None
-        return await _change_voters(node, request, node.remove_voter(node_id))
+        return await _change_voters(node, request, lambda members: members.remove_voter(node_id))
 
     return [
         web.get(QUORUM_PATH, status),
@@ -180,10 +177,12 @@ def member_urls(node: MetadataNode | MetadataObserver) -> list[str]:
 
 
 async def _change_voters(
-    node: MetadataNode | MetadataObserver, request: web.Request, change: Awaitable[None]
+    node: MetadataNode | MetadataObserver,
+    request: web.Request,
+    change: Callable[[Membership], Awaitable[None]],
 ) -> web.Response:
     try:
-        await change
+        await change(node.membership)
     except NotTheLeader as not_leader:
         if not not_leader.url:
             return web.Response(status=503, body=_error_body(not_leader))
@@ -195,21 +194,19 @@ async def _change_voters(
     return _status(node)
 
 
-async def _authenticated(
-    node: MetadataNode, secret: bytes, request: web.Request, path: str
-) -> tuple[Envelope, bytes]:
+async def _authenticated(node: MetadataNode, secret: bytes, request: web.Request) -> tuple[Envelope, bytes]:
     body = await _bounded_body(request)
     if not node.started:
         raise web.HTTPServiceUnavailable(text="the metadata node is starting")
     try:
-        envelope = Envelope.verify(request.headers, secret, path, body)
+        envelope = Envelope.verify(request.headers, secret, request.path_qs, body)
     except Unauthenticated as refused:
         raise web.HTTPUnauthorized(text=str(refused)) from None
     if envelope.cluster_id != node.cluster_id:
         raise web.HTTPForbidden(text=f"this node belongs to cluster {node.cluster_id}")
     if envelope.receiver != node.node_id or envelope.receiver_directory not in (None, node.directory_id):
         raise web.HTTPForbidden(text=f"this is node {node.node_id} with directory {node.directory_id}")
-    if not node.admits(envelope.sender, envelope.directory):
+    if not node.membership.admits(envelope.sender, envelope.directory):
         raise web.HTTPForbidden(text=f"node {envelope.sender} is known by another directory id")
     return envelope, body
 

@@ -58,7 +58,9 @@ class Membership:
 
     # --- changes
 
-    async def add_voter(self, node_id: int, url: str, timeout_s: float) -> None:
+    async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
+        """Add a node as a learner, and make it a voter once it has caught up. Raises NotTheLeader,
+        ChangeRefused, MetadataUnavailable (calling again continues the addition)."""
         self._require_leader()
         if not url:
             raise ChangeRefused("the URL of the new voter is missing")
@@ -82,7 +84,8 @@ class Membership:
                 )
             )
 
-    async def remove_voter(self, node_id: int, timeout_s: float) -> None:
+    async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
+        """Remove a voter or learner. A leader that removes itself hands over. Raises as `add_voter`."""
         self._require_leader()
         async with _within(timeout_s, f"the removal of node {node_id} is not committed yet"), self._changing:
             if node_id in self._core.configuration.members:
@@ -107,7 +110,8 @@ class Membership:
             await self._loop_ran.wait()
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Transfer leadership to another voter. False if none took over in time."""
+        """Transfer leadership before this node stops, so that the quorum does not wait for an election. False
+        if no other voter took over in time."""
         core = self._core
         try:
             async with asyncio.timeout(timeout_s):
@@ -197,7 +201,8 @@ class Membership:
 
     # --- status
 
-    async def status_when(self, reached: Callable[[NodeStatus], bool], timeout_s: float) -> NodeStatus:
+    async def status_when(self, reached: Callable[[NodeStatus], bool], timeout_s: float = 30.0) -> NodeStatus:
+        """The first status for which `reached` returns True. Raises MetadataUnavailable."""
         async with _within(timeout_s, "the quorum did not reach the awaited state"):
             while not reached(status := self.status()):
                 await self._loop_ran.wait()

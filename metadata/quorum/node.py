@@ -241,7 +241,7 @@ class MetadataNode(MetadataClient):
             with self._fail_on_error():
                 for message in messages:
                     self.core.step(message)
-            self._started(self._membership).on_messages({message.sender for message in messages})
+            self.membership.on_messages({message.sender for message in messages})
             self._work.set()
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
@@ -279,7 +279,7 @@ class MetadataNode(MetadataClient):
     async def _heartbeat_to(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         if leader != self.node_id:
             return await super()._heartbeat_to(leader, heartbeat, timeout_s)
-        self._started(self._membership).on_heartbeat(heartbeat)
+        self.membership.on_heartbeat(heartbeat)
         return await self._started(self._heartbeats).heartbeat(heartbeat)
 
     async def _status_of(self, leader: int) -> NodeStatus:
@@ -315,29 +315,11 @@ class MetadataNode(MetadataClient):
         return read_chunk(self.core, index, offset)
 
     def status(self) -> NodeStatus:
-        return self._started(self._membership).status()
+        return self.membership.status()
 
-    async def status_when(self, reached: Callable[[NodeStatus], bool], timeout_s: float = 30.0) -> NodeStatus:
-        """The first status for which `reached` returns True. Raises MetadataUnavailable."""
-        return await self._started(self._membership).status_when(reached, timeout_s)
-
-    async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
-        """Add a node as a learner, and make it a voter once it has caught up. Raises NotTheLeader,
-        ChangeRefused, MetadataUnavailable (calling again continues the addition)."""
-        await self._started(self._membership).add_voter(node_id, url, timeout_s)
-
-    async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
-        """Remove a voter or learner. A leader that removes itself hands over. Raises as `add_voter`."""
-        await self._started(self._membership).remove_voter(node_id, timeout_s)
-
-    async def hand_over(self, timeout_s: float) -> bool:
-        """Transfer leadership before this node stops, so that the quorum does not wait for an election. False
-        if no other voter took over in time."""
-        return await self._started(self._membership).hand_over(timeout_s)
-
-    def admits(self, sender: int, directory: UUID | None) -> bool:
-        """Whether the configuration names this directory for the sender, or none yet."""
-        return self._started(self._membership).admits(sender, directory)
+    @property
+    def membership(self) -> Membership:
+        return self._started(self._membership)
 
     # --- the loop
 
@@ -351,7 +333,7 @@ class MetadataNode(MetadataClient):
                     await self._snapshots.save(self.core, self._save_snapshot)
                 self._reraise_failure()
                 self._follow_core()
-                self._started(self._membership).on_loop_ran()
+                self.membership.on_loop_ran()
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
@@ -458,7 +440,7 @@ class MetadataNode(MetadataClient):
             self._disk_hang_logged = False
             self.core.tick()
             self._send(self.core.take_immediate_messages())
-            self._started(self._membership).tick()
+            self.membership.tick()
             self._started(self._catch_up).tick()
             self._started(self._heartbeats).tick(self._tick_ms)
             self._balancer.tick(self._started(self._leadership))

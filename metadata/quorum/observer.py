@@ -17,6 +17,7 @@ from tierlog.metadata.quorum.client import RETRY_S, MetadataClient
 from tierlog.metadata.quorum.failure_detector import DeadBrokers
 from tierlog.metadata.quorum.log_pages import UNKNOWN_TERM, LogPage
 from tierlog.metadata.quorum.log_reader import LogReader
+from tierlog.metadata.quorum.membership import Membership
 from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.status import ObserverStatus
@@ -95,11 +96,8 @@ class MetadataObserver(MetadataClient):
             await asyncio.gather(self._reading, return_exceptions=True)
         await self._peers.close()
 
-    async def add_voter(self, node_id: int, url: str, timeout_s: float = 60.0) -> None:
-        """Raises NotTheLeader, which names the leader."""
-        raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
-
-    async def remove_voter(self, node_id: int, timeout_s: float = 30.0) -> None:
+    @property
+    def membership(self) -> Membership:
         """Raises NotTheLeader, which names the leader."""
         raise NotTheLeader(self.leader, self.voters.get(self.leader, ""))
 

@@ -87,7 +87,7 @@ async def test_quorum_shrinks_from_three_to_one(tmp_path: Path) -> None:
         await client.submit(topic("t"))
         assert quorum.running[leader].node.voters == {leader: quorum.urls[leader]}
         with pytest.raises(ChangeRefused, match="last voter"):
-            await quorum.running[leader].node.remove_voter(leader)
+            await quorum.running[leader].node.membership.remove_voter(leader)
         await quorum.kill(leader)
         single = await quorum.start(leader)  # its settings name three
         assert single.node.is_leader
@@ -116,7 +116,7 @@ async def test_removed_voter_continues_as_an_observer_and_can_be_added_again(tmp
         first = quorum.running[await quorum.leader()]
         await first.client.submit(topic("without"))
         await image_when(client, has("without"))
-        await first.node.hand_over(30)
+        await first.node.membership.hand_over(30)
         await client.submit(topic("asked"))
         assert has("asked")(client.image)
 
@@ -141,7 +141,7 @@ async def test_voter_finds_out_that_it_was_removed(tmp_path: Path) -> None:
         quorum.cut_off = {removed}
         await quorum.remove_voter(removed)
         gone = quorum.running[removed]
-        await gone.node.status_when(lambda status: status.role == "no member")
+        await gone.node.membership.status_when(lambda status: status.role == "no member")
         await client.submit(topic("t"))
         await image_when(gone.client, has("t"))
         await gone.client.submit(topic("asked"))
@@ -156,7 +156,7 @@ async def test_voter_removed_while_down_reads_a_snapshot(tmp_path: Path) -> None
         await add_voters(quorum, 2, 3)
         client = quorum.running[1].client
         await client.submit(register())
-        await quorum.running[3].node.status_when(lambda status: status.role == "follower")
+        await quorum.running[3].node.membership.status_when(lambda status: status.role == "follower")
         await quorum.kill(3)
         await quorum.remove_voter(3)
         for number in range(20):
@@ -173,10 +173,10 @@ async def directories_known(quorum: Quorum) -> int:
     """The leader, once the log of each member names the directories of all."""
     leader = await quorum.leader()
     node = quorum.running[leader].node
-    await node.status_when(lambda status: all(peer.directory_id for peer in status.members))
+    await node.membership.status_when(lambda status: all(peer.directory_id for peer in status.members))
     index = node.core.log.last_index
     for member in quorum.running.values():
-        await member.node.status_when(lambda status: status.commit_index >= index)
+        await member.node.membership.status_when(lambda status: status.commit_index >= index)
     return leader
 
 
@@ -200,8 +200,10 @@ async def test_voter_removed_while_down_reads_from_nodes_with_replaced_disks(
         for other in set(quorum.running):
             await replace(quorum, other)
         back = await quorum.start(away)
-        assert not any(back.node.admits(n, quorum.running[n].node.directory_id) for n in {1, 2, 3} - {away})
-        await back.node.status_when(lambda status: status.role == "no member")
+        assert not any(
+            back.node.membership.admits(n, quorum.running[n].node.directory_id) for n in {1, 2, 3} - {away}
+        )
+        await back.node.membership.status_when(lambda status: status.role == "no member")
         assert set(back.node.voters) == {1, 2, 3} - {away}
 
 
@@ -218,7 +220,7 @@ async def test_voter_whose_voters_are_all_removed_reads_from_nodes_in_its_settin
         quorum.voters = (1, 2, 3, 4)
         back = await quorum.start(away)
         assert set(back.node.voters) == {1, 2, 3}
-        await back.node.status_when(lambda status: status.role == "no member")
+        await back.node.membership.status_when(lambda status: status.role == "no member")
         assert set(back.node.voters) == {4}
         await quorum.running[4].client.submit(register())
         await image_when(back.client, lambda image: 1 in image.brokers)
@@ -229,7 +231,7 @@ async def test_only_the_leader_changes_members_and_others_name_it(tmp_path: Path
         leader = await quorum.leader()
         other = next(n for n in quorum.running if n != leader)
         with pytest.raises(NotTheLeader) as refused:
-            await quorum.running[other].node.remove_voter(3)
+            await quorum.running[other].node.membership.remove_voter(3)
         assert (refused.value.leader, refused.value.url) == (leader, quorum.urls[leader])
 
 
@@ -237,11 +239,11 @@ async def test_unresponsive_node_remains_a_learner_and_delays_no_commit(tmp_path
     async with running(tmp_path, (1,)) as quorum:
         node = quorum.running[1].node
         with pytest.raises(MetadataUnavailable, match="remains a learner"):
-            await node.add_voter(4, quorum.urls[4], timeout_s=0.2)
+            await node.membership.add_voter(4, quorum.urls[4], timeout_s=0.2)
         await quorum.running[1].client.submit(register())
         assert set(node.voters) == {1}
         assert set(node.status().learners) == {4}
-        await node.remove_voter(4)
+        await node.membership.remove_voter(4)
         assert node.status().learners == {}
 
 
@@ -250,12 +252,12 @@ async def test_voter_with_a_wiped_directory_is_rejected_until_added_again(tmp_pa
     async with running(tmp_path, (1, 2, 3)) as quorum:
         leader = await quorum.leader()
         node = quorum.running[leader].node
-        await node.status_when(lambda status: all(peer.directory_id for peer in status.members))
+        await node.membership.status_when(lambda status: all(peer.directory_id for peer in status.members))
         wiped = next(n for n in (1, 2, 3) if n != leader)
         await quorum.kill(wiped)
         quorum.wipe(wiped)
         back = await quorum.start(wiped)
-        assert not node.admits(wiped, back.node.directory_id)
+        assert not node.membership.admits(wiped, back.node.directory_id)
         for number in range(3):
             await quorum.running[leader].client.submit(register(number))
         other = next(n for n in quorum.running if n not in (leader, wiped))
@@ -294,7 +296,9 @@ async def test_refused_connection_starts_an_election(tmp_path: Path) -> None:
         cores = {n: member.node.core for n, member in quorum.running.items()}
         leader = max(cores, key=lambda n: (cores[n].log.last_term, cores[n].log.last_index))
         assert await _led_by(quorum, leader) == leader  # its log is the longest
-        await quorum.running[leader].node.status_when(lambda status: all(p.lag == 0 for p in status.members))
+        await quorum.running[leader].node.membership.status_when(
+            lambda status: all(p.lag == 0 for p in status.members)
+        )
         await quorum.watched()
         await quorum.kill(leader)
         assert await quorum.leader() != leader
@@ -310,7 +314,7 @@ async def test_leader_that_stops_hands_over(tmp_path: Path) -> None:
         await first.client.submit(register())
         assert first.node.is_leader
         term = first.node.core.term
-        assert await first.node.hand_over(30)
+        assert await first.node.membership.hand_over(30)
         new_leader = first.node.leader
         assert new_leader in (2, 3)
         assert first.node.core.term == term + 1
@@ -327,7 +331,7 @@ async def test_leader_without_a_transfer_target_stops_at_once(tmp_path: Path) ->
         await add_voters(quorum, 2, 3)
         for node_id in (2, 3):
             await quorum.kill(node_id)
-        assert not await quorum.running[1].node.hand_over(30)
+        assert not await quorum.running[1].node.membership.hand_over(30)
         assert quorum.running[1].node.is_leader
 
 
@@ -337,7 +341,7 @@ async def test_voter_moves_to_another_address(tmp_path: Path) -> None:
         moved = next(n for n in quorum.running if n != leader)
         await quorum.kill(moved)
         quorum.move(moved)
-        await quorum.running[leader].node.add_voter(moved, quorum.urls[moved])
+        await quorum.running[leader].node.membership.add_voter(moved, quorum.urls[moved])
         back = await quorum.start(moved)
         await quorum.running[leader].client.submit(register())
         await image_when(back.client, lambda image: 1 in image.brokers)

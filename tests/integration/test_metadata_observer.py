@@ -253,7 +253,7 @@ async def test_partitioned_leader_serves_no_read_and_extends_no_lease(quorum: Qu
     quorum.cut_off = {old}
     others = {n: member for n, member in quorum.running.items() if n != old}
     for member in others.values():
-        await member.node.status_when(lambda status: status.leader not in (old, -1))
+        await member.node.membership.status_when(lambda status: status.leader not in (old, -1))
     await next(iter(others.values())).client.submit(topic("new"))
     assert quorum.running[old].node.is_leader
     nothing = c.ConfirmRemoteDeleted(uuids=())

@@ -79,7 +79,7 @@ async def test_leader_with_a_hung_disk_is_replaced_and_later_follows(quorum: Quo
     try:
         lost = asyncio.gather(member.client.submit(topic("lost")), return_exceptions=True)
         others = [other for n, other in quorum.running.items() if n != hung]
-        await others[0].node.status_when(lambda status: status.leader not in (hung, NO_NODE))
+        await others[0].node.membership.status_when(lambda status: status.leader not in (hung, NO_NODE))
         (unknown,) = await lost
         assert isinstance(unknown, MetadataUnavailable) and unknown.applied_unknown
         await others[0].client.submit(topic("after"))

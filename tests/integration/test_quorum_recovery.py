@@ -89,7 +89,7 @@ async def test_one_of_three_voters_is_recovered_and_others_join(tmp_path: Path) 
 
     for joining in (1, 2):
         await quorum.start(joining)
-        await single.node.add_voter(joining, quorum.urls[joining])
+        await single.node.membership.add_voter(joining, quorum.urls[joining])
         await image_when(quorum.running[joining].client, has("after"))
     await quorum.kill(3)
     await quorum.running[1].client.submit(topic("without"))
@@ -103,18 +103,18 @@ async def test_lost_voter_that_returns_is_rejected(tmp_path: Path) -> None:
     for node_id in (1, 2, 3):
         await quorum.start(node_id)
     leader = quorum.running[await quorum.leader()].node
-    await leader.status_when(lambda status: all(peer.directory_id for peer in status.members))
+    await leader.membership.status_when(lambda status: all(peer.directory_id for peer in status.members))
     for member in quorum.running.values():
         index = leader.core.log.last_index
-        await member.node.status_when(lambda status, index=index: status.applied_index >= index)
+        await member.node.membership.status_when(lambda status, index=index: status.applied_index >= index)
     for node_id in (1, 2, 3):
         await quorum.kill(node_id)
     with recovery(tmp_path / "3") as recovering:
         recovering.apply()
     single, returned = await quorum.start(3), await quorum.start(1)
-    assert not returned.node.admits(3, single.node.directory_id)
+    assert not returned.node.membership.admits(3, single.node.directory_id)
     with pytest.raises(Exception, match="remains a learner"):
-        await single.node.add_voter(1, quorum.urls[1], timeout_s=0.5)
+        await single.node.membership.add_voter(1, quorum.urls[1], timeout_s=0.5)
     assert set(returned.node.voters) == {1, 2, 3}
     await quorum.close()
     assert quorum.failures == []

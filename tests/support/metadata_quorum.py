@@ -156,7 +156,7 @@ class Quorum:
         """Wait until each member would detect the death of any other."""
         for member in self.running.values():
             others = set(self.running) - {member.node.node_id}
-            await member.node.status_when(lambda _, m=member, o=others: m.peers.watched >= o)
+            await member.node.membership.status_when(lambda _, m=member, o=others: m.peers.watched >= o)
 
     async def kill(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()
@@ -182,10 +182,10 @@ class Quorum:
                     return node_id
 
     async def add_voter(self, node_id: int) -> None:
-        await self._by_leader(node_id, lambda node: node.add_voter(node_id, self.urls[node_id]))
+        await self._by_leader(node_id, lambda node: node.membership.add_voter(node_id, self.urls[node_id]))
 
     async def remove_voter(self, node_id: int) -> None:
-        await self._by_leader(node_id, lambda node: node.remove_voter(node_id))
+        await self._by_leader(node_id, lambda node: node.membership.remove_voter(node_id))
 
     async def _by_leader(self, changed: int, change: Callable[[MetadataNode], Awaitable[None]]) -> None:
         """Repeat the change if the leader loses its leadership, as may happen on a busy machine."""

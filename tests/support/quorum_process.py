@@ -57,15 +57,15 @@ async def serve(node_id: int, directory: Path, election_ticks: int, ports: dict[
 
 
 async def report_watch(node: MetadataNode, peers: HttpPeers) -> None:
-    await node.status_when(lambda _: peers.watched == node.voters.keys() - {node.node_id}, 3600.0)
+    await node.membership.status_when(lambda _: peers.watched == node.voters.keys() - {node.node_id}, 3600.0)
     print("watches", flush=True)
 
 
 async def report_leadership(node: MetadataNode) -> None:
     while True:
-        await node.status_when(lambda _: node.is_leader, 3600.0)
+        await node.membership.status_when(lambda _: node.is_leader, 3600.0)
         print("leads", flush=True)
-        await node.status_when(lambda _: not node.is_leader, 3600.0)
+        await node.membership.status_when(lambda _: not node.is_leader, 3600.0)
 
 
 async def run_commands(node: MetadataNode) -> None:

@@ -63,9 +63,9 @@ async def change_voters(
             if node is None:
                 raise Broken("it has not started")
             if leaves:
-                await node.remove_voter(chosen, TIMEOUT_S)
+                await node.membership.remove_voter(chosen, TIMEOUT_S)
             else:
-                await node.add_voter(chosen, address(chosen), TIMEOUT_S)
+                await node.membership.add_voter(chosen, address(chosen), TIMEOUT_S)
 
         with suppress(MetadataUnavailable, LeadershipLost, ChangeRefused, Broken, Refused, TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -173,15 +173,15 @@ async def leader(directory: Path, seen: Mapping[int, UUID] | None = None) -> Asy
     )
     await node.start()
     for other, known in (seen or {}).items():
-        assert node.admits(other, known)
+        assert node.membership.admits(other, known)
     try:
         node.core.campaign()
         node.receive((vote(pre_vote=True),))
-        await node.status_when(lambda status: status.term == 1)
+        await node.membership.status_when(lambda status: status.term == 1)
         node.receive((vote(pre_vote=False),))
-        await node.status_when(lambda status: status.is_leader)
+        await node.membership.status_when(lambda status: status.is_leader)
         node.receive((holds(2, 1),))
-        await node.status_when(lambda status: status.applied_index == 1)
+        await node.membership.status_when(lambda status: status.applied_index == 1)
         yield node
     finally:
         await node.stop()
@@ -191,8 +191,8 @@ async def leader(directory: Path, seen: Mapping[int, UUID] | None = None) -> Asy
 async def test_leader_that_loses_leadership_while_removing_itself_fails_the_removal(tmp_path: Path) -> None:
     """The next leader commits the removal, and sends nothing to a node that is not a member."""
     async with leader(tmp_path) as node:
-        removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 2)
+        removal = asyncio.ensure_future(node.membership.remove_voter(1, timeout_s=10))
+        await node.membership.status_when(lambda status: status.last_index == 2)
         node.receive((m.HeartbeatReply(term=2, sender=3, to=1),))
         with pytest.raises(NotTheLeader, match="no leader is known"):
             await removal
@@ -200,10 +200,10 @@ async def test_leader_that_loses_leadership_while_removing_itself_fails_the_remo
 
 async def test_command_after_the_leaders_own_removal_has_an_unknown_outcome(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
-        removal = asyncio.ensure_future(node.remove_voter(1, timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 2)
+        removal = asyncio.ensure_future(node.membership.remove_voter(1, timeout_s=10))
+        await node.membership.status_when(lambda status: status.last_index == 2)
         command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 3)
+        await node.membership.status_when(lambda status: status.last_index == 3)
         node.receive((holds(2, 2), holds(3, 2)))
         await removal
         with pytest.raises(MetadataUnavailable, match="took over") as error:
@@ -216,11 +216,11 @@ async def test_entries_that_a_newer_terms_shorter_log_lacks_are_known_to_be_lost
     which it must not do with a command that may have been applied."""
     async with leader(tmp_path) as node:
         command = asyncio.ensure_future(node.submit(configure(1), timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 2)
+        await node.membership.status_when(lambda status: status.last_index == 2)
         behind = asyncio.ensure_future(node.submit(configure(2), timeout_s=10))
         forwarded = asyncio.ensure_future(node.submit(configure(3), timeout_s=10, forward=False))
-        removal = asyncio.ensure_future(node.remove_voter(3, timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 5)
+        removal = asyncio.ensure_future(node.membership.remove_voter(3, timeout_s=10))
+        await node.membership.status_when(lambda status: status.last_index == 5)
         theirs = m.Entry(term=2, index=2, payload=encode_records(()))
         node.receive(
             (m.Append(term=2, sender=2, to=1, prev_index=1, prev_term=1, entries=(theirs,), commit=2),)
@@ -257,10 +257,10 @@ async def test_repeated_removal_waits_for_the_first(tmp_path: Path) -> None:
     """As for a leader that finds the removal in its log."""
     async with leader(tmp_path) as node:
         with pytest.raises(MetadataUnavailable, match="not committed yet"):
-            await node.remove_voter(3, timeout_s=0)
-        removal = asyncio.ensure_future(node.remove_voter(3, timeout_s=10))
+            await node.membership.remove_voter(3, timeout_s=0)
+        removal = asyncio.ensure_future(node.membership.remove_voter(3, timeout_s=10))
         with pytest.raises(MetadataUnavailable, match="not committed yet"):
-            await node.remove_voter(3, timeout_s=0)
+            await node.membership.remove_voter(3, timeout_s=0)
         assert not removal.done()
         node.receive((holds(2, node.core.log.last_index),))
         await removal
@@ -268,13 +268,13 @@ async def test_repeated_removal_waits_for_the_first(tmp_path: Path) -> None:
 
 async def test_leadership_transfer_does_not_wait_for_a_dead_target(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
-        handing_over = asyncio.ensure_future(node.hand_over(10))
+        handing_over = asyncio.ensure_future(node.membership.hand_over(10))
         await asyncio.sleep(0)
         assert node.core.transfer_target == 2  # 3 has not responded yet
         node.receive((holds(3, 1),))
         node.core.on_peer_unreachable(2)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
-        await node.status_when(lambda _: node.core.transfer_target == 3)
+        await node.membership.status_when(lambda _: node.core.transfer_target == 3)
         node.core.on_peer_unreachable(3)
         node.receive((m.HeartbeatReply(term=1, sender=3, to=1),))
         assert not await handing_over
@@ -292,8 +292,8 @@ async def test_directory_seen_before_becoming_leader_is_not_recorded(tmp_path: P
         membership.tick()
         assert (directory_of(node, 1), directory_of(node, 2)) == (node.directory_id, None)
         node.receive((holds(2, node.core.log.last_index),))
-        await node.status_when(lambda status: status.commit_index == status.last_index)
-        assert node.admits(2, UUID(int=2))
+        await node.membership.status_when(lambda status: status.commit_index == status.last_index)
+        assert node.membership.admits(2, UUID(int=2))
         membership.tick()
         assert directory_of(node, 2) == UUID(int=2)
 
@@ -302,17 +302,17 @@ async def test_node_added_again_may_have_another_directory(tmp_path: Path) -> No
     async with leader(tmp_path) as node:
         membership = node._membership
         assert membership is not None
-        assert node.admits(2, UUID(int=1))
-        removal = asyncio.ensure_future(node.remove_voter(2, timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 2)
+        assert node.membership.admits(2, UUID(int=1))
+        removal = asyncio.ensure_future(node.membership.remove_voter(2, timeout_s=10))
+        await node.membership.status_when(lambda status: status.last_index == 2)
         node.receive((holds(3, 2),))
         await removal
-        adding = asyncio.ensure_future(node.add_voter(2, "http://two", timeout_s=10))
-        await node.status_when(lambda status: status.last_index == 3)
+        adding = asyncio.ensure_future(node.membership.add_voter(2, "http://two", timeout_s=10))
+        await node.membership.status_when(lambda status: status.last_index == 3)
         node.receive((holds(3, 3),))
         adding.cancel()
         await asyncio.gather(adding, return_exceptions=True)
-        await node.status_when(lambda status: status.commit_index == 3)
+        await node.membership.status_when(lambda status: status.commit_index == 3)
         membership.tick()
         assert directory_of(node, 2) is None
-        assert node.admits(2, UUID(int=2))
+        assert node.membership.admits(2, UUID(int=2))
