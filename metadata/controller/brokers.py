@@ -1,5 +1,5 @@
 """Brokers: registration, fencing and controlled shutdown by broker epoch (KIP-631), the format version
-(KIP-584), and blocks of producer ids (KIP-730).
+(KIP-584), and blocks of producer ids (KIP-730). A function raises Refusal for a command that it refuses.
 """
 
 from collections.abc import Container
@@ -10,7 +10,7 @@ from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller import election
-from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
+from tierlog.metadata.controller.decision import Decision, Refusal, done
 from tierlog.metadata.controller.rules import (
     MIN_IN_SYNC,
     UNCLEAN,
@@ -35,13 +35,11 @@ def register(
     registration, so it only grows. `in_session`: brokers with a valid session, whose id no other process may
     take, as in Kafka.
     """
-    if refusal := _invalid(image, command):
-        return Decision((), c.BrokerRegistered(error=ErrorCode.INVALID_REGISTRATION, message=refusal))
+    _check_registration(image, command)
     known = image.brokers.get(command.broker_id)
     same_process = known is not None and known.incarnation == command.incarnation
     if known is not None and not same_process and command.broker_id in in_session:
-        duplicate = ErrorCode.DUPLICATE_BROKER_REGISTRATION
-        return Decision((), c.BrokerRegistered(error=duplicate, message=_taken(known)))
+        raise Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, _taken(known))
     loss = None if known is None or same_process else _loss(known, command)
     may_have_lost = command.may_have_lost or loss is not None
     epoch = known.broker_epoch if known is not None and same_process else image.index + 1
@@ -61,9 +59,9 @@ def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.A
     """Remove a broker that will not return. It must be stopped first."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
-        return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
+        raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
     if not broker.fenced:
-        return refused(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is not fenced: stop it first")
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {command.broker_id} is not fenced: stop it first")
     removal = (r.UnregisterBroker(broker_id=command.broker_id),)
     return done(
         *election.with_partition_changes(
@@ -73,10 +71,7 @@ def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.A
 
 
 def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledged]:
-    try:
-        broker = _current(image, command.broker_id, command.broker_epoch)
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    broker = current_broker(image, command.broker_id, command.broker_epoch)
     if broker.fenced == command.fenced:
         return done()
     record = r.FenceBroker(
@@ -90,10 +85,7 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
 
 def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStopping]:
     """Begin or continue a controlled shutdown: replicas that have caught up since become leaders."""
-    try:
-        broker = _current(image, command.broker_id, command.broker_epoch)
-    except Refusal as refusal:
-        return Decision((), c.BrokerStopping(error=refusal.error, message=refusal.message))
+    broker = current_broker(image, command.broker_id, command.broker_epoch)
     records: tuple[r.AnyRecord, ...] = ()
     if not broker.stopping:
         records = (r.BrokerStopping(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch),)
@@ -113,10 +105,10 @@ def update_format(
     most = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
     if not least <= command.version <= most:
         message = f"format version {command.version}: brokers and controller support {least} to {most}"
-        return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
+        raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version < image.format_version:
         message = f"the format version is {image.format_version} and cannot be lowered"
-        return refused(ErrorCode.INVALID_UPDATE_VERSION, message)
+        raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version == image.format_version or command.validate_only:
         return done()
     return done(r.FormatVersion(version=command.version))
@@ -128,24 +120,20 @@ def allocate_producer_ids(
     broker = image.brokers.get(command.broker_id)
     first, count = image.next_producer_id, command.count
     if broker is None or broker.broker_epoch != command.broker_epoch:
-        return _no_ids(
+        raise Refusal(
             ErrorCode.STALE_BROKER_EPOCH, f"broker {command.broker_id}: not the current registration"
         )
     if not 0 < count <= MAX_PRODUCER_ID_BLOCK:
-        return _no_ids(
+        raise Refusal(
             ErrorCode.INVALID_REQUEST, f"a block holds 1 to {MAX_PRODUCER_ID_BLOCK} ids, not {count}"
         )
     if first > MAX_PRODUCER_ID - count:
-        return _no_ids(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
+        raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")
     record = r.ProducerIds(broker_id=command.broker_id, next_id=first + count)
     return Decision((record,), c.ProducerIdsAllocated(first_id=first, count=count))
 
 
-def _no_ids(error: ErrorCode, message: str) -> Decision[c.ProducerIdsAllocated]:
-    return Decision((), c.ProducerIdsAllocated(error=error, message=message))
-
-
-def _current(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+def current_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerImage:
     """The broker. Raises Refusal if it is not registered, or under another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -217,11 +205,11 @@ def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
     )
 
 
-def _invalid(image: ClusterImage, command: c.RegisterBroker) -> str | None:
+def _check_registration(image: ClusterImage, command: c.RegisterBroker) -> None:
     if command.broker_id < 0 or not 0 < command.port < 65536 or command.min_in_sync < 1:
-        return f"broker id {command.broker_id}, port {command.port}: not a valid registration"
+        message = f"broker id {command.broker_id}, port {command.port}: not a valid registration"
+        raise Refusal(ErrorCode.INVALID_REGISTRATION, message)
     if not command.formats[0] <= image.format_version <= command.formats[1]:
-        return (
-            f"the cluster's format version is {image.format_version}; the broker supports {command.formats}"
-        )
-    return None
+        supported = f"the broker supports {command.formats}"
+        message = f"the cluster's format version is {image.format_version}; {supported}"
+        raise Refusal(ErrorCode.INVALID_REGISTRATION, message)

@@ -42,7 +42,7 @@ OK = Outcome()
 
 
 class Acknowledged(Reply, frozen=True, kw_only=True, tag=True):
-    """Reply of commands about a single item, without further results."""
+    """Reply of commands about a single item; base of replies with further results."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -76,11 +76,9 @@ class RegisterBroker(Command["BrokerRegistered"], frozen=True, kw_only=True, tag
     previous_epoch: int | None = None
 
 
-class BrokerRegistered(Reply, frozen=True, kw_only=True, tag=True):
+class BrokerRegistered(Acknowledged, frozen=True, kw_only=True, tag=True):
     """`message` without an error: why the broker's replicas are considered incomplete."""
 
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     broker_epoch: int = -1
 
 
@@ -96,12 +94,10 @@ class StopBroker(Command["BrokerStopping"], frozen=True, kw_only=True, tag=True)
     broker_epoch: int
 
 
-class BrokerStopping(Reply, frozen=True, kw_only=True, tag=True):
+class BrokerStopping(Acknowledged, frozen=True, kw_only=True, tag=True):
     """`leads`: number of partitions that the broker still leads although another active broker has a
     replica."""
 
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     leads: int = 0
 
 
@@ -196,11 +192,9 @@ class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition_epoch: int = -1
 
 
-class PartitionsAltered(Reply, frozen=True, kw_only=True, tag=True):
+class PartitionsAltered(Acknowledged, frozen=True, kw_only=True, tag=True):
     """One outcome per change, in order; none if `error` refuses the whole command."""
 
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     partitions: tuple[PartitionOutcome, ...] = ()
 
 
@@ -394,11 +388,9 @@ class AllocateProducerIds(Command["ProducerIdsAllocated"], frozen=True, kw_only=
     count: int = PRODUCER_ID_BLOCK
 
 
-class ProducerIdsAllocated(Reply, frozen=True, kw_only=True, tag=True):
+class ProducerIdsAllocated(Acknowledged, frozen=True, kw_only=True, tag=True):
     """Ids [first_id, first_id + count)."""
 
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     first_id: int = -1
     count: int = 0
 
@@ -445,9 +437,7 @@ class MoveLogStart(Command["LogStartReply"], frozen=True, kw_only=True, tag=True
     log_start_offset: int
 
 
-class LogStartReply(Reply, frozen=True, kw_only=True, tag=True):
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
+class LogStartReply(Acknowledged, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
 

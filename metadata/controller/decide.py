@@ -19,8 +19,17 @@ from tierlog.metadata.controller import (
     topics,
 )
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision
+from tierlog.metadata.controller.decision import Decision, Refusal
 from tierlog.metadata.image import ClusterImage
+
+_REPLIES: dict[type[c.AnyCommand], type[c.Acknowledged]] = {
+    c.RegisterBroker: c.BrokerRegistered,
+    c.StopBroker: c.BrokerStopping,
+    c.AlterPartitions: c.PartitionsAltered,
+    c.AllocateProducerIds: c.ProducerIdsAllocated,
+    c.MoveLogStart: c.LogStartReply,
+}
+"""Commands whose reply has more than Acknowledged, which all others get if they are refused."""
 
 
 def decide(
@@ -28,6 +37,17 @@ def decide(
 ) -> Decision[c.AnyReply]:
     """`in_session`: brokers with a valid session, which registrations depend on. Only the leader knows
     them."""
+    try:
+        return _decide(image, command, now_ms, rng, in_session)
+    except Refusal as refusal:
+        reply = _REPLIES.get(type(command), c.Acknowledged)
+        return Decision((), reply(error=refusal.error, message=refusal.message))
+
+
+def _decide(
+    image: ClusterImage, command: c.AnyCommand, now_ms: int, rng: Rng, in_session: Container[int]
+) -> Decision[c.AnyReply]:
+    """Raises Refusal."""
     match command:
         case c.RegisterBroker():
             return brokers.register(image, command, in_session)

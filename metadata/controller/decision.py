@@ -17,16 +17,12 @@ class Decision(Generic[R_co]):
 
 
 class Refusal(Exception):
-    """One item of a command is refused. Caught in this package and turned into the reply."""
+    """A command, or one item of it, is refused. Caught in this package and turned into the reply."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.error = error
         self.message = message
-
-
-def refused(error: ErrorCode, message: str) -> Decision[Acknowledged]:
-    return Decision((), Acknowledged(error=error, message=message))
 
 
 def done(*records: AnyRecord) -> Decision[Acknowledged]:

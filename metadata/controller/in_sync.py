@@ -21,7 +21,7 @@ def alter_partitions(image: ClusterImage, command: c.AlterPartitions) -> Decisio
     broker = image.brokers.get(command.broker_id)
     if broker is None or broker.broker_epoch != command.broker_epoch:
         message = f"broker {command.broker_id}: not the current registration"
-        return Decision((), c.PartitionsAltered(error=ErrorCode.STALE_BROKER_EPOCH, message=message))
+        raise Refusal(ErrorCode.STALE_BROKER_EPOCH, message)
     rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionRecord] = {}
     outcomes: list[c.PartitionOutcome] = []

@@ -8,7 +8,8 @@ Invariants, whatever brokers do:
   manifest.
 - The log start offset never decreases.
 
-All commands may be repeated: a repetition of what already happened is acknowledged.
+All commands may be repeated: a repetition of what already happened is acknowledged. A function raises Refusal
+for a command that it refuses.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from uuid import UUID
 from tierlog.base.safeguards import safeguard
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision, Refusal, done, refused
+from tierlog.metadata.controller.decision import Decision, Refusal, done
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
 from tierlog.metadata.records import PartitionRecord
@@ -35,67 +36,55 @@ def waiting_since_ms(line: QueuedDelete) -> int:
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        _check_leader(partition, command.broker_id, command.leader_epoch)
-        remote = image.remote_partition(command.topic_id, command.partition)
-        copy = _announced(command, now_ms)
-        known = _find(remote.started, command.uuid)
-        if known is not None and _range(known) == _range(copy) and known.leader_epoch == copy.leader_epoch:
-            return done()
-        _check_fresh_uuid(image, remote, command.uuid)
-        stale = [other for other in remote.started if _superseded(other, copy)]
-        kept = [other for other in remote.started if other not in stale]
-        _check_start(remote, kept, copy)
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    partition = _partition(image, command.topic_id, command.partition)
+    _check_leader(partition, command.broker_id, command.leader_epoch)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    copy = _announced(command, now_ms)
+    known = _find(remote.started, command.uuid)
+    if known is not None and _range(known) == _range(copy) and known.leader_epoch == copy.leader_epoch:
+        return done()
+    _check_fresh_uuid(image, remote, command.uuid)
+    stale = [other for other in remote.started if _superseded(other, copy)]
+    kept = [other for other in remote.started if other not in stale]
+    _check_start(remote, kept, copy)
     return done(*(_abandoned(command, other.uuid, now_ms) for other in stale), copy)
 
 
 def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknowledged]:
     segment = command.segment
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        remote = image.remote_partition(command.topic_id, command.partition)
-        if segment in remote.entries:
-            return done()
-        _check_leader(partition, command.broker_id, segment.leader_epoch)
-        started = _find(remote.started, segment.uuid)
-        if started is None:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
-        if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
-        if segment.last_offset < remote.log_start_offset:
-            message = f"the log starts at {remote.log_start_offset}; the copy ends at {segment.last_offset}"
-            raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
-        _check_base(remote, segment.base_offset)
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    partition = _partition(image, command.topic_id, command.partition)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    if segment in remote.entries:
+        return done()
+    _check_leader(partition, command.broker_id, segment.leader_epoch)
+    started = _find(remote.started, segment.uuid)
+    if started is None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
+    if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
+    if segment.last_offset < remote.log_start_offset:
+        message = f"the log starts at {remote.log_start_offset}; the copy ends at {segment.last_offset}"
+        raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+    _check_base(remote, segment.base_offset)
     return done(r.CopyFinished(topic_id=command.topic_id, partition=command.partition, segment=segment))
 
 
 def abandon_copy(image: ClusterImage, command: c.AbandonCopy, now_ms: int) -> Decision[c.Acknowledged]:
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        remote = image.remote_partition(command.topic_id, command.partition)
-        if any(entry.uuid == command.uuid for entry in remote.entries):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {command.uuid} has finished")
-        copy = _find(remote.started, command.uuid)
-        if copy is None:
-            return done()
-        if command.leader_epoch not in (partition.leader_epoch, copy.leader_epoch):
-            _check_epoch(partition, command.leader_epoch)
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    partition = _partition(image, command.topic_id, command.partition)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    if any(entry.uuid == command.uuid for entry in remote.entries):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {command.uuid} has finished")
+    copy = _find(remote.started, command.uuid)
+    if copy is None:
+        return done()
+    if command.leader_epoch not in (partition.leader_epoch, copy.leader_epoch):
+        _check_epoch(partition, command.leader_epoch)
     return done(_abandoned(command, copy.uuid, now_ms))
 
 
 def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) -> Decision[c.LogStartReply]:
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        _check_epoch(partition, command.leader_epoch)
-    except Refusal as refusal:
-        return Decision((), c.LogStartReply(error=refusal.error, message=refusal.message))
+    partition = _partition(image, command.topic_id, command.partition)
+    _check_epoch(partition, command.leader_epoch)
     before = image.remote_partition(command.topic_id, command.partition).log_start_offset
     if command.log_start_offset <= before:
         return Decision((), c.LogStartReply(log_start_offset=before))
@@ -122,13 +111,10 @@ def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Dec
 
 
 def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Decision[c.Acknowledged]:
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        _check_epoch(partition, command.leader_epoch)
-        remote = image.remote_partition(command.topic_id, command.partition)
-        _check_fresh_uuid(image, remote, command.uuid)
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    partition = _partition(image, command.topic_id, command.partition)
+    _check_epoch(partition, command.leader_epoch)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    _check_fresh_uuid(image, remote, command.uuid)
     return done(
         r.SpillStarted(
             topic_id=command.topic_id,
@@ -145,21 +131,18 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
 def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
     """The page must contain exactly the oldest entries, and its deletion must not have begun."""
     page = command.page
-    try:
-        partition = _partition(image, command.topic_id, command.partition)
-        remote = image.remote_partition(command.topic_id, command.partition)
-        if page in remote.pages:
-            return done()
-        _check_epoch(partition, command.leader_epoch)
-        begun = image.delete_queue.get(page.uuid)
-        if begun is None or not begun.is_unfinished_page or image.is_being_deleted(page.uuid):
-            message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
-            raise Refusal(ErrorCode.INVALID_REQUEST, message)
-        spilled = remote.entries[: max(page.entries, 0)]
-        if not spilled or len(spilled) != page.entries or not _matches(page, spilled):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
-    except Refusal as refusal:
-        return refused(refusal.error, refusal.message)
+    partition = _partition(image, command.topic_id, command.partition)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    if page in remote.pages:
+        return done()
+    _check_epoch(partition, command.leader_epoch)
+    begun = image.delete_queue.get(page.uuid)
+    if begun is None or not begun.is_unfinished_page or image.is_being_deleted(page.uuid):
+        message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    spilled = remote.entries[: max(page.entries, 0)]
+    if not spilled or len(spilled) != page.entries or not _matches(page, spilled):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
     return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
 
 

@@ -15,7 +15,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.decision import Decision, done, refused
+from tierlog.metadata.controller.brokers import current_broker
+from tierlog.metadata.controller.decision import Decision, Refusal, done
 from tierlog.metadata.controller.election import without_in_sync
 from tierlog.metadata.controller.partition_change import build_partition_change
 from tierlog.metadata.controller.rules import ElectionRules, election_rules
@@ -29,17 +30,13 @@ MAX_REPLICAS_PER_REPORT = 5_000
 
 def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowledged]:
     """A report may be repeated. Partitions that no longer exist, or have no replica on the broker, are
-    ignored."""
+    ignored. Raises Refusal."""
     broker_id = command.broker_id
-    broker = image.brokers.get(broker_id)
-    if broker is None:
-        return refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
-    if broker.broker_epoch != command.broker_epoch:
-        return refused(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is at epoch {broker.broker_epoch}")
+    current_broker(image, broker_id, command.broker_epoch)
     kinds = (command.failed, command.emptied, command.full, command.has_room)
     if sum(map(len, kinds)) > MAX_REPLICAS_PER_REPORT:
         message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
-        return refused(ErrorCode.INVALID_REQUEST, message)
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
     rules = election_rules(image)
     pending: dict[tuple[UUID, int], PartitionRecord] = {}
 
