@@ -6,8 +6,9 @@ stops. An object that leaves a manifest enters the delete queue in the same step
 orphaned.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+from typing import TypeVar
 from uuid import UUID
 
 from immutables import Map
@@ -24,6 +25,9 @@ from tierlog.metadata.image import (
     StartedCopy,
     TopicImage,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def apply_entry(image: ClusterImage, index: int, records: Iterable[r.AnyRecord]) -> ClusterImage:
@@ -74,9 +78,10 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
         case r.PartitionRecord():
             return _partitions(image, {record.topic_id: [record]})
         case r.ConfigRecord():
-            return _config(image, record)
+            owner = record.scope, record.name
+            return replace(image, configs=_with_value(image.configs, owner, record.key, record.value))
         case r.QuotaRecord():
-            return _quota(image, record)
+            return replace(image, quotas=_with_value(image.quotas, record.entity, record.key, record.value))
         case r.ProducerIds():
             return replace(image, next_producer_id=record.next_id)
         case r.CopyStarted():
@@ -150,7 +155,8 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     for partition in range(len(topic.partitions)):
         key = TopicIdPartition(topic.topic_id, partition)
         if key in remote:
-            dropped += _everything(key, remote[key], record.at_ms)
+            gone = remote[key]
+            dropped += _queued(key, (*gone.pages, *gone.entries, *gone.started), record.at_ms)
             remote = remote.delete(key)
     if (r.ConfigScope.TOPIC, topic.name) in configs:
         configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
@@ -193,29 +199,16 @@ def _put(topic: TopicImage, partitions: list[r.PartitionRecord], record: r.Parti
     partitions[number] = record
 
 
-def _config(image: ClusterImage, record: r.ConfigRecord) -> ClusterImage:
-    resource = (record.scope, record.name)
-    settings: Map[str, str] = image.configs.get(resource, Map())
-    if record.value is not None:
-        settings = settings.set(record.key, record.value)
-    elif record.key in settings:
-        settings = settings.delete(record.key)
-    if settings:
-        return replace(image, configs=image.configs.set(resource, settings))
-    return replace(image, configs=image.configs.delete(resource)) if resource in image.configs else image
-
-
-def _quota(image: ClusterImage, record: r.QuotaRecord) -> ClusterImage:
-    values: Map[str, float] = image.quotas.get(record.entity, Map())
-    if record.value is not None:
-        values = values.set(record.key, record.value)
-    elif record.key in values:
-        values = values.delete(record.key)
+def _with_value(owners: Map[K, Map[str, V]], owner: K, key: str, value: V | None) -> Map[K, Map[str, V]]:
+    """Set one value of an owner, or remove it (None). An owner without values has no entry."""
+    values: Map[str, V] = owners.get(owner, Map())
+    if value is not None:
+        values = values.set(key, value)
+    elif key in values:
+        values = values.delete(key)
     if values:
-        return replace(image, quotas=image.quotas.set(record.entity, values))
-    return (
-        replace(image, quotas=image.quotas.delete(record.entity)) if record.entity in image.quotas else image
-    )
+        return owners.set(owner, values)
+    return owners.delete(owner) if owner in owners else owners
 
 
 def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:
@@ -254,9 +247,9 @@ def _copy_finished(image: ClusterImage, record: r.CopyFinished) -> ClusterImage:
 def _copy_abandoned(image: ClusterImage, record: r.CopyAbandoned) -> ClusterImage:
     key = TopicIdPartition(record.topic_id, record.partition)
     remote = image.remote.get(key, RemotePartition())
-    dropped = [_queued_copy(key, copy, record.at_ms) for copy in remote.started if copy.uuid == record.uuid]
+    dropped = [copy for copy in remote.started if copy.uuid == record.uuid]
     started = tuple(copy for copy in remote.started if copy.uuid != record.uuid)
-    return _with_remote(image, key, replace(remote, started=started), dropped)
+    return _with_remote(image, key, replace(remote, started=started), _queued(key, dropped, record.at_ms))
 
 
 def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterImage:
@@ -265,15 +258,13 @@ def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterIma
     require(start >= remote.log_start_offset, f"{key}: the log start decreased to {start}")
     gone_pages = [page for page in remote.pages if page.last_offset < start]
     gone_entries = [entry for entry in remote.entries if entry.last_offset < start]
-    dropped = [_queued_page(key, page, record.at_ms) for page in gone_pages]
-    dropped += [_queued_segment(key, entry, record.at_ms) for entry in gone_entries]
     kept = replace(
         remote,
         log_start_offset=start,
         pages=remote.pages[len(gone_pages) :],
         entries=remote.entries[len(gone_entries) :],
     )
-    return _with_remote(image, key, kept, dropped)
+    return _with_remote(image, key, kept, _queued(key, [*gone_pages, *gone_entries], record.at_ms))
 
 
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:
@@ -326,39 +317,19 @@ def _with_remote(
     return replace(image, remote=image.remote.set(key, remote), delete_queue=queue)
 
 
-def _everything(key: TopicIdPartition, remote: RemotePartition, now_ms: int) -> Iterator[QueuedDelete]:
-    for page in remote.pages:
-        yield _queued_page(key, page, now_ms)
-    for entry in remote.entries:
-        yield _queued_segment(key, entry, now_ms)
-    for copy in remote.started:
-        yield _queued_copy(key, copy, now_ms)
-
-
-def _queued_page(key: TopicIdPartition, page: r.PageRef, now_ms: int) -> QueuedDelete:
-    return QueuedDelete(
-        uuid=page.uuid,
-        is_page=True,
-        topic_id=key.topic_id,
-        partition=key.partition,
-        base_offset=page.base_offset,
-        last_offset=page.last_offset,
-        leader_epoch=-1,
-        queued_ms=now_ms,
-    )
-
-
-def _queued_segment(key: TopicIdPartition, entry: r.RemoteSegment | StartedCopy, now_ms: int) -> QueuedDelete:
-    return QueuedDelete(
-        uuid=entry.uuid,
-        is_page=False,
-        topic_id=key.topic_id,
-        partition=key.partition,
-        base_offset=entry.base_offset,
-        last_offset=entry.last_offset,
-        leader_epoch=entry.leader_epoch,
-        queued_ms=now_ms,
-    )
-
-
-_queued_copy = _queued_segment
+def _queued(
+    key: TopicIdPartition, dropped: Iterable[r.PageRef | r.RemoteSegment | StartedCopy], now_ms: int
+) -> list[QueuedDelete]:
+    return [
+        QueuedDelete(
+            uuid=one.uuid,
+            is_page=isinstance(one, r.PageRef),
+            topic_id=key.topic_id,
+            partition=key.partition,
+            base_offset=one.base_offset,
+            last_offset=one.last_offset,
+            leader_epoch=-1 if isinstance(one, r.PageRef) else one.leader_epoch,
+            queued_ms=now_ms,
+        )
+        for one in dropped
+    ]
