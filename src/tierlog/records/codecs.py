@@ -39,7 +39,10 @@ class Codec(IntEnum):
 
 def compress(codec: Codec, data: Buffer) -> bytes:
     """The records section of a batch, in the framing that all Kafka clients read."""
-    return _COMPRESS[codec](data)
+    if codec is Codec.ZSTD:  # states the size of its content, which a packer does not know
+        return zstandard.ZstdCompressor(level=3).compress(data)
+    packer = _PACKERS[codec]()
+    return packer.compress(bytes(data)) + packer.flush()
 
 
 class Packer:
@@ -96,6 +99,8 @@ class _SnappyPacker:
 
 
 class _Lz4Packer:
+    """Independent blocks, since the Java client rejects frames with linked blocks."""
+
     def __init__(self) -> None:
         self._packer = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
 
@@ -108,11 +113,6 @@ class _Lz4Packer:
         return bytes(self._packer.finish())
 
 
-def _gzip(data: Buffer) -> bytes:
-    packer = zlib.compressobj(wbits=31)
-    return packer.compress(data) + packer.flush()
-
-
 def _snappy(data: Buffer) -> bytes:
     view = memoryview(data)
     pieces = [XERIAL_HEADER]
@@ -121,27 +121,6 @@ def _snappy(data: Buffer) -> bytes:
         pieces += (_BLOCK_LENGTH.pack(len(block)), block)
     return b"".join(pieces)
 
-
-def _lz4(data: Buffer) -> bytes:
-    """Independent blocks, since the Java client rejects frames with linked blocks."""
-    packer = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
-    view = memoryview(data)
-    for at in range(0, len(view), _LZ4_SLICE_BYTES):
-        packer.compress(bytes(view[at : at + _LZ4_SLICE_BYTES]))
-    return bytes(packer.finish())
-
-
-def _zstd(data: Buffer) -> bytes:
-    return zstandard.ZstdCompressor(level=3).compress(data)
-
-
-_COMPRESS: dict[Codec, Callable[[Buffer], bytes]] = {
-    Codec.NONE: bytes,
-    Codec.GZIP: _gzip,
-    Codec.SNAPPY: _snappy,
-    Codec.LZ4: _lz4,
-    Codec.ZSTD: _zstd,
-}
 
 _PACKERS: dict[Codec, Callable[[], _PackerOfCodec]] = {
     Codec.NONE: _Verbatim,
