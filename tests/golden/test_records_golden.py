@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from record_files import encode_offset_index, encode_time_index
 
 from tierlog.records.batch import check_batch
 from tierlog.records.indexes import (
     decode_offset_index,
     decode_time_index,
     decode_txn_index,
-    encode_offset_index,
-    encode_time_index,
     encode_txn_index,
 )
 from tierlog.records.record import iter_records

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.records.batch import RecordsError, iter_batches, seal
+from tierlog.records.batch import iter_batches, seal
 from tierlog.records.codecs import Codec
 from tierlog.records.columnar import COLUMNS, decode_columns
+from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kafka.record import default_records as kafka_records
 from structure import count_check
 
-from tierlog.records.batch import RecordsError, check_batch, check_produced, iter_batches
+from tierlog.records.batch import check_batch, check_produced, iter_batches
 from tierlog.records.codecs import Codec
+from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.unpacking import decompress
 from tierlog.records.walk import BadField, walk_fields, walk_one, walk_structure

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import crc32c
+from record_files import encode_offset_index, encode_time_index
 
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.metadata.records import RemoteSegment
 from tierlog.records.batch import iter_batches
-from tierlog.records.indexes import OffsetEntry, TimeEntry, encode_offset_index, encode_time_index
+from tierlog.records.indexes import OffsetEntry, TimeEntry
 from tierlog.records.record import iter_records
 from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys

@@ -19,20 +19,6 @@ from tierlog.protocol import compile_reader, compile_writer
 from tierlog.protocol.primitives import MalformedFrame, TooManyElements, uvarint
 from tierlog.protocol.schema import Buffer, Message, Struct
 
-__all__ = [
-    "ELEMENTS_MAX",
-    "ArrayWriter",
-    "MalformedFrame",
-    "array_writer",
-    "decode",
-    "decode_from",
-    "encode",
-    "encode_parts",
-    "nested_array_writer",
-    "reader",
-    "writer",
-]
-
 M = TypeVar("M", bound=Message)
 Reader = Callable[[memoryview, int, int, list[int]], tuple[Any, int]]
 Writer = Callable[[Any, Callable[[Any], None]], None]

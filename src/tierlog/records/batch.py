@@ -15,21 +15,6 @@ from crc32c import crc32c
 from tierlog.records.codecs import Codec
 from tierlog.records.errors import RecordsError, RecordsFault
 
-__all__ = [
-    "HEADER_SIZE",
-    "LOG_OVERHEAD",
-    "BatchHeader",
-    "RecordsError",
-    "RecordsFault",
-    "assign",
-    "check_batch",
-    "check_produced",
-    "correct_header",
-    "iter_batches",
-    "read_header",
-    "set_log_append_time",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -57,14 +57,6 @@ def encode_txn_entry(txn: AbortedTxn) -> bytes:
     return TXN_ENTRY.pack(TXN_VERSION, *txn)
 
 
-def encode_offset_index(base_offset: int, entries: Iterable[OffsetEntry]) -> bytes:
-    return b"".join(encode_offset_entry(base_offset, *entry) for entry in entries)
-
-
-def encode_time_index(base_offset: int, entries: Iterable[TimeEntry]) -> bytes:
-    return b"".join(encode_time_entry(base_offset, *entry) for entry in entries)
-
-
 def encode_txn_index(txns: Iterable[AbortedTxn]) -> bytes:
     return b"".join(map(encode_txn_entry, txns))
 

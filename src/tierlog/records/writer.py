@@ -86,9 +86,8 @@ def encode_batch(
 
 
 def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:
-    """The batch with these compressed records, in another codec. No record is decoded; only codec, length and
-    CRC of the header change.
-    """
+    """The batch with this compressed section of another codec. Only codec, length and CRC of the header
+    change."""
     batch = bytearray(HEADER_SIZE + len(section))
     attributes = header.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec
     HEADER.pack_into(

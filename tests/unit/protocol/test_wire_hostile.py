@@ -17,7 +17,7 @@ from tierlog.protocol.api import (
     encode_request,
     encode_response,
 )
-from tierlog.protocol.codec import MalformedFrame, decode, encode
+from tierlog.protocol.codec import decode, encode
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -36,7 +36,7 @@ from tierlog.protocol.messages.heartbeat import HeartbeatRequest
 from tierlog.protocol.messages.list_groups import ListGroupsRequest
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tierlog.protocol.messages.offset_fetch import OffsetFetchRequest
-from tierlog.protocol.primitives import TooManyElements, read_uvarint, uvarint
+from tierlog.protocol.primitives import MalformedFrame, TooManyElements, read_uvarint, uvarint
 
 FETCH = FetchRequest(
     cluster_id="c",

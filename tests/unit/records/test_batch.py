@@ -6,8 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from tierlog.records.batch import (
-    RecordsError,
-    RecordsFault,
     assign,
     check_batch,
     check_produced,
@@ -17,6 +15,7 @@ from tierlog.records.batch import (
     set_log_append_time,
 )
 from tierlog.records.codecs import Codec
+from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 

@@ -10,8 +10,8 @@ import cramjam
 import pytest
 import zstandard
 
-from tierlog.records.batch import RecordsError, RecordsFault
 from tierlog.records.codecs import Codec, compress
+from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.unpacking import decompress
 
 TEXT = b'{"carrier":"AA","flight":1545}' * 4_000

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tierlog.records.batch import RecordsError, RecordsFault
 from tierlog.records.codecs import Codec
 from tierlog.records.columnar import AbortedRange, decode_columns
+from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.kernels import compiled
 from tierlog.records.writer import NewRecord, encode_batch
 

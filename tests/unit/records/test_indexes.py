@@ -3,8 +3,9 @@
 import random
 
 import pytest
+from record_files import encode_offset_index, encode_time_index
 
-from tierlog.records.batch import RecordsError
+from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
     AbortedTxn,
     OffsetEntry,
@@ -13,8 +14,6 @@ from tierlog.records.indexes import (
     decode_time_index,
     decode_txn_index,
     encode_offset_entry,
-    encode_offset_index,
-    encode_time_index,
     encode_txn_entry,
     encode_txn_index,
     find_aborted,

@@ -5,8 +5,9 @@ from functools import partial
 import pytest
 from structure import count_check
 
-from tierlog.records.batch import HEADER_SIZE, RecordsError, RecordsFault, seal
+from tierlog.records.batch import HEADER_SIZE, seal
 from tierlog.records.codecs import Codec
+from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.record import Record, iter_records
 from tierlog.records.walk import HEAD_BYTES, _walk
 from tierlog.records.writer import NewRecord, append_varint, encode_batch

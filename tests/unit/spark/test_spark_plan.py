@@ -5,10 +5,11 @@ import uuid
 from itertools import pairwise
 
 import pytest
+from record_files import encode_offset_index
 from remote_segments import remote_segment
 
 from tierlog.metadata.records import PageRef, RemoteSegment
-from tierlog.records.indexes import OffsetEntry, encode_offset_index
+from tierlog.records.indexes import OffsetEntry
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
 from tierlog.spark.plan import (
     OffsetRange,
