@@ -8,7 +8,6 @@ Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replic
 
 import asyncio
 import sys
-import uuid
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -95,63 +94,43 @@ class RemoteLog:
         self._indexes = SegmentIndexes(store, keys, tasks)
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
 
-    async def read(
-        self,
-        topic_id: uuid.UUID,
-        partition: int,
-        remote: RemotePartition,
-        offset: int,
-        max_bytes: int,
-        *,
-        min_one: bool,
-    ) -> LogSlice:
+    async def read(self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool) -> LogSlice:
         """Complete batches from the one that contains the offset, from at most one chunk. Raises
         ObjectStoreError.
 
         With `min_one`, returns the first batch even if it is larger than max_bytes; else the slice may be
         empty.
         """
-        where = TopicIdPartition(topic_id, partition)
-        return await self._retrying(
-            where, remote, lambda state: self._read(where, state, offset, max_bytes, min_one)
-        )
+        return await self._retrying(where, lambda state: self._read(where, state, offset, max_bytes, min_one))
 
     async def offset_for_timestamp(
-        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, timestamp: int
+        self, where: TopicIdPartition, timestamp: int
     ) -> tuple[int, int, int] | None:
         """(offset, timestamp, leader epoch) of the first remote record at or after a timestamp, or None."""
-        where = TopicIdPartition(topic_id, partition)
-        return await self._retrying(where, remote, lambda state: self._find_time(where, state, timestamp))
+        return await self._retrying(where, lambda state: self._find_time(where, state, timestamp))
 
     async def aborted(
-        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, start_offset: int, end_offset: int
+        self, where: TopicIdPartition, start_offset: int, end_offset: int
     ) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that overlap [start, end).
 
         Each segment's index lists all aborted transactions that overlap the segment.
         """
-        where = TopicIdPartition(topic_id, partition)
         return await self._retrying(
-            where, remote, lambda state: self._aborted(where, state, start_offset, end_offset)
+            where, lambda state: self._aborted(where, state, start_offset, end_offset)
         )
 
-    async def locate(
-        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
-    ) -> RemotePlace:
+    async def locate(self, where: TopicIdPartition, offset: int) -> RemotePlace:
         """Object, position and batch of an offset; for `tier explain`."""
-        where = TopicIdPartition(topic_id, partition)
-        batch = await self._retrying(where, remote, lambda state: self._find(where, state, offset))
+        batch = await self._retrying(where, lambda state: self._find(where, state, offset))
         header = batch.header
         key = self._keys.log(where, batch.index.entry)
         return RemotePlace(key, batch.position, header.size, header.base_offset, header.last_offset)
 
-    async def history(
-        self, topic_id: uuid.UUID, partition: int, remote: RemotePartition, offset: int
-    ) -> RemoteHistory:
+    async def history(self, where: TopicIdPartition, offset: int) -> RemoteHistory:
         """State at the end of the segment that contains an offset (KIP-405). Raises ObjectStoreError, also if
         the manifest does not contain the offset yet."""
-        where = TopicIdPartition(topic_id, partition)
-        return await self._retrying(where, remote, lambda state: self._history(where, state, offset))
+        return await self._retrying(where, lambda state: self._history(where, state, offset))
 
     async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         """The entries of a page. Raises ObjectStoreError."""
@@ -177,17 +156,12 @@ class RemoteLog:
             self._cache.forget(where, below)
             self._indexes.forget(where, below)
 
-    async def _retrying(
-        self,
-        where: TopicIdPartition,
-        remote: RemotePartition,
-        work: Callable[[RemotePartition], Awaitable[T]],
-    ) -> T:
+    async def _retrying(self, where: TopicIdPartition, work: Callable[[RemotePartition], Awaitable[T]]) -> T:
         """Run the work; if an object is missing, once more with the newest manifest."""
         self._read_of.add(where)
         try:
             try:
-                return await work(remote)
+                return await work(self._resolve(where))
             except ObjectNotFound:
                 return await work(self._resolve(where))
         except RemoteReadFailed:

@@ -155,7 +155,7 @@ class _Lookups:
             local = replica.log.max_timestamp()
             return self._max_timestamp(replica, remote, local) if has_remote else self._local(local)
         local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
-        return self._by_timestamp(replica, remote, target, local) if has_remote else self._local(local)
+        return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
     async def _if_still_leader(
         self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, _Found | ErrorCode]
@@ -197,11 +197,11 @@ class _Lookups:
             return ErrorCode.CORRUPT_MESSAGE
 
     async def _by_timestamp(
-        self, replica: Replica, remote: RemotePartition, timestamp: int, local: TimestampSearch
+        self, replica: Replica, timestamp: int, local: TimestampSearch
     ) -> _Found | ErrorCode:
         """Search the manifest first, since remote records are older. Only offsets below the local start
         count."""
-        found = await _remote_by_timestamp(self._deps, replica, remote, timestamp)
+        found = await _remote_by_timestamp(self._deps, replica, timestamp)
         if found is not NOTHING and (
             isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
         ):
@@ -218,7 +218,7 @@ class _Lookups:
         )
         if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
             return local
-        found = await _remote_by_timestamp(self._deps, replica, remote, newest)
+        found = await _remote_by_timestamp(self._deps, replica, newest)
         return local if found is NOTHING else found
 
 
@@ -230,15 +230,11 @@ def _answer(found: FoundTimestamp | None) -> _Found:
     return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
 
 
-async def _remote_by_timestamp(
-    deps: Dependencies, replica: Replica, remote: RemotePartition, timestamp: int
-) -> _Found | ErrorCode:
+async def _remote_by_timestamp(deps: Dependencies, replica: Replica, timestamp: int) -> _Found | ErrorCode:
     if deps.remote is None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        found = await deps.remote.offset_for_timestamp(
-            replica.topic_id, replica.name.partition, remote, timestamp
-        )
+        found = await deps.remote.offset_for_timestamp(replica.id, timestamp)
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:

@@ -67,17 +67,11 @@ class RemoteReads:
         reader = self._deps.remote
         if reader is None:
             return ErrorCode.KAFKA_STORAGE_ERROR, []
-        topic_id, partition = item.replica.topic_id, item.replica.name.partition
-        remote = self._deps.metadata.image.remote_partition(topic_id, partition)
         try:
-            found = await reader.read(
-                topic_id, partition, remote, item.offset, item.max_bytes, min_one=item.min_one
-            )
+            found = await reader.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
             aborted: list[tuple[int, int]] = []
             if committed_only and found.size:
-                aborted = list(
-                    await reader.aborted(topic_id, partition, remote, item.offset, found.end_offset)
-                )
+                aborted = await reader.aborted(item.replica.id, item.offset, found.end_offset)
         except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
             return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
         return found, aborted

@@ -212,7 +212,7 @@ class LogRepair:
     def _sources(self, replica: Replica) -> list[BrokerImage]:
         """The other replicas, in sync or not, since what they serve is committed; the leader first."""
         image = self._image()
-        partition = image.partition(replica.topic_id, replica.name.partition)
+        partition = image.partition(*replica.id)
         if partition is None:
             return []
         asked = sorted(partition.replicas, key=lambda one: one != partition.leader)
@@ -226,14 +226,14 @@ class LogRepair:
 
     async def _prepare_truncation(self, replica: Replica) -> bool:
         """Do the next step towards a truncation. Returns False if there is none now."""
-        partition = self._image().partition(replica.topic_id, replica.name.partition)
+        partition = self._image().partition(*replica.id)
         if partition is None or self._report_lost is None:
             return False
         was_paused = replica.as_follower.is_fetching_paused
         if not await self._is_served_elsewhere(replica, partition):
             self._resume_fetching(replica)  # this may be the only copy
             return False
-        partition = self._image().partition(replica.topic_id, replica.name.partition)  # it may have changed
+        partition = self._image().partition(*replica.id)  # it may have changed
         if partition is None:
             return False
         if not was_paused:
@@ -241,7 +241,7 @@ class LogRepair:
             if replica.is_follower:
                 self._replicas.restart_fetching(replica)
         if self._broker_id in (*partition.in_sync, *partition.eligible):
-            await self._report_lost([(replica.topic_id, replica.name.partition)])
+            await self._report_lost([replica.id])
             return False
         return was_paused and replica.is_follower and self._truncate(replica)
 

@@ -11,11 +11,10 @@ and the admin API.
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 import structlog
@@ -36,6 +35,7 @@ from tierlog.broker.remote.tier_views import (
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
+from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.damage import lies_in
 from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.segment import CorruptLog
@@ -69,14 +69,6 @@ unavailable."""
 Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
 
 
-class Replicas(Protocol):
-    """The part of the replica manager that is used here."""
-
-    def __iter__(self) -> Iterator[Replica]: ...
-    def get(self, topic: str | UUID, partition: int) -> Replica | None: ...
-    def emit(self, event: ReplicaEvent) -> None: ...
-
-
 class CommandRejected(Exception):
     """The controller rejected a command; the job plans again with the newest image."""
 
@@ -105,7 +97,7 @@ class RemoteLogManager:
         *,
         broker_id: int,
         metadata: MetadataClient,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         manager: TierManager,
         remote_log: RemoteLog,
         files: Files,
@@ -161,7 +153,7 @@ class RemoteLogManager:
         for replica in self._replicas:
             if not (replica.is_follower and _tiered(replica)):
                 continue
-            remote = self._metadata.image.remote_partition(replica.topic_id, replica.name.partition)
+            remote = self._metadata.image.remote_partition(*replica.id)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
             segments = replica.segments
             kept_from = planner.follower_local_start(remote, segments, _policy(replica), start, now_ms)
@@ -190,7 +182,7 @@ class RemoteLogManager:
 
     def _update(self, replica: Replica) -> None:
         """Add, wake or remove a partition, as its replica's role and settings say."""
-        where = TopicIdPartition(replica.topic_id, replica.name.partition)
+        where = replica.id
         if not (replica.is_leader and _tiered(replica)):
             self._remove(where)
             return
@@ -223,14 +215,13 @@ class RemoteLogManager:
 
     def _on_replica_changed(self, replica: Replica) -> None:
         """Called on every append; two look-ups, unless a rolled segment can be uploaded."""
-        where = TopicIdPartition(replica.topic_id, replica.name.partition)
-        state = self._states.get(where)
+        state = self._states.get(replica.id)
         if state is None or state.replica is not replica:
             return
         active = replica.log.active_base_offset
         if active != state.rolled_at and replica.last_stable_offset >= active:
             state.rolled_at = active
-            self._wake(where, state)
+            self._wake(replica.id, state)
 
     def _wake(self, where: TopicIdPartition, state: _State) -> None:
         if state.job is not None and not state.job.done():
@@ -485,9 +476,7 @@ class RemoteLogManager:
         for replica in led:
             replica.log.roll(self._clock.now_ms())
             self._update(replica)
-            targets.append(
-                (TopicIdPartition(replica.topic_id, replica.name.partition), replica.log_end_offset)
-            )
+            targets.append((replica.id, replica.log_end_offset))
         try:
             async with asyncio.TaskGroup() as waiting:
                 for where, end in targets:

@@ -80,9 +80,7 @@ class TierStateMachine:
         local_start = await self._local_start(replica, position)
         if local_start <= position.offset:
             return True  # another leader, which has the offset locally
-        where = replica.topic_id, replica.name.partition
-        remote = self._image().remote_partition(*where)
-        history = await self._remote.history(*where, remote, local_start - 1)
+        history = await self._remote.history(replica.id, local_start - 1)
         if replica.as_follower.fetch_position() != position:
             return False  # the leader has changed, or the replica was removed or has failed
         replica.as_follower.start_at(

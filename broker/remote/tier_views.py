@@ -85,15 +85,14 @@ async def find_place(
     replica: Replica, remote: RemotePartition, remote_log: RemoteLog, offset: int
 ) -> OffsetPlace:
     """The location from which an offset is served. Raises TierRefused or ObjectStoreError."""
-    partition = replica.name.partition
     tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
     if offset >= replica.local_log_start_offset:
         place = None
         if tiered:
             with suppress(ObjectStoreError):  # a local offset has a location without the store
-                place = await remote_log.locate(replica.topic_id, partition, remote, offset)
+                place = await remote_log.locate(replica.id, offset)
         return _local_place(replica, offset, place.key if place else None)
-    place = await remote_log.locate(replica.topic_id, partition, remote, offset) if tiered else None
+    place = await remote_log.locate(replica.id, offset) if tiered else None
     if place is None:
         raise TierRefused(f"{replica.name}: offset {offset} is in neither tier")
     return OffsetPlace(

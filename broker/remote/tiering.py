@@ -13,9 +13,10 @@ from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
-from tierlog.broker.remote.remote_log_manager import RemoteLogManager, Replicas
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
+from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
@@ -111,7 +112,7 @@ class Tiering:
         settings: NodeSettings,
         metadata: MetadataClient,
         tier: RemoteTier,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         files: Files,
         clock: Clock,
         rng: random.Random,

@@ -20,7 +20,7 @@ from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.base.slices import LogSlice, empty_slice
-from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicPartition, require
+from tierlog.base.types import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicPartition, require
 from tierlog.broker.replication.core.follower import FollowerCore
 from tierlog.broker.replication.core.in_sync import Follower
 from tierlog.broker.replication.core.leader import LeaderCore
@@ -104,6 +104,7 @@ class Replica:
     ) -> None:
         self.name = name
         self.topic_id = topic_id
+        self.id = TopicIdPartition(topic_id, name.partition)
         self.log = log
         self.listeners: list[Callable[[Replica], None]] = []
         self.log_dir: LogDirState = _NoLogDir()

@@ -61,7 +61,7 @@ class ReplicaFetchers:
 
     def follow(self, replica: Replica) -> None:
         """Fetch the replica from its current leader; stop fetching if it has none."""
-        key = (replica.topic_id, replica.name.partition)
+        key = replica.id
         source = replica.leader, _fetcher_number(key, self._count)
         before = self._sources.get(key)
         if before is not None and before != source:
@@ -76,11 +76,10 @@ class ReplicaFetchers:
         fetcher.add(key, replica)
 
     def remove(self, replica: Replica) -> None:
-        key = (replica.topic_id, replica.name.partition)
-        source = self._sources.pop(key, None)
+        source = self._sources.pop(replica.id, None)
         if source is not None:
-            self._fetchers[source].remove(key)
-            del self._partitions[key]
+            self._fetchers[source].remove(replica.id)
+            del self._partitions[replica.id]
 
     def brokers_changed(self) -> None:
         """End all backoffs: a leader's address may have changed."""

@@ -115,7 +115,7 @@ class ReplicaLoader:
         its end: an offset in the remote log must not be used again. A follower learns its log end from its
         leader. Raises OSError, in particular BlockingIOError during a flush.
         """
-        remote = image.remote_partition(replica.topic_id, replica.name.partition)
+        remote = image.remote_partition(*replica.id)
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end and not replica.is_elected:
             replica.as_follower.start_at(used_end, self._clock.now_ms())

@@ -504,7 +504,7 @@ class ReplicaManager:
             replica.update_config(self._configs.of(self._image, replica.name.topic))
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
-        self._replicas[replica.topic_id, replica.name.partition] = replica
+        self._replicas[replica.id] = replica
         replica.listeners.append(self._on_replica_change)
         replica.flusher = self._flusher
         replica.suspect = partial(self._on_suspicion, replica)
@@ -524,7 +524,7 @@ class ReplicaManager:
         self._pending_leaders.remove(replica)
         self._all.pop(replica.name, None)
         self._replicas.pop(replica.name, None)
-        self._replicas.pop((replica.topic_id, replica.name.partition), None)
+        self._replicas.pop(replica.id, None)
         self.emit(ReplicaRemoved(replica))
 
     def _remove(self, topic: TopicImage, numbers: Iterable[int]) -> None:

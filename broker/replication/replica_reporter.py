@@ -105,7 +105,7 @@ class ReplicaReporter:
 
     @safeguard("a broker reports damaged replicas to the controller")
     async def _report_damaged(self, damaged: Sequence[Replica]) -> None:
-        await self.report_empty([(replica.topic_id, replica.name.partition) for replica in damaged])
+        await self.report_empty([replica.id for replica in damaged])
         for replica in damaged:
             if (directory := self._replicas.directories.directory_of(replica.name)) is not None:
                 path = replica.log.directory

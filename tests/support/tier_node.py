@@ -19,6 +19,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
@@ -173,8 +174,9 @@ class TierNode:
         self.cache.check()
         assert not self.failures, self.failures
 
-    def fresh_remote_log(self) -> RemoteLog:
-        """A remote log with an empty cache."""
+    def fresh_remote_log(self, *states: RemotePartition) -> RemoteLog:
+        """A remote log with an empty cache. It sees these remote states first, then those of the image."""
+        first = iter(states)
         self._fresh += 1
         files = OsFiles()
         cache = ChunkCache(self.directory / f"cache-{self._fresh}", 64 << 20, files, self.tasks)
@@ -184,7 +186,7 @@ class TierNode:
             cache,
             files,
             self.tasks,
-            lambda where: self.metadata.image.remote_partition(*where),
+            lambda where: next(first, None) or self.metadata.image.remote_partition(*where),
         )
 
     def follow(self) -> None:
@@ -244,14 +246,7 @@ class TierNode:
         assert result.error == ErrorCode.NONE, result
         found = result.slice
         if result.remote:
-            found = await self.remote_log.read(
-                replica.topic_id,
-                replica.name.partition,
-                self.remote(replica),
-                offset,
-                max_bytes,
-                min_one=True,
-            )
+            found = await self.remote_log.read(replica.id, offset, max_bytes, min_one=True)
         assert found is not None
         return content(found)
 

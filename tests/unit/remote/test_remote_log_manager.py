@@ -78,16 +78,9 @@ async def test_timestamp_is_found_in_a_remote_segment(tmp_path: Path) -> None:
         produce(replica, 40)
         await node.log_manager.flush("t")
         for target in (0, 1, 57, 199):
-            found = await node.remote_log.offset_for_timestamp(
-                *node.where(replica), node.remote(replica), START_MS + target
-            )
+            found = await node.remote_log.offset_for_timestamp(node.where(replica), START_MS + target)
             assert found == (target, START_MS + target, 0)
-        assert (
-            await node.remote_log.offset_for_timestamp(
-                *node.where(replica), node.remote(replica), START_MS + 200
-            )
-            is None
-        )
+        assert await node.remote_log.offset_for_timestamp(node.where(replica), START_MS + 200) is None
 
 
 async def test_retention_raises_the_log_start_and_deletes_objects_after_the_grace(tmp_path: Path) -> None:

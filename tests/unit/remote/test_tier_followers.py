@@ -294,7 +294,7 @@ async def test_empty_replica_starts_with_remote_leader_epochs_and_producer_state
     assert follower.log.epochs.entries == leader.log.epochs.entries
     assert len(follower.log.epochs.entries) == 2
     newest = msgspec.structs.replace(pair.remote, entries=pair.remote.entries[-1:])
-    known = await pair.node.remote_log.history(*pair.node.where(leader), newest, newest.end_offset - 1)
+    known = await pair.node.fresh_remote_log(newest).history(leader.id, newest.end_offset - 1)
     assert known.leader_epochs[-2:] == ((0, 0), (2, 50)), "the newest bundle alone tells of all epochs"
     await pair.elect(2)
     assert follower.end_offset_for_epoch(0) == (0, 50)
@@ -500,12 +500,12 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
     data, offset = b"", 0
     while offset < remote.end_offset:
         where = pair.node.where(pair.leader)
-        found = await reader.read(*where, remote, offset, 3000, min_one=True)
+        found = await reader.read(where, offset, 3000, min_one=True)
         data += b"".join(part.read() for part in found.parts)
         offset = found.end_offset
     assert data == log[: len(data)] and list(iter_batches(data))[-1][1].next_offset == remote.end_offset
     for target in (boundary - 1, boundary, boundary + 7):
-        at = await reader.offset_for_timestamp(*where, remote, START_MS + target)
+        at = await reader.offset_for_timestamp(where, START_MS + target)
         assert at[:2] == (target, START_MS + target)
 
 

@@ -45,9 +45,8 @@ async def tiered(node: TierNode, batches: int = 60):
 
 
 async def read(node: TierNode, replica, offset: int, max_bytes: int = 700, **options: object) -> bytes:
-    remote = options.pop("remote", None) or node.remote(replica)
     options = {"min_one": True, **options}
-    return content(await node.remote_log.read(*node.where(replica), remote, offset, max_bytes, **options))
+    return content(await node.remote_log.read(replica.id, offset, max_bytes, **options))
 
 
 async def test_read_from_any_offset_returns_complete_batches(node):
@@ -67,9 +66,7 @@ async def test_read_from_any_offset_returns_complete_batches(node):
 async def test_slice_has_its_end_offset(node):
     replica, _ = await tiered(node)
     for offset in range(0, replica.log_end_offset, 7):
-        found = await node.remote_log.read(
-            *node.where(replica), node.remote(replica), offset, 600, min_one=True
-        )
+        found = await node.remote_log.read(node.where(replica), offset, 600, min_one=True)
         headers = [header for _, header in iter_batches(content(found))]
         assert (found.base_offset, found.end_offset) == (headers[0].base_offset, headers[-1].next_offset)
 
@@ -118,7 +115,7 @@ async def test_entries_in_spilled_pages_are_readable(node):
     assert data.startswith(await read(node, replica, 0))
     last = entries[2].last_offset
     assert next(iter_batches(await read(node, replica, last)))[1].last_offset == last
-    found = await node.remote_log.offset_for_timestamp(*where, node.remote(replica), START_MS + 4)
+    found = await node.remote_log.offset_for_timestamp(where, START_MS + 4)
     assert found == (4, START_MS + 4, 0)
 
 
@@ -129,9 +126,7 @@ async def test_missing_object_is_an_error_and_skips_no_offset(node):
         kept = await node.store.inner.get(key)
         await node.store.inner.delete([key])
         with pytest.raises(RemoteReadFailed):
-            await node.fresh_remote_log().read(
-                *node.where(replica), node.remote(replica), lost.base_offset, 700, min_one=True
-            )
+            await node.fresh_remote_log().read(node.where(replica), lost.base_offset, 700, min_one=True)
         await node.store.inner.put(key, kept)
     assert next(iter_batches(await read(node, replica, lost.base_offset)))[1].base_offset == lost.base_offset
 
@@ -139,10 +134,11 @@ async def test_missing_object_is_an_error_and_skips_no_offset(node):
 async def test_stale_manifest_is_refreshed(node):
     replica, data = await tiered(node)
     old = RemotePartition()
-    assert data.startswith(await read(node, replica, 0, remote=old))
     entries = node.remote(replica).entries
     gone = replace(entries[0], uuid=uuid.UUID(int=5))
-    assert data.startswith(await read(node, replica, 0, remote=replace(old, entries=(gone, *entries[1:]))))
+    for stale in (old, replace(old, entries=(gone, *entries[1:]))):
+        found = await node.fresh_remote_log(stale).read(replica.id, 0, 700, min_one=True)
+        assert found.size and data.startswith(content(found))
 
 
 async def test_offset_above_the_remote_end_is_a_retriable_error(node):
@@ -169,7 +165,7 @@ async def test_bytes_that_contradict_the_manifest_are_never_served(node, kind):
         offset, got = 0, b""
         try:
             while offset <= entry.last_offset:
-                found = await fresh.read(*where, node.remote(replica), offset, 5000, min_one=True)
+                found = await fresh.read(where, offset, 5000, min_one=True)
                 got += content(found)
                 offset = found.end_offset
         except RemoteReadFailed:
@@ -194,7 +190,7 @@ async def test_damaged_download_is_retried(node):
     for fault in ("corrupt", "cut short"):
         fresh = node.fresh_remote_log()
         node.store.arm(fault, 1, "get")  # 0 is the index
-        found = await fresh.read(*node.where(replica), node.remote(replica), 0, 700, min_one=True)
+        found = await fresh.read(node.where(replica), 0, 700, min_one=True)
         assert node.store.fired.is_set()
         assert data.startswith(content(found))
 
@@ -217,9 +213,7 @@ async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, 
         await spill(node, replica, spilled)
     for reader in (node.remote_log, other):
         for entry in entries:
-            await reader.read(
-                *node.where(replica), node.remote(replica), entry.base_offset, 700, min_one=True
-            )
+            await reader.read(node.where(replica), entry.base_offset, 700, min_one=True)
         assert reader.index_bytes >= len(entries) * INDEX_OVERHEAD_BYTES
     held, cached = node.remote_log.index_bytes, node.cache.bytes
     await node.move_log_start(replica, entries[-2].end_offset)
