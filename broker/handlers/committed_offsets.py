@@ -2,7 +2,8 @@
 (KIP-848).
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -14,10 +15,12 @@ from tierlog.broker.groups.core.events import (
     ErrorAnswer,
     OffsetsAnswer,
     OffsetToCommit,
+    Request,
+    Token,
 )
 from tierlog.broker.groups.core.offsets import ByPartition
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, when_ready
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
@@ -112,20 +115,19 @@ class _Handlers:
                 ]
             )
 
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: Commit(
-                    token=token,
-                    group_id=request.group_id,
-                    generation=request.generation_id_or_member_epoch,
-                    member_id=request.member_id,
-                    group_instance_id=request.group_instance_id,
-                    retention_ms=request.retention_time_ms,
-                    offsets=tuple(offsets),
-                ),
-                answered,
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: Commit(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id_or_member_epoch,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                retention_ms=request.retention_time_ms,
+                offsets=tuple(offsets),
+            ),
+            answered,
         )
 
     # ---- OffsetFetch ----
@@ -227,17 +229,27 @@ class _Handlers:
                 ]
             )
 
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
-                answered,
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
+            answered,
         )
 
     def _exists(self, place: TopicPartition) -> bool:
         topic = self._service.image.topic(place.topic)
         return topic is not None and 0 <= place.partition < len(topic.partitions)
+
+
+def ask(
+    service: GroupService,
+    group_id: str,
+    build: Callable[[Token], Request],
+    convert: Callable[[Answer], Reply],
+) -> Reply | Pending:
+    """The converted answer of the group's coordinator. It may have to wait: then the shard has its future."""
+    answer = service.ask(group_id, build, convert)
+    return Pending(answer) if isinstance(answer, asyncio.Future) else answer
 
 
 def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:

@@ -127,11 +127,6 @@ def pending(handler: Callable[[RequestContext, Any], Coroutine[Any, Any, Reply]]
     return lambda context, request: Pending(handler(context, request))
 
 
-def when_ready(answer: Any) -> "Reply | Pending":
-    """An answer that another component gives at once or as a future."""
-    return Pending(answer) if isinstance(answer, asyncio.Future) else answer
-
-
 def within_s(timeout_ms: int) -> float:
     """Timeout of a request that the controller decides: the client's, up to TIMEOUT_MAX_S."""
     return min(max(timeout_ms, 0) / 1000, TIMEOUT_MAX_S)

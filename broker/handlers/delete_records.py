@@ -8,11 +8,9 @@ committed by the quorum, and every later leader starts there, so the request doe
 of such a partition.
 """
 
-import asyncio
-
 from tierlog.base.types import TopicPartition
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
-from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.purgatory import DELETE_RECORDS
 from tierlog.broker.replication.replica import Replica
@@ -110,20 +108,20 @@ def delete_records_handler(deps: Dependencies) -> Handler:
             if deletion.result.error_code == 0 and deletion.name in unwritten:
                 deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
         answer = _when_deleted(deps, deletions, response, request.timeout_ms)
-        return await answer if isinstance(answer, asyncio.Future) else answer
+        return await answer if isinstance(answer, Pending) else answer
 
     return handle
 
 
 def _when_deleted(
     deps: Dependencies, deletions: list[_Deletion], response: DeleteRecordsResponse, timeout_ms: int
-) -> "DeleteRecordsResponse | asyncio.Future[DeleteRecordsResponse]":
+) -> Reply | Pending:
     """The answer once no replica that could lead has the records."""
     waiting = [deletion for deletion in deletions if not deletion.is_done()]
     if not waiting:
         return response
 
-    def attempt() -> DeleteRecordsResponse | None:
+    def attempt(_: object) -> DeleteRecordsResponse | None:
         while waiting and waiting[-1].is_done():  # each is looked at once more: a request may have thousands
             waiting.pop()
         return None if waiting else response

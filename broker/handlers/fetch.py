@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.safeguards import safeguard
 from tierlog.base.slices import LogSlice
-from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, RequestContext, when_ready
+from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_response import (
     PLAIN_FROM,
@@ -170,11 +170,12 @@ class _Fetcher:
         waiting = _DelayedFetch(self, params, read)
         # a key of a partition that does not exist never changes
         keys = [(self._name(item.topic), item.partition) for item in params.scope.partitions]
-        purgatory = self._deps.purgatory
-        if params.follower is None:
-            return when_ready(purgatory.wait(keys, max_wait_ms, waiting.try_complete, waiting.expire))
-        waiting.places = {key: place for place, key in enumerate(keys)}
-        return when_ready(purgatory.wait_coalesced(keys, max_wait_ms, waiting.try_keys, waiting.expire))
+        by_follower = params.follower is not None
+        if by_follower:
+            waiting.places = {key: place for place, key in enumerate(keys)}
+        return self._deps.purgatory.wait(
+            keys, max_wait_ms, waiting.try_complete, waiting.expire, coalesced=by_follower
+        )
 
     # -- read --
 
@@ -391,24 +392,19 @@ class _DelayedFetch:
         self.params = params
         self.read = read
         self.places: dict[Hashable, int] = {}
-        """Key -> index of a follower's partitions."""
+        """Key -> index of a follower's partitions; empty for a consumer."""
 
-    def try_complete(self) -> Reply | None:
-        params, again = self.params, self.fetcher.read(self.params)
-        if again.size >= params.min_bytes or again.at_once or again.remote:
-            # partitions that became remote meanwhile are read by the next fetch
-            return self.fetcher.respond(params, again)
-        return None
-
-    def try_keys(self, touched: Collection[Hashable]) -> Reply | None:
-        """Read only the changed partitions again."""
+    def try_complete(self, changed: Collection[Hashable]) -> Reply | None:
+        """A follower's Fetch reads only the changed partitions again."""
         params, read = self.params, self.read
-        if read.size:
-            return self.try_complete()  # it was not enough
-        for key in touched:
-            place = self.places[key]
-            read.answers[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
-        if read.size >= params.min_bytes or read.at_once:
+        if self.places and not read.size:  # else the records so far were not enough
+            for key in changed:
+                place = self.places[key]
+                read.answers[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
+        else:
+            read = self.fetcher.read(params)
+        if read.size >= params.min_bytes or read.at_once or read.remote:
+            # partitions that became remote meanwhile are read by the next fetch
             return self.fetcher.respond(params, read)
         return None
 

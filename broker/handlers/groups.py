@@ -23,8 +23,8 @@ from tierlog.broker.groups.core.events import (
     SyncAnswer,
 )
 from tierlog.broker.groups.group_service import GroupService
-from tierlog.broker.handlers.committed_offsets import offset_handlers
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, when_ready
+from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
+from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.turns import answer, in_slices, slices
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.errors import ErrorCode
@@ -155,28 +155,27 @@ class _Handlers:
                 ],
             )
 
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: Join(
-                    token=token,
-                    group_id=request.group_id,
-                    member_id=request.member_id,
-                    fresh_member_id=fresh,
-                    group_instance_id=request.group_instance_id,
-                    client_id=context.client_id or "",
-                    client_host=f"/{context.connection.peer_host}",
-                    session_timeout_ms=request.session_timeout_ms,
-                    rebalance_timeout_ms=rebalance_timeout_ms,
-                    protocol_type=request.protocol_type,
-                    protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
-                    member_id_required=version >= 4,
-                    may_skip_assignment=version >= 9,
-                    reason=request.reason or "",
-                    room_bytes=self._service.member_room_bytes,
-                ),
-                answered,
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: Join(
+                token=token,
+                group_id=request.group_id,
+                member_id=request.member_id,
+                fresh_member_id=fresh,
+                group_instance_id=request.group_instance_id,
+                client_id=context.client_id or "",
+                client_host=f"/{context.connection.peer_host}",
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+                protocol_type=request.protocol_type,
+                protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
+                member_id_required=version >= 4,
+                may_skip_assignment=version >= 9,
+                reason=request.reason or "",
+                room_bytes=self._service.member_room_bytes,
+            ),
+            answered,
         )
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> Reply | Pending:
@@ -193,39 +192,35 @@ class _Handlers:
                 assignment=answer.assignment,
             )
 
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: Sync(
-                    token=token,
-                    group_id=request.group_id,
-                    generation=request.generation_id,
-                    member_id=request.member_id,
-                    group_instance_id=request.group_instance_id,
-                    protocol_type=request.protocol_type,
-                    protocol_name=request.protocol_name,
-                    assignments=tuple(
-                        (each.member_id, bytes(each.assignment)) for each in request.assignments
-                    ),
-                    room_bytes=self._service.member_room_bytes,
-                ),
-                answered,
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: Sync(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                protocol_type=request.protocol_type,
+                protocol_name=request.protocol_name,
+                assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+                room_bytes=self._service.member_room_bytes,
+            ),
+            answered,
         )
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Reply | Pending:
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: Heartbeat(
-                    token=token,
-                    group_id=request.group_id,
-                    generation=request.generation_id,
-                    member_id=request.member_id,
-                    group_instance_id=request.group_instance_id,
-                ),
-                lambda answer: HeartbeatResponse(error_code=_error(answer)),
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: Heartbeat(
+                token=token,
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+            ),
+            lambda answer: HeartbeatResponse(error_code=_error(answer)),
         )
 
     def leave(self, context: RequestContext, request: LeaveGroupRequest) -> Reply | Pending:
@@ -252,16 +247,15 @@ class _Handlers:
                 ]
             )
 
-        return when_ready(
-            self._service.ask(
-                request.group_id,
-                lambda token: Leave(
-                    token=token,
-                    group_id=request.group_id,
-                    leavers=leavers if batched else (Leaver(request.member_id),),
-                ),
-                answered,
-            )
+        return ask(
+            self._service,
+            request.group_id,
+            lambda token: Leave(
+                token=token,
+                group_id=request.group_id,
+                leavers=leavers if batched else (Leaver(request.member_id),),
+            ),
+            answered,
         )
 
     # ---- administration ----

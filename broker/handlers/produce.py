@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
-from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext, when_ready
+from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
 from tierlog.broker.handlers.purgatory import Write
@@ -238,7 +238,7 @@ def _when_acknowledged(
         return response
 
     writes = [Write(item.replica.name, item.acks, item.is_complete) for item in pending]
-    return when_ready(deps.purgatory.wait_in_order(writes, timeout_ms, response, expire))
+    return deps.purgatory.wait_in_order(writes, timeout_ms, response, expire)
 
 
 def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:

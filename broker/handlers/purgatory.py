@@ -3,9 +3,9 @@ DeleteRecords for the low watermark. One timer, no tasks.
 
 - An operation watches keys. `check_and_complete` of a key tries it again, once for all keys that change in
 one turn of the event loop: a Produce to many partitions wakes a Fetch once.
-- A coalesced operation is tried one turn later, with all that the sockets have brought by then, and up to
-  COALESCED_TURNS later while each turn changes it again. A follower's Fetch costs the same for one batch as
-  for ten. It gets the changed keys, since it may watch thousands.
+- An operation is tried with the keys that have changed, since it may watch thousands. A coalesced one is
+  tried one turn later, with all that the sockets have brought by then, and up to COALESCED_TURNS later while
+  each turn changes it again. A follower's Fetch costs the same for one batch as for ten.
 - Writes wait in the order of `wait_in_order`. No write of a partition completes before an earlier one, so a
   check stops at the first that must wait.
 - At its deadline an operation completes with what there is.
@@ -18,9 +18,13 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from tierlog.broker.handlers.context import Pending, Reply
+
+TryComplete = Callable[[Collection[Hashable]], Reply | None]
+"""(keys that have changed since the last try) -> the reply, or None if the operation must wait."""
+
 COALESCED_TURNS = 3
 """In a busy loop a turn is long: this many bring most of what a producer has in flight. With more, the first
 record would wait for ever later ones."""
@@ -35,39 +39,20 @@ queued.max.request.bytes."""
 
 
 class DelayedOperation:
-    """`try_complete` returns None if the operation must wait; `expire` always returns a response."""
-
     __slots__ = (
-        "answer",
-        "changed",
-        "expire",
-        "future",
-        "keys",
-        "kind",
-        "left",
-        "try_complete",
-        "try_keys",
-        "turns",
-        "writes",
+        "answer", "changed", "expire", "future", "is_coalesced", "keys", "kind", "left", "try_complete",
+        "turns", "writes",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        kind: str,
-        keys: tuple[Hashable, ...],
-        future: "asyncio.Future[Any]",
-        expire: Callable[[], Any],
-        try_complete: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, kind: str, future: "asyncio.Future[Any]", expire: Callable[[], Reply]) -> None:
         self.kind = kind
-        self.keys = keys
+        self.keys: tuple[Hashable, ...] = ()
         self.future = future
         self.expire = expire
-        self.try_complete = try_complete
-        self.try_keys: Callable[[Collection[Hashable]], Any] | None = None
-        """Only for a coalesced operation."""
+        self.try_complete: TryComplete | None = None
+        self.is_coalesced = False
         self.changed: dict[Hashable, None] = {}
-        """Keys that changed since `try_keys` was last called."""
+        """Keys that changed since `try_complete` was last called."""
         self.turns = 0
         """Turns since the first of these changes."""
         self.writes: Sequence[Write] = ()
@@ -118,45 +103,34 @@ class Purgatory:
         self,
         keys: Iterable[Hashable],
         wait_ms: int,
-        try_complete: Callable[[], T | None],
-        expire: Callable[[], T],
+        try_complete: TryComplete,
+        expire: Callable[[], Reply],
         kind: str = FETCH,
-    ) -> "T | asyncio.Future[T]":
-        """The response if a limit is reached or `wait_ms` is 0, else a future of it. `kind`: one of
-        DELAYED_OPERATIONS.
+        *,
+        coalesced: bool = False,
+    ) -> Reply | Pending:
+        """The response at once if a limit is reached or `wait_ms` is 0. `kind`: one of DELAYED_OPERATIONS.
 
-        The caller has tried already: `try_complete` is first called after a check. The future may be
-        cancelled.
+        The caller has tried already: `try_complete` is first called after a check. The pending work is a
+        future, which may be cancelled.
         """
         watched = tuple(keys)
         if not self._may_wait(kind, wait_ms, len(watched)):
             return expire()
-        return self._watch(
-            DelayedOperation(kind, watched, self._loop.create_future(), expire, try_complete), wait_ms
-        )
-
-    def wait_coalesced(
-        self,
-        keys: Iterable[Hashable],
-        wait_ms: int,
-        try_complete: Callable[[Collection[Hashable]], T | None],
-        expire: Callable[[], T],
-    ) -> "T | asyncio.Future[T]":
-        """As `wait`, coalesced; `try_keys` gets the keys that changed since it was last called."""
-        watched = tuple(keys)
-        if not self._may_wait(FETCH, wait_ms, len(watched)):
-            return expire()
-        operation = DelayedOperation(FETCH, watched, self._loop.create_future(), expire)
-        operation.try_keys = try_complete
-        return self._watch(operation, wait_ms)
+        operation = DelayedOperation(kind, self._loop.create_future(), expire)
+        operation.keys, operation.try_complete, operation.is_coalesced = watched, try_complete, coalesced
+        for key in watched:
+            self._watchers.setdefault(key, {})[operation] = None
+        self._watched += len(watched)
+        return self._begin(operation, wait_ms)
 
     def wait_in_order(
-        self, writes: Sequence[Write], wait_ms: int, answer: T, expire: Callable[[], T]
-    ) -> "T | asyncio.Future[T]":
+        self, writes: Sequence[Write], wait_ms: int, answer: Reply, expire: Callable[[], Reply]
+    ) -> Reply | Pending:
         """For a Produce: `answer` when all of its writes are complete, else as `wait`."""
         if not self._may_wait(PRODUCE, wait_ms, 0):
             return expire()
-        operation = DelayedOperation(PRODUCE, (), self._loop.create_future(), expire)
+        operation = DelayedOperation(PRODUCE, self._loop.create_future(), expire)
         operation.writes, operation.left, operation.answer = writes, len(writes), answer
         for write in writes:
             write.operation = operation
@@ -193,20 +167,14 @@ class Purgatory:
             return False
         return True
 
-    def _watch(self, operation: DelayedOperation, wait_ms: int) -> "asyncio.Future[Any]":
-        for key in operation.keys:
-            self._watchers.setdefault(key, {})[operation] = None
-        self._watched += len(operation.keys)
-        return self._begin(operation, wait_ms)
-
-    def _begin(self, operation: DelayedOperation, wait_ms: int) -> "asyncio.Future[Any]":
+    def _begin(self, operation: DelayedOperation, wait_ms: int) -> Pending:
         self._waiting += 1
         self.waiting[operation.kind] += 1
         operation.future.add_done_callback(partial(self._forget, operation))
         self._sequence += 1
         heapq.heappush(self._deadlines, (self._loop.time() + wait_ms / 1000, self._sequence, operation))
         self._arm()
-        return operation.future
+        return Pending(operation.future)
 
     # -- completing --
 
@@ -218,14 +186,10 @@ class Purgatory:
             if key in self._writes:
                 self._complete_writes(key)
             for operation in self._watchers.get(key, ()):
-                if operation.try_keys is None:
-                    immediate[operation] = None
-                else:
-                    operation.changed[key] = None
-                    coalesced[operation] = None
+                operation.changed[key] = None
+                (coalesced if operation.is_coalesced else immediate)[operation] = None
         for operation in immediate:
-            if operation.try_complete is not None:
-                _complete(operation, operation.try_complete)
+            _try(operation)
         if coalesced:
             self._loop.call_soon(self._complete_coalesced, coalesced)
 
@@ -237,9 +201,7 @@ class Purgatory:
                 operation.turns += 1
                 continue
             operation.turns = 0
-            changed, operation.changed = operation.changed, {}
-            if operation.try_keys is not None:
-                _complete(operation, partial(operation.try_keys, changed))
+            _try(operation)
 
     def _complete_writes(self, key: Hashable) -> None:
         lanes = self._writes[key]
@@ -327,7 +289,13 @@ class Purgatory:
         self._arm()
 
 
-def _complete(operation: DelayedOperation, answer: Callable[[], Any]) -> None:
+def _try(operation: DelayedOperation) -> None:
+    changed, operation.changed = operation.changed, {}
+    if operation.try_complete is not None:
+        _complete(operation, partial(operation.try_complete, changed))
+
+
+def _complete(operation: DelayedOperation, answer: Callable[[], Reply | None]) -> None:
     if operation.future.done():
         return
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.handlers.api_versions import api_versions_handler
-from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext, when_ready
+from tierlog.broker.handlers.context import WHOLE_FRAME, Pending, RequestContext
 from tierlog.broker.net.core.bounds import Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Listener, Refusal
@@ -134,7 +134,7 @@ def answer(scripted: Any, keeps: int = 0) -> Any:
     """What a handler gives; a script may also give a bare future, or a coroutine, which keeps that much."""
     if asyncio.iscoroutine(scripted):
         return Pending(scripted, keeps)
-    return when_ready(scripted)
+    return Pending(scripted) if isinstance(scripted, asyncio.Future) else scripted
 
 
 def produce(records: bytes, acks: int = -1) -> ProduceRequest:

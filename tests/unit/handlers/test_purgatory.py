@@ -2,12 +2,19 @@
 
 import asyncio
 from collections.abc import Collection, Hashable
+from typing import Any
 
 import pytest
 
+from tierlog.broker.handlers.context import Pending
 from tierlog.broker.handlers.purgatory import COALESCED_TURNS, Purgatory, Write
 
 LONG_MS = 3_600_000
+
+
+def future_of(answer: Any) -> "asyncio.Future[Any]":
+    assert isinstance(answer, Pending) and isinstance(answer.work, asyncio.Future)
+    return answer.work
 
 
 class Box:
@@ -18,12 +25,9 @@ class Box:
         self.enough = enough
         self.attempts = 0
 
-    def try_complete(self) -> str | None:
+    def try_complete(self, changed: Collection[Hashable]) -> str | None:
         self.attempts += 1
         return f"{self.bytes} bytes" if self.bytes >= self.enough else None
-
-    def try_keys(self, changed: Collection[Hashable]) -> str | None:
-        return self.try_complete()
 
     def expire(self) -> str:
         return f"expired with {self.bytes}"
@@ -31,8 +35,7 @@ class Box:
 
 async def test_check_completes_an_operation_that_has_enough() -> None:
     purgatory, box = Purgatory(10), Box(2)
-    future = purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire)
-    assert isinstance(future, asyncio.Future)
+    future = future_of(purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire))
     box.bytes = 1
     purgatory.check_and_complete("a")
     await asyncio.sleep(0)
@@ -54,8 +57,8 @@ async def test_checks_of_one_turn_try_once() -> None:
 
 async def test_coalesced_operation_gets_the_bytes_of_the_next_turn_too() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    immediate = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
-    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
+    immediate = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
+    coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
 
     def bring() -> None:
         box.bytes += 1
@@ -63,14 +66,13 @@ async def test_coalesced_operation_gets_the_bytes_of_the_next_turn_too() -> None
 
     bring()
     asyncio.get_running_loop().call_soon(bring)  # behind those that were tried because of the first
-    assert isinstance(immediate, asyncio.Future) and isinstance(coalesced, asyncio.Future)
     assert (await immediate, await coalesced) == ("1 bytes", "2 bytes")
     assert len(purgatory) == 0
 
 
 async def test_coalesced_operation_waits_at_most_its_turns() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
+    coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
 
     def bring_on() -> None:
         box.bytes += 1
@@ -78,13 +80,11 @@ async def test_coalesced_operation_waits_at_most_its_turns() -> None:
         if not coalesced.done():  # for ever, if it were not for the bound
             asyncio.get_running_loop().call_soon(bring_on)
 
-    assert isinstance(coalesced, asyncio.Future)
     bring_on()
     assert (await coalesced, box.attempts) == (f"{COALESCED_TURNS + 2} bytes", 1)
 
     box = Box(2)  # one that has waited for its turns in vain has them again
-    coalesced = purgatory.wait_coalesced(["a"], LONG_MS, box.try_keys, box.expire)
-    assert isinstance(coalesced, asyncio.Future)
+    coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
     box.bytes = 1
     purgatory.check_and_complete("a")
     await asyncio.sleep(0)
@@ -102,8 +102,9 @@ async def test_coalesced_operation_gets_the_keys_that_changed_since_its_last_try
         seen.append(set(changed))
         return "enough" if len(seen) == 2 else None
 
-    waiting = purgatory.wait_coalesced(["a", "b", "c"], LONG_MS, try_complete, lambda: "expired")
-    assert isinstance(waiting, asyncio.Future)
+    waiting = future_of(
+        purgatory.wait(["a", "b", "c"], LONG_MS, try_complete, lambda: "expired", coalesced=True)
+    )
     purgatory.check_and_complete("a")
     asyncio.get_running_loop().call_soon(purgatory.check_and_complete, "b")
     for _ in range(COALESCED_TURNS + 1):
@@ -130,9 +131,9 @@ class Line:
 
     def wait(self, *ends: int, lane: int = -1, wait_ms: int = LONG_MS) -> "asyncio.Future[str]":
         writes = [self.write(end, lane) for end in ends]
-        answer = self.purgatory.wait_in_order(writes, wait_ms, f"up to {ends[-1]}", lambda: "expired")
-        assert isinstance(answer, asyncio.Future)
-        return answer
+        return future_of(
+            self.purgatory.wait_in_order(writes, wait_ms, f"up to {ends[-1]}", lambda: "expired")
+        )
 
     async def reach(self, end: int) -> None:
         self.reached = end
@@ -203,10 +204,11 @@ async def test_failing_write_fails_only_its_own_produce() -> None:
     def broken() -> bool:
         raise RuntimeError("cannot tell")
 
-    failing = line.purgatory.wait_in_order([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
+    failing = future_of(
+        line.purgatory.wait_in_order([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
+    )
     behind = line.wait(1)
     await line.reach(1)
-    assert isinstance(failing, asyncio.Future)
     with pytest.raises(RuntimeError, match="cannot tell"):
         await failing
     assert await behind == "up to 1"
@@ -214,12 +216,10 @@ async def test_failing_write_fails_only_its_own_produce() -> None:
 
 async def test_operation_expires_with_its_partial_result() -> None:
     purgatory, box = Purgatory(10), Box(100)
-    later = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
-    soon = purgatory.wait(["a"], 1, box.try_complete, box.expire)
+    later = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
+    soon = future_of(purgatory.wait(["a"], 1, box.try_complete, box.expire))
     box.bytes = 7
-    assert isinstance(soon, asyncio.Future)
     assert await soon == "expired with 7"
-    assert isinstance(later, asyncio.Future)
     assert not later.done()
     assert len(purgatory) == 1
 
@@ -234,8 +234,7 @@ async def test_operation_is_answered_at_once_without_time_or_at_the_limit() -> N
 async def test_cancelled_operation_frees_its_place() -> None:
     purgatory, box = Purgatory(1), Box(1)
     for _ in range(200):
-        future = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
-        assert isinstance(future, asyncio.Future)
+        future = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
         future.cancel()
         await asyncio.sleep(0)
     purgatory.check_and_complete("a")
@@ -247,9 +246,8 @@ async def test_cancelled_operation_frees_its_place() -> None:
 
 async def test_close_expires_all_operations() -> None:
     purgatory, box = Purgatory(10), Box(1)
-    future = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    future = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
     purgatory.close()
-    assert isinstance(future, asyncio.Future)
     assert await future == "expired with 0"
     assert purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire) == "expired with 0"
 
@@ -257,14 +255,12 @@ async def test_close_expires_all_operations() -> None:
 async def test_failing_try_fails_only_its_own_operation() -> None:
     purgatory, box = Purgatory(10), Box(0)
 
-    def broken() -> str:
+    def broken(changed: Collection[Hashable]) -> str:
         raise RuntimeError("cannot read")
 
-    failing = purgatory.wait(["a"], LONG_MS, broken, box.expire)
-    other = purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire)
+    failing = future_of(purgatory.wait(["a"], LONG_MS, broken, box.expire))
+    other = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
     purgatory.check_and_complete("a")
-    assert isinstance(failing, asyncio.Future)
-    assert isinstance(other, asyncio.Future)
     with pytest.raises(RuntimeError, match="cannot read"):
         await failing
     assert await other == "0 bytes"
@@ -272,13 +268,12 @@ async def test_failing_try_fails_only_its_own_operation() -> None:
 
 async def test_number_of_watched_keys_is_bounded() -> None:
     purgatory, box = Purgatory(10, watched_max=5), Box(100)
-    first = purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire)
+    first = future_of(purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire))
     assert purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire) == "expired with 0"
     assert purgatory.refused["Fetch"] == 1
-    second = purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire)
-    assert isinstance(first, asyncio.Future) and isinstance(second, asyncio.Future)
+    future_of(purgatory.wait(["a", "b"], LONG_MS, box.try_complete, box.expire))
     first.cancel()
     await asyncio.sleep(0)
-    assert isinstance(purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire), asyncio.Future)
+    assert isinstance(purgatory.wait(["a", "b", "c"], LONG_MS, box.try_complete, box.expire), Pending)
     write = Write("a", -1, lambda: False)
-    assert isinstance(purgatory.wait_in_order([write], LONG_MS, "", box.expire), asyncio.Future)
+    assert isinstance(purgatory.wait_in_order([write], LONG_MS, "", box.expire), Pending)
