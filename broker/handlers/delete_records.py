@@ -53,10 +53,8 @@ class _Deletion:
             return self.fail(ErrorCode.OFFSET_OUT_OF_RANGE)
         if replica.config.remote_storage_enable and (error := await self._commit_log_start(replica)):
             return self.fail(error)
-        moved = replica.delete_records(self._target)
-        if isinstance(moved, ErrorCode):
-            return self.fail(moved)
-        self.result.low_watermark = moved
+        replica.raise_log_start(self._target)
+        self.result.low_watermark = replica.log_start_offset
         return None
 
     async def _commit_log_start(self, replica: Replica) -> ErrorCode:

@@ -170,7 +170,7 @@ class LogCleaner:
 
     async def _clean(self, replica: Replica, dirty: LogToClean) -> bool:
         log = replica.log
-        if replica.recovery_point < dirty.end_offset:
+        if replica.log.recovery_point < dirty.end_offset:
             await self._commits.flush(replica)
         if log.cleaned_to is None:
             # From now on the log may have gaps, and recovery must know that, whatever the policy.

@@ -125,7 +125,7 @@ class LogMaintenance:
             raise ExceptionGroup("retention", unexpected)
 
     def _retain(self, replica: Replica, now_ms: int) -> None:
-        replica.expire_producers(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
+        replica.log.producers.expire(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
         if replica.log.is_empty:
             return
         self._try(replica, replica.log.maybe_roll, now_ms)
@@ -147,7 +147,7 @@ class LogMaintenance:
     async def checkpoint(self, directory: LogDirectory) -> None:
         """Flush new records and write recovery points, so that recovery after a crash reads little."""
         async for replica in _in_turns(self._replicas.replicas_in(directory)):
-            if replica.recovery_point < replica.log_end_offset:
+            if replica.log.recovery_point < replica.log_end_offset:
                 await self._flush(replica)
         if directory.failure is None:
             await self._replicas.checkpoints.write(directory)

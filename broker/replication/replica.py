@@ -8,14 +8,11 @@ owner: the event loop; only `flush` may run in a thread. Owned by the replica ma
 and the fetchers.
 """
 
-import random
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import NamedTuple
 
-from tierlog.base.files import Files
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEnd
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
@@ -34,12 +31,6 @@ from tierlog.broker.storage.lookups import TimestampSearch
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
-
-PRODUCER_EXPIRATION_MS = 86_400_000
-"""Default of producer.id.expiration.ms: how long an idle producer's sequences are remembered."""
-
-LATEST_OFFSET = -1
-"""DeleteRecords: everything below the high watermark."""
 
 
 class ReadResult(NamedTuple):
@@ -99,7 +90,6 @@ class Replica:
         topic_id: uuid.UUID,
         broker_id: int,
         log: PartitionLog,
-        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
         high_watermark: int = 0,
     ) -> None:
         self.name = name
@@ -117,7 +107,6 @@ class Replica:
         """Arranges for the checkpoint of a truncated log (`needs_checkpoint`) to be written soon."""
         self.failed: str | None = None
         """Why the replica can no longer be used: a failed fsync, or it is closed."""
-        self._producer_expiration_ms = producer_expiration_ms
         self._core = LeaderCore(
             broker_id,
             log.log_end_offset,
@@ -135,50 +124,6 @@ class Replica:
         """Unflushed batches which end at or below it have failed with their flush."""
         self.as_leader = LeaderRole(self, self._core)
         self.as_follower = FollowerRole(self, self._core, self._follower)
-
-    @classmethod
-    def open(
-        cls,
-        name: TopicPartition,
-        topic_id: uuid.UUID,
-        broker_id: int,
-        directory: Path,
-        config: TopicConfig,
-        files: Files,
-        now_ms: int,
-        *,
-        log_start_offset: int = 0,
-        recovery_point: int | None = 0,
-        clean: bool,
-        may_have_lost: bool = False,
-        cleaned_to: int | None = None,
-        rng: random.Random,
-        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
-        high_watermark: int = 0,
-    ) -> "Replica":
-        """Open the log in the partition's directory. May run in a thread. Raises OSError.
-
-        `high_watermark` is the checkpointed one; the log end bounds it. Records which a killed process left
-        unflushed are flushed here if flush.messages requires it, since a retry of them is acknowledged at
-        once.
-        """
-        log = PartitionLog.open(
-            directory,
-            config,
-            files,
-            now_ms,
-            log_start_offset=log_start_offset,
-            recovery_point=recovery_point,
-            high_watermark=high_watermark,
-            clean=clean,
-            may_have_lost=may_have_lost,
-            cleaned_to=cleaned_to,
-            rng=rng,
-        )
-        replica = cls(name, topic_id, broker_id, log, producer_expiration_ms, high_watermark)
-        if replica.wants_flush():
-            replica.flush()
-        return replica
 
     # -- state --
 
@@ -306,18 +251,15 @@ class Replica:
         replicas: Collection[int] | None = None,
         now_ms: int = 0,
         *,
-        min_in_sync: int | None = None,
         full: Collection[int] = (),
         emptied: Collection[int] = (),
     ) -> None:
         """Become leader in that epoch, with this in-sync set and these replicas (default: the in-sync set).
 
-        `now_ms` is monotonic. `min_in_sync`: min.insync.replicas of the same image, if the current settings
-        may differ; the controller relies on nothing being committed below it. `full`: replicas on full disks.
-        `emptied`: replicas which lost their records.
+        `now_ms` is monotonic. `full`: replicas on full disks. `emptied`: replicas which lost their records.
         """
         core, log = self._core, self.log
-        least = log.config.min_insync_replicas if min_in_sync is None else min_in_sync
+        least = log.config.min_insync_replicas
         if leader_epoch < core.leader_epoch or partition_epoch < core.partition_epoch:
             return
         if core.is_leader and (leader_epoch, partition_epoch) == (core.leader_epoch, core.partition_epoch):
@@ -473,15 +415,6 @@ class Replica:
 
     # -- retention and tiering --
 
-    def delete_records(self, offset: int) -> ErrorCode | int:
-        """Raise the log start (-1: to the high watermark). Returns the new log start, or
-        OFFSET_OUT_OF_RANGE."""
-        target = self.high_watermark if offset == LATEST_OFFSET else offset
-        if not 0 <= target <= self.high_watermark:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        self.raise_log_start(target)
-        return self.log_start_offset
-
     def raise_log_start(self, offset: int) -> None:
         if self.log.raise_log_start(min(offset, self.high_watermark)):
             self.on_high_watermark_moved()
@@ -500,13 +433,6 @@ class Replica:
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
-    def expire_producers(self, monotonic_ms: int, expiration_ms: int | None = None) -> int:
-        """Remove producers that wrote nothing for `expiration_ms` (default: producer.id.expiration.ms when
-        the log was opened). Returns their number. Idle time is counted between calls, so call this
-        periodically."""
-        after_ms = self._producer_expiration_ms if expiration_ms is None else expiration_ms
-        return self.log.producers.expire(monotonic_ms, after_ms)
-
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Delete rolled segments which end at or below an offset; the local log start is raised first."""
         count = self.log.delete_local_before(offset, now_ms)
@@ -516,10 +442,7 @@ class Replica:
 
     # -- durability --
 
-    @property
-    def recovery_point(self) -> int:
-        return self.log.recovery_point
-
+    @safeguard("flush.messages syncs before the acknowledgement")
     def wants_flush(self) -> bool:
         """Whether flush.messages has been reached."""
         return self.log_end_offset - self.log.recovery_point >= self.config.flush_messages

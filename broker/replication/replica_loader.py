@@ -14,6 +14,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.topic_configs import TopicConfigs
+from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.log_dir import NO_CHECKPOINTS, DirectoryUnusable, LogDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.broker.storage.segment import CorruptLog
@@ -75,24 +76,25 @@ class ReplicaLoader:
             self._on_renamed(directory, renamed)
         is_new = not directory.holds(name)
         known = NO_CHECKPOINTS if is_new else directory.checkpoints
-        replica = Replica.open(
-            name,
-            topic.topic_id,
-            self._settings.node_id,
+        high_watermark = known.high_watermarks.get(name, 0)
+        log = PartitionLog.open(
             directory.create(name, topic.topic_id) if is_new else directory.directory(name),
             self._configs.of(image, topic.name),
             directory.files,
             self._clock.now_ms(),
             log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
             recovery_point=known.recovery_point(name),
+            high_watermark=high_watermark,
             clean=known.clean,
             may_have_lost=self._directories.may_have_lost,
             cleaned_to=known.cleaned_to(name),
             rng=self._rng,
-            producer_expiration_ms=self._settings.producer_id_expiration_ms,
-            high_watermark=known.high_watermarks.get(name, 0),
         )
+        replica = Replica(name, topic.topic_id, self._settings.node_id, log, high_watermark)
         replica.log_dir = directory
+        if replica.wants_flush:
+            # Records which a killed process left unflushed: a retry of them is acknowledged at once.
+            replica.flush()
         if topic.partitions[name.partition].leader == self._settings.node_id:
             self.skip_remote(image, replica)
         truncated, dropped = replica.log.recovered_truncated_bytes, replica.log.recovered_dropped_segments

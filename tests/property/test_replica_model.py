@@ -202,7 +202,7 @@ class Partition(ReplicaDriver):
         base = self.after_retention()
         before, self.model.start = self.model.start, max(self.model.start, base)
         self.replica.apply_retention(self.now)
-        self.replica.expire_producers(self.now)
+        self.replica.log.producers.expire(self.now, PRODUCERS_MS)
         assert self.replica.log_start_offset == max(before, base), (known, base)
         self.unlink()
         for producer in (*IDEMPOTENT, *TRANSACTIONAL):
@@ -218,7 +218,8 @@ class Partition(ReplicaDriver):
     def delete_records(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.model.start, self.model.end))
         self.model.start = offset
-        assert self.replica.delete_records(offset) == offset
+        self.replica.raise_log_start(offset)
+        assert self.replica.log_start_offset == offset
 
     @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "follow", "stop", KEPT, TORN]))
     def truncate(self, data: st.DataObject, then: str) -> None:
@@ -253,7 +254,7 @@ class Partition(ReplicaDriver):
             self.epoch += 1
             self.stop_clean(power_goes=False)
         else:
-            self.come_back(then, 0, floor=self.replica.recovery_point)
+            self.come_back(then, 0, floor=self.replica.log.recovery_point)
         self.forget_sequences()
 
     def follow(self, drawn: list[tuple[bytes, bool, int]], count: int) -> None:
@@ -312,7 +313,7 @@ class Partition(ReplicaDriver):
 
     @rule(what=st.sampled_from([KEPT, LOST, TORN, ZEROED]), seed=st.integers(0, 999))
     def crash(self, what: str, seed: int) -> None:
-        self.come_back(what, seed, floor=self.replica.recovery_point)
+        self.come_back(what, seed, floor=self.replica.log.recovery_point)
 
     @rule(
         data=st.data(),
@@ -322,14 +323,14 @@ class Partition(ReplicaDriver):
         operation=st.sampled_from(["produce", "roll", "flush", "retain", "clean", "stop"]),
     )
     def crash_inside(self, data: st.DataObject, left: int, what: str, seed: int, operation: str) -> None:
-        floor = self.replica.recovery_point
+        floor = self.replica.log.recovery_point
         self.files.left = left
         with suppress(Killed):
             match operation:
                 case "produce":
                     for _ in range(4):
                         self.send(self.records_of([(b"a", False, 0), (b"b", False, 0)]))
-                        floor = self.replica.recovery_point
+                        floor = self.replica.log.recovery_point
                 case "roll":
                     self.replica.log.roll(self.now)
                 case "flush":

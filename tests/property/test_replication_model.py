@@ -30,6 +30,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from model_controller import NOBODY, ModelController, RealController, View
+from opened_replica import opened_replica
 from power_loss import KEPT, LOST, TORN, ZEROED, PowerLoss
 
 from tierlog.base.files import FileSlice
@@ -149,7 +150,7 @@ class Partition(RuleBasedStateMachine):
 
     def open(self, broker: Broker) -> None:
         recovery_point, log_start, high_watermark = broker.checkpoint
-        broker.replica = Replica.open(
+        broker.replica = opened_replica(
             TopicPartition("t", 0),
             uuid.UUID(int=1),
             broker.number,
@@ -436,7 +437,8 @@ class Partition(RuleBasedStateMachine):
         if replica is None or not replica.is_leader:
             return
         target = max(replica.log_start_offset, replica.high_watermark - below)
-        assert replica.delete_records(target) == target
+        replica.raise_log_start(target)
+        assert replica.log_start_offset == target
         replica.apply_retention(NOW)
         for path in replica.log.take_due(NOW):
             replica.log.active.files.unlink(path, missing_ok=True)

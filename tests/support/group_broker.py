@@ -5,6 +5,8 @@ import random
 import uuid
 from pathlib import Path
 
+from opened_replica import opened_replica
+
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
@@ -142,7 +144,7 @@ class OneBroker:
             for index, partition in enumerate(topic.partitions):
                 name = TopicPartition(topic.name, index)
                 if name not in self.replicas:
-                    replica = Replica.open(
+                    replica = opened_replica(
                         name,
                         topic.topic_id,
                         1,

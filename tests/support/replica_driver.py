@@ -14,13 +14,13 @@ from pathlib import Path
 
 from hypothesis.stateful import RuleBasedStateMachine
 from log_model import Batch, LogModel, fetch_all
+from opened_replica import opened_replica
 from power_loss import KEPT, LOST, TORN, PowerLoss
 
 from tierlog.base.files import FileSlice
 from tierlog.base.open_files import OpenFiles
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.leader_role import AppendResult
-from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.names import LOG, SNAPSHOT
 from tierlog.broker.storage.segment import BatchAt
 from tierlog.broker.storage_tools.index_checks import OffsetIndexCheck, TimeIndexCheck, TxnIndexCheck
@@ -73,7 +73,7 @@ class ReplicaDriver(RuleBasedStateMachine):
 
     def open(self, *, clean: bool) -> None:
         recovery_point, log_start, cleaned_to = self.checkpoint
-        self.replica = Replica.open(
+        self.replica = opened_replica(
             TopicPartition("t", 0),
             uuid.UUID(int=1),
             1,
@@ -86,7 +86,6 @@ class ReplicaDriver(RuleBasedStateMachine):
             clean=clean,
             cleaned_to=cleaned_to,
             rng=random.Random(1),
-            producer_expiration_ms=PRODUCERS_MS,
         )
         self.replica.become_leader(self.epoch, 0, [1])
         self.replica.log.producers.on_high_watermark_updated(self.replica.high_watermark)

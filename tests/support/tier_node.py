@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from opened_replica import opened_replica
+
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.slices import LogSlice
@@ -204,7 +206,7 @@ class TierNode:
 
     def _open(self, name: TopicPartition, topic_id: uuid.UUID, config: TopicConfig) -> Replica:
         directory = self.directory / str(name)
-        return Replica.open(
+        return opened_replica(
             name,
             topic_id,
             1,

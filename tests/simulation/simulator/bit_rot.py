@@ -222,7 +222,7 @@ class BitRot:
             if replica.name.topic == self._topic and replica.failed is None and not replica.log.damage:
                 for part in replica.segments:
                     for path, batch in _batches(part.path_log) if part.size_bytes else ():
-                        if batch[1].next_offset <= min(replica.high_watermark, replica.recovery_point):
+                        if batch[1].next_offset <= min(replica.high_watermark, replica.log.recovery_point):
                             yield path, batch
 
 

@@ -300,7 +300,7 @@ class SimBroker:
 
         async def written(directory: LogDirectory) -> bool:
             known = {
-                replica.name: (replica, min(replica.high_watermark, replica.recovery_point))
+                replica.name: (replica, min(replica.high_watermark, replica.log.recovery_point))
                 for replica in replicas.replicas_in(directory)
                 if replica.followers or not replica.is_leader
             }

@@ -39,7 +39,8 @@ async def test_log_moves_with_its_state_while_appends_continue(tmp_path: Path) -
     assert node.append(30, producer=(7, 0, 0)) == 30
     await node.commits.flush(node.replica)
     node.fill(31, 5)
-    assert node.replica.delete_records(12) == 12
+    node.replica.raise_log_start(12)
+    assert node.replica.log_start_offset == 12
     node.replica.log.cleaned_to = 3
     log = node.replica.log
     before = [segment.base_offset for segment in node.replica.segments]
@@ -86,7 +87,7 @@ async def test_truncation_deletion_and_rolls_during_the_copy_apply_to_it(tmp_pat
     await node.copying()
     log = node.replica.log
     now_ms = SystemClock().now_ms()
-    node.replica.delete_records(14)
+    node.replica.raise_log_start(14)
     assert log.delete_local_before(14, now_ms) > 0
     node.replica.become_follower(2, 1, 1)
     node.replica.as_follower.truncate_to(29, now_ms)
@@ -117,7 +118,7 @@ async def test_pending_acknowledgement_is_flushed_in_the_new_directory(
     await node.moved()
     await node.commits.flush(node.replica)
     assert node.replica.as_leader.acknowledgement(offset + 1, 1) is ErrorCode.NONE
-    assert node.replica.recovery_point == node.replica.log_end_offset
+    assert node.replica.log.recovery_point == node.replica.log_end_offset
     assert node.values() == list(range(node.replica.log_end_offset))
     await node.stop()
 

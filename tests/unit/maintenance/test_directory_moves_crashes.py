@@ -28,7 +28,7 @@ async def move_until_failure(path: Path, disk: PowerLossTree, limit: int) -> tup
     node = await Node(path, disk).start(image_of(flush_messages="3", segment_bytes="1500"))
     node.fill(0, 12)
     await node.commits.flush(node.replica)
-    node.replica.delete_records(3)
+    node.replica.raise_log_start(3)
     await node.manager.checkpoints.write(node.directories.all[0])
     disk.left, disk.spent = limit, 0
     count = 12
@@ -43,7 +43,7 @@ async def move_until_failure(path: Path, disk: PowerLossTree, limit: int) -> tup
             await node.commits.flush(node.replica)
     except (Killed, OSError, AssertionError):
         pass
-    durable = node.replica.recovery_point
+    durable = node.replica.log.recovery_point
     node.moves._stopping = True
     disk.left = 0
     await node.tasks.close()

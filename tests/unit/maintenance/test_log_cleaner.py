@@ -321,7 +321,7 @@ async def test_segments_deleted_during_compaction_do_not_make_a_log_uncleanable(
     node.disk.hold = threading.Event()
     cleaner = TaskGroup(lambda *_: None).spawn("clean", node.cleaner.clean_all())
     await reached(node.disk.held)
-    replica.delete_records(40)
+    replica.raise_log_start(40)
     assert replica.apply_retention(node.clock.now) > 2
     for path in replica.log.take_due(node.clock.now):
         node.disk.unlink(path)

@@ -14,7 +14,7 @@ from tierlog.base.files import OsFiles, Space
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.replication.group_commit import GroupCommit
-from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
+from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
@@ -23,6 +23,7 @@ from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage
 from tierlog.records.writer import NewRecord, encode_batch
 
+DAY_MS = 86_400_000
 TOPIC = uuid.UUID(int=1)
 
 
@@ -117,10 +118,10 @@ async def test_flush_on_a_full_disk_does_not_delay_other_replicas(tmp_path: Path
     node = await Node(tmp_path).start()
     node.disk.full = "t-0"
     await node.upkeep.checkpoint(node.directory)
-    assert (node.replica(0).recovery_point, node.replica(1).recovery_point) == (0, 1)
+    assert (node.replica(0).log.recovery_point, node.replica(1).log.recovery_point) == (0, 1)
     node.disk.full = ""
     await node.upkeep.checkpoint(node.directory)
-    assert node.replica(0).recovery_point == 1
+    assert node.replica(0).log.recovery_point == 1
     assert node.fatal == []
 
 
@@ -128,10 +129,10 @@ async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path
     node = await Node(tmp_path).start(flush_ms="50")
     node.clock.now += 49
     await node.upkeep.flush_due(node.directory)
-    assert [replica.recovery_point for replica in node.replicas] == [0, 0]
+    assert [replica.log.recovery_point for replica in node.replicas] == [0, 0]
     node.clock.now += 1
     await node.upkeep.flush_due(node.directory)
-    assert [replica.recovery_point for replica in node.replicas] == [1, 1]
+    assert [replica.log.recovery_point for replica in node.replicas] == [1, 1]
 
 
 async def test_segment_jitter_spreads_rolls_of_a_topic(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> Non
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
     assert not replica.as_leader.append(memoryview(batch), now_ms).error
     await node.upkeep.apply_retention()
-    node.clock.now += PRODUCER_EXPIRATION_MS
+    node.clock.now += DAY_MS
     await node.upkeep.apply_retention()
     assert replica.log.producers.get(7) is None
 
@@ -232,7 +233,7 @@ async def test_wall_clock_jump_expires_no_producer(tmp_path: Path) -> None:
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
     first = replica.as_leader.append(memoryview(bytearray(batch)), now_ms)
-    for jump_ms in (10 * PRODUCER_EXPIRATION_MS, -20 * PRODUCER_EXPIRATION_MS):
+    for jump_ms in (10 * DAY_MS, -20 * DAY_MS):
         node.clock.jumped_ms += jump_ms
         await node.upkeep.apply_retention()
         again = replica.as_leader.append(memoryview(bytearray(batch)), node.clock.now_ms())

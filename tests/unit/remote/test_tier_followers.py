@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from connection_harness import until
 from faulty_store import FaultyStore
+from opened_replica import opened_replica
 from tier_node import START_MS, TierNode, flip_a_bit, take_role
 
 from tierlog.base.files import FileSlice, OsFiles, Space
@@ -112,7 +113,7 @@ class Other:
     def open(self, like: Replica) -> Replica:
         directory = self.directory / str(like.name)
         arguments = (like.name, like.topic_id, 2, directory, like.config, self.files, START_MS)
-        self.replicas[like.name] = Replica.open(*arguments, clean=False, rng=self.node.rng)
+        self.replicas[like.name] = opened_replica(*arguments, clean=False, rng=self.node.rng)
         self.follow()
         return self.replicas[like.name]
 

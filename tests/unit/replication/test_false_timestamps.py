@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opened_replica import opened_replica
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.types import TopicPartition
@@ -37,7 +38,7 @@ MANY = WALKED_RECORDS + 4
 
 
 def open_replica(directory: Path, config: TopicConfig | None = None) -> Replica:
-    replica = Replica.open(
+    replica = opened_replica(
         TopicPartition("t", 0),
         uuid.UUID(int=1),
         1,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from opened_replica import opened_replica
 from structlog.testing import capture_logs
 from watched_disk import WatchedDisk
 
@@ -33,7 +34,7 @@ def open_replica(
 ) -> Replica:
     name = TopicPartition("t", number)
     config = TopicConfig(flush_messages=flush_messages, segment_bytes=segment_bytes)
-    replica = Replica.open(
+    replica = opened_replica(
         name,
         uuid.UUID(int=1),
         1,
@@ -99,7 +100,7 @@ async def test_one_fsync_covers_all_waiting_appends(tmp_path: Path, commits: Gro
     assert await outcome(replica, first) == ErrorCode.NONE
     assert await asyncio.gather(*(outcome(replica, end, LEADER) for end in ends)) == [ErrorCode.NONE] * 50
     assert disk.syncs["t-0"] == 2
-    assert replica.high_watermark == replica.recovery_point == 51
+    assert replica.high_watermark == replica.log.recovery_point == 51
 
 
 async def test_appends_of_one_turn_share_an_fsync(tmp_path: Path, commits: GroupCommit) -> None:
@@ -124,7 +125,7 @@ async def test_append_below_flush_messages_does_not_wait(tmp_path: Path, commits
     assert replica.high_watermark == 9
     disk.release("t-0")
     assert await outcome(replica, ends[-1]) == ErrorCode.NONE
-    assert (replica.high_watermark, replica.recovery_point, disk.syncs["t-0"]) == (15, 10, 1)
+    assert (replica.high_watermark, replica.log.recovery_point, disk.syncs["t-0"]) == (15, 10, 1)
 
 
 async def test_hanging_disk_delays_only_its_own_partitions(tmp_path: Path, commits: GroupCommit) -> None:
@@ -175,7 +176,7 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(SyncFailed):
         await commits.flush(replica)
-    assert (replica.high_watermark, replica.recovery_point) == (1, 1)
+    assert (replica.high_watermark, replica.log.recovery_point) == (1, 1)
 
 
 async def test_temporary_failure_fails_waiting_appends_and_a_retry_succeeds(
@@ -212,7 +213,7 @@ async def test_flush_of_log_maintenance_confirms_appends(tmp_path: Path, commits
     assert replica.as_leader.append(batch(0), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     disk.full.clear()
     await commits.flush(replica)
-    assert (replica.recovery_point, replica.high_watermark) == (1, 1)
+    assert (replica.log.recovery_point, replica.high_watermark) == (1, 1)
 
 
 async def test_drain_waits_for_pending_flushes(tmp_path: Path, commits: GroupCommit) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from loop_steps import LoopSteps
+from opened_replica import opened_replica
 from wire_client import message
 
 from tierlog.base.files import OsFiles
@@ -33,7 +34,7 @@ SEGMENTS = 4
 
 def replica_in(directory: Path, number: int = 0) -> Replica:
     """A segment for each batch; each batch is newer than the one after it."""
-    replica = Replica.open(
+    replica = opened_replica(
         TopicPartition("t", number),
         uuid.UUID(int=1),
         1,

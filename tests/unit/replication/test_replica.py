@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from opened_replica import opened_replica
 
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.types import TopicPartition
@@ -29,7 +30,7 @@ def open_replica(
     epoch: int = 0,
     **options: object,
 ) -> Replica:
-    replica = Replica.open(
+    replica = opened_replica(
         TopicPartition("t", 0),
         uuid.UUID(int=1),
         1,
@@ -296,14 +297,13 @@ def test_delete_records_moves_the_log_start(tmp_path: Path) -> None:
     replica = open_replica(tmp_path, TopicConfig(segment_bytes=300))
     for _ in range(10):
         replica.as_leader.append(batch(3), NOW)
-    assert replica.delete_records(31) == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert replica.delete_records(10) == 10
+    replica.raise_log_start(10)
+    assert replica.log_start_offset == 10
     assert replica.read(9, 100).error == ErrorCode.OFFSET_OUT_OF_RANGE
     assert replica.apply_retention(NOW) > 0
     assert replica.log_start_offset == 10
     found = replica.read(10, 1 << 20).slice
     assert found is not None and offsets(content(found))[-1] == 29
-    assert replica.delete_records(-1) == 30
 
 
 def test_retention_by_time_and_size(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_retry_after_a_failed_fsync_is_never_acknowledged(tmp_path: Path) -> Non
     files = BrokenSync()
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files=files)
     assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.NONE
-    assert replica.recovery_point == 1
+    assert replica.log.recovery_point == 1
     files.broken = True
     produced = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     assert replica.as_leader.append(batch(1, **produced), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR

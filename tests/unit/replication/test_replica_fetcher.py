@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from connection_harness import until
+from opened_replica import opened_replica
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
@@ -130,7 +131,7 @@ class Follower:
         self._directory = directory
 
     def follow(self, partition: int, **options: int) -> Replica:
-        replica = Replica.open(
+        replica = opened_replica(
             TopicPartition("t", partition),
             TOPIC,
             HERE,

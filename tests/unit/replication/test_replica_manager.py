@@ -136,22 +136,6 @@ async def test_changed_defaults_apply_to_topics_without_an_override(tmp_path: Pa
     await run.stop()
 
 
-async def test_idle_producers_expire_after_producer_id_expiration_ms(tmp_path: Path) -> None:
-    run = await Run(tmp_path, **{"producer.id.expiration.ms": "60000"}).start(EMPTY)
-    run.manager.follow(EMPTY, created(EMPTY, ORDERS, retention_ms="-1"))
-    now_ms, replica = SystemClock().now_ms(), run.replica()
-    batch = encode_batch(
-        [NewRecord(now_ms, None, b"v", ())], producer_id=7, producer_epoch=0, base_sequence=0
-    )
-    assert not replica.as_leader.append(memoryview(batch), now_ms).error
-    replica.expire_producers(0)
-    replica.expire_producers(59_999)
-    assert replica.log.producers.get(7) is not None
-    replica.expire_producers(60_000)
-    assert replica.log.producers.get(7) is None
-    await run.stop()
-
-
 async def test_logs_survive_clean_and_unclean_stops(tmp_path: Path) -> None:
     image = created(EMPTY, ORDERS)
     run = await Run(tmp_path).start(image)

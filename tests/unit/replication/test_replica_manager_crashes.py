@@ -108,7 +108,7 @@ async def test_topic_created_again_starts_at_offset_zero(tmp_path: Path) -> None
     old, new = with_topic(1), with_topic(2)
     node = await started(tmp_path, old)
     append(node.replica, 10)
-    node.replica.delete_records(10)
+    node.replica.raise_log_start(10)
     await node.manager.checkpoints.write_for([node.replica.name])
     node.manager.follow(old, EMPTY)
     node.manager.follow(EMPTY, new)
@@ -116,7 +116,7 @@ async def test_topic_created_again_starts_at_offset_zero(tmp_path: Path) -> None
     append(node.replica, 5)  # acknowledged, and then the process is killed
     again = await started(tmp_path, new)
     assert (again.replica.log_start_offset, again.replica.log_end_offset) == (0, 5)
-    assert again.replica.recovery_point == 0
+    assert again.replica.log.recovery_point == 0
     await node.tasks.close()
 
 
@@ -178,7 +178,7 @@ async def test_segment_after_a_truncation_rolls_without_waiting_for_the_disk(
         replica.as_follower.truncate_to(5, NOW)
         files.go.set()
     await paid(replica)
-    assert recovery_point_on_disk(tmp_path) == replica.recovery_point == replica.log_end_offset
+    assert recovery_point_on_disk(tmp_path) == replica.log.recovery_point == replica.log_end_offset
     replica.become_leader(2, 2, [1])
     files.on_loop = 0
     segments = len(replica.segments)
@@ -207,7 +207,7 @@ async def test_deleted_records_stay_deleted_after_a_damaged_checkpoint(tmp_path:
     node = await started(tmp_path, with_topic(1))
     for _ in range(10):
         append(node.replica, 1)
-    node.replica.delete_records(7)
+    node.replica.raise_log_start(7)
     await node.manager.checkpoints.write_for([node.replica.name])
     (tmp_path / "log-start-offset-checkpoint").write_bytes(b"0\n1\n")
     again = await started(tmp_path, with_topic(1))
@@ -218,7 +218,7 @@ async def test_deleted_records_stay_deleted_after_a_damaged_checkpoint(tmp_path:
 async def test_topic_created_again_while_the_broker_was_down(tmp_path: Path) -> None:
     node = await started(tmp_path, with_topic(1))
     append(node.replica, 10)
-    node.replica.delete_records(10)
+    node.replica.raise_log_start(10)
     await node.manager.close(clean=True)
     new = with_topic(2)
     node = await started(tmp_path, new)
@@ -234,7 +234,7 @@ async def test_checkpoints_of_a_deleted_topic_are_not_reused(tmp_path: Path) -> 
     old, new = with_topic(1), with_topic(2)
     node = await started(tmp_path, old)
     append(node.replica, 10)
-    node.replica.delete_records(10)
+    node.replica.raise_log_start(10)
     rows = [CheckpointRow(node.replica.name, *node.replica.checkpoint)]
     node.directory.write_checkpoints(lambda: rows)
     node.manager.follow(old, EMPTY)

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from opened_replica import opened_replica
 
 from tierlog.base.files import Buffer, FileSlice, OsFiles
 from tierlog.base.leader_epochs import UNKNOWN_END, EpochEntry
@@ -36,7 +37,7 @@ UNLIMITED = 1 << 30
 
 
 def replica(directory: Path, broker_id: int, config: TopicConfig | None = None, **options: int) -> Replica:
-    return Replica.open(
+    return opened_replica(
         TopicPartition("t", 0),
         uuid.UUID(int=1),
         broker_id,
@@ -356,7 +357,7 @@ def test_log_start_follows_the_leaders(pair: tuple[Replica, Replica]) -> None:
     leader.as_leader.append(batch(4), NOW)
     fetch(follower, leader)
     fetch(follower, leader)
-    leader.delete_records(3)
+    leader.raise_log_start(3)
     fetch(follower, leader)
     assert follower.log_start_offset == 3
 
@@ -366,7 +367,7 @@ def test_follower_below_the_leaders_log_start_starts_at_it_even_within_a_batch(t
     lead(leader, 0, follower, in_sync=[1])
     leader.as_leader.append(batch(10), NOW)
     leader.as_leader.append(batch(10), NOW)
-    leader.delete_records(14)
+    leader.raise_log_start(14)
     assert fetch(follower, leader) == StartAt(14)
     assert (follower.log_start_offset, follower.log_end_offset, follower.high_watermark) == (14, 14, 14)
     fetch(follower, leader)
@@ -437,10 +438,10 @@ def test_records_after_a_truncation_are_synced_when_their_segment_rolls(tmp_path
     for _ in range(30):
         other.as_leader.append(batch(), NOW)
     fetch(follower, other)
-    assert follower.recovery_point == 0
+    assert follower.log.recovery_point == 0
     fetch(follower, other)
     rolled = [segment.end_offset for segment in follower.segments if segment.rolled]
-    assert follower.recovery_point == max(end for end in rolled if end <= 20) < max(rolled)
+    assert follower.log.recovery_point == max(end for end in rolled if end <= 20) < max(rolled)
 
 
 def test_high_watermark_survives_a_restart_up_to_the_log_end(tmp_path: Path) -> None:
@@ -528,7 +529,7 @@ def test_truncation_fails_during_a_flush(tmp_path: Path) -> None:
         go_on.set()
         assert flush.result(30) == 4
     follower.as_follower.truncate_to(0, NOW)
-    assert (follower.log_end_offset, follower.recovery_point) == (0, 0)
+    assert (follower.log_end_offset, follower.log.recovery_point) == (0, 0)
 
 
 def test_follower_knows_its_offset_lag(pair: tuple[Replica, Replica]) -> None:
@@ -562,7 +563,8 @@ def test_follower_on_a_full_disk_deletes_records(tmp_path: Path) -> None:
     fetch(follower, leader)
     leader.as_leader.append(batch(1), NOW)
     follower.log_dir, disk.refusal = disk, "full"
-    assert leader.delete_records(4) == 4
+    leader.raise_log_start(4)
+    assert leader.log_start_offset == 4
     assert fetch(follower, leader) == Retry(ErrorCode.KAFKA_STORAGE_ERROR)
     assert (follower.log_start_offset, follower.log_end_offset) == (4, 4)
     disk.refusal = None

@@ -5,11 +5,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+from opened_replica import opened_replica
 
 from tierlog.base.files import OsFiles
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.types import TopicPartition
-from tierlog.broker.replication.replica import PRODUCER_EXPIRATION_MS, Replica
+from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
@@ -34,7 +35,7 @@ class NoRoom(OsFiles):
 
 def open_replica(directory: Path, config: TopicConfig, files: OsFiles | None = None) -> Replica:
     name, files = TopicPartition("t", 0), files or OsFiles()
-    replica = Replica.open(
+    replica = opened_replica(
         name, uuid.UUID(int=1), 1, directory / "t-0", config, files, NOW, clean=False, rng=random.Random(1)
     )
     replica.become_leader(0, 0, [1])
@@ -61,7 +62,7 @@ def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     files.full = False
     again = replica.as_leader.append(batch(), NOW)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
-    assert (replica.log_end_offset, replica.recovery_point, heard) == (1, 1, [refused, refused, settled])
+    assert (replica.log_end_offset, replica.log.recovery_point, heard) == (1, 1, [refused, refused, settled])
     assert replica.as_leader.append(batch(1), NOW).base_offset == 1
     replica.check()
 
@@ -82,12 +83,12 @@ def test_producers_expire_by_the_monotonic_clock_and_not_by_record_timestamps(
     config = TopicConfig(retention_ms=-1, message_timestamp_after_max_ms=60 * DAY_MS)
     replica = open_replica(tmp_path, config)
     assert replica.as_leader.append(batch(at_ms=at_ms), NOW).error == ErrorCode.NONE
-    replica.expire_producers(5)
-    replica.expire_producers(5 + PRODUCER_EXPIRATION_MS - 1)
+    replica.log.producers.expire(5, DAY_MS)
+    replica.log.producers.expire(5 + DAY_MS - 1, DAY_MS)
     assert replica.as_leader.append(batch(at_ms=at_ms), NOW).base_offset == 0
     assert replica.log_end_offset == 1
-    replica.expire_producers(5 + PRODUCER_EXPIRATION_MS)
-    replica.expire_producers(5 + 2 * PRODUCER_EXPIRATION_MS)
+    replica.log.producers.expire(5 + DAY_MS, DAY_MS)
+    replica.log.producers.expire(5 + 2 * DAY_MS, DAY_MS)
     assert replica.log.producers.get(7) is None
 
 

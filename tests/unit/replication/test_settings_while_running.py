@@ -106,7 +106,7 @@ def deletes(node: Node) -> bool:
 
 def is_durable(node: Node) -> bool:
     node.append()
-    return node.replica.recovery_point == node.replica.log_end_offset
+    return node.replica.log.recovery_point == node.replica.log_end_offset
 
 
 def must_flush(node: Node) -> bool:

@@ -333,7 +333,7 @@ async def test_unreadable_log_goes_offline_alone_and_keeps_its_log_start(tmp_pat
     run = await Run(tmp_path).start(topic(1, 4))
     for replica in run.manager:
         append(replica)
-        replica.delete_records(1)
+        replica.raise_log_start(1)
     place = run.place(0)
     await run.stop()
     metadata = tmp_path / place / "t1-0" / "partition.metadata"
