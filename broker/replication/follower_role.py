@@ -129,7 +129,7 @@ class FollowerRole:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self._replica.log_dir.refusal is not None:
             if core.on_leader_high_watermark(high_watermark):
-                self._replica.on_high_watermark_moved()
+                self._replica.notify()
             self._replica.raise_log_start(log_start_offset)  # even without space: deleted records free some
             return ErrorCode.KAFKA_STORAGE_ERROR
         if records:
@@ -149,9 +149,9 @@ class FollowerRole:
                 return ErrorCode.KAFKA_STORAGE_ERROR
         moved = core.on_leader_high_watermark(high_watermark)
         if records:
-            self._replica.after_append(moved)
+            self._replica.after_append()
         elif moved:
-            self._replica.on_high_watermark_moved()
+            self._replica.notify()
         if log_start_offset > log.log_start_offset:
             self._replica.raise_log_start(log_start_offset)
         return ErrorCode.NONE
@@ -181,7 +181,7 @@ class FollowerRole:
             finally:
                 core.truncated(log.log_end_offset)
         self._replica.failed_end = min(self._replica.failed_end, log.log_end_offset)
-        self._replica.on_high_watermark_moved()
+        self._replica.notify()
 
     def start_at(
         self,
@@ -213,7 +213,7 @@ class FollowerRole:
                     core.started_at(offset)
             if log_start_offset is not None:
                 log.log_start_offset = min(log_start_offset, offset)
-        self._replica.on_high_watermark_moved()
+        self._replica.notify()
 
 
 safeguard("a follower fetches from its flushed offset")(FollowerRole._is_flushed)

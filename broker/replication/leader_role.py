@@ -6,7 +6,7 @@ requires an fsync, the acknowledgement of acks=1 waits for it, but `append` does
 One owner: the event loop. Called by the handlers, the coordinators and the AlterPartition manager.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tierlog.base.safeguards import safeguard
@@ -205,9 +205,8 @@ class LeaderRole:
         core = self._core
         known, reported = core.followers.get(follower), (broker_epoch, log_start_offset)
         is_news = known is not None and reported != (known.broker_epoch, known.log_start_offset)
-        if core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset):
-            self._replica.on_high_watermark_moved()
-        elif not core.may_commit or is_news:
+        moved = core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset)
+        if moved or not core.may_commit or is_news:
             # Requests may wait for a record that too few in-sync replicas have, or DeleteRecords for the log
             # start of a live process.
             self._replica.notify()
@@ -238,16 +237,14 @@ class LeaderRole:
     def set_live(self, live: Mapping[int, int]) -> None:
         """Set the brokers which may be in sync: broker id to broker epoch."""
         before = self.low_watermark
-        if self._core.set_live(live):
-            self._replica.on_high_watermark_moved()
-        elif self.low_watermark > before:
+        if self._core.set_live(live) or self.low_watermark > before:
             self._replica.notify()
 
     def isr_proposal(self, now_ms: int, lag_max_ms: int, live: Mapping[int, int]) -> IsrProposal | None:
         before = self._core.high_watermark
         proposal = self._core.isr_proposal(now_ms, lag_max_ms, live)
         if self._core.high_watermark > before:
-            self._replica.on_high_watermark_moved()
+            self._replica.notify()
         return proposal
 
     def on_isr_response(
@@ -256,17 +253,10 @@ class LeaderRole:
         error: ErrorCode,
         leader_epoch: int = NO_EPOCH,
         partition_epoch: int = NO_EPOCH,
-        in_sync: Collection[int] = (),
     ) -> None:
-        """`in_sync`: the controller's current set; it counts only when an image has it."""
         if self._core.on_isr_response(proposal, error, leader_epoch, partition_epoch):
-            self._replica.on_high_watermark_moved()
+            self._replica.notify()
 
     def on_isr_failure(self, proposal: IsrProposal) -> None:
         if self._core.on_isr_failure(proposal):
-            self._replica.on_high_watermark_moved()
-
-
-safeguard("retention uses the timestamps of records instead of batch headers")(
-    LeaderRole._must_validate_records
-)
+            self._replica.notify()

@@ -163,7 +163,7 @@ class Replica:
     def update_config(self, config: TopicConfig) -> None:
         self.log.update_config(config)
         if self._core.set_min_in_sync(config.min_insync_replicas):
-            self.on_high_watermark_moved()
+            self.notify()
 
     @property
     def leader_epoch(self) -> int:
@@ -264,12 +264,12 @@ class Replica:
             return
         if core.is_leader and (leader_epoch, partition_epoch) == (core.leader_epoch, core.partition_epoch):
             if core.set_min_in_sync(least):
-                self.on_high_watermark_moved()
+                self.notify()
             return  # unchanged: another partition of the topic has changed
         began = leader_epoch > core.leader_epoch
         require(began or core.is_leader, f"leader epoch {leader_epoch} has another leader")
         self._follower.follow(NO_LEADER, leader_epoch)
-        moved = core.become_leader(
+        core.become_leader(
             leader_epoch,
             partition_epoch,
             in_sync if replicas is None else replicas,
@@ -282,7 +282,7 @@ class Replica:
         )
         if began:
             log.assign_epoch(leader_epoch, log.log_end_offset)
-        (self.on_high_watermark_moved if moved else self.notify)()
+        self.notify()
 
     def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
         """Follow another broker in that epoch, or none. The log is truncated only after a fetch finds it to
@@ -302,24 +302,16 @@ class Replica:
 
     # -- appends --
 
-    def after_append(self, moved: bool = False) -> None:
-        """Request an fsync if flush.messages requires it, and otherwise advance the high watermark. `moved`:
-        it has already advanced, and the listeners must still be called.
-        """
-        if self.wants_flush():
-            self.failed_end = 0
-            self.flusher(self)
-            if self._core.followers:
-                self.notify()  # followers fetch and flush the batch during the flush here
-            if moved:
-                self.on_high_watermark_moved()
-        else:
-            self._on_flushed(self.log.log_end_offset, moved)
-
-    def _on_flushed(self, end_offset: int, moved: bool = False) -> None:
-        if self._core.appended(end_offset) or moved:
-            self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self.notify()
+    def after_append(self) -> None:
+        """Request an fsync if flush.messages requires it, and otherwise advance the high watermark."""
+        if not self.wants_flush():
+            self._core.appended(self.log.log_end_offset)
+            self.notify()
+            return
+        self.failed_end = 0
+        self.flusher(self)
+        if self._core.has_peers:
+            self.notify()  # followers fetch and flush the batch during the flush here
 
     # -- fetch --
 
@@ -417,7 +409,7 @@ class Replica:
 
     def raise_log_start(self, offset: int) -> None:
         if self.log.raise_log_start(min(offset, self.high_watermark)):
-            self.on_high_watermark_moved()
+            self.notify()
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the segments which retention.ms, retention.bytes and the log start allow; returns their
@@ -437,7 +429,7 @@ class Replica:
         """Delete rolled segments which end at or below an offset; the local log start is raised first."""
         count = self.log.delete_local_before(offset, now_ms)
         if count:
-            self.on_high_watermark_moved()
+            self.notify()
         return count
 
     # -- durability --
@@ -465,7 +457,8 @@ class Replica:
             self.notify()
         elif self.failed is None:
             end = self.log.recovery_point if self.wants_flush() else self.log.log_end_offset
-            self._on_flushed(max(end, self._core.log_end_offset))
+            self._core.appended(max(end, self._core.log_end_offset))
+            self.notify()
 
     def repaired(self) -> None:
         """A damaged range of its log is served again."""
@@ -487,11 +480,9 @@ class Replica:
         """The log was truncated fully and starts at `offset`."""
         self._opened_at, self.failed_end = offset, 0
 
-    def on_high_watermark_moved(self) -> None:
-        self.log.producers.on_high_watermark_updated(self._core.high_watermark)
-        self.notify()
-
     def notify(self) -> None:
+        """Call the listeners: the high watermark, or something else that requests wait for, has changed."""
+        self.log.producers.on_high_watermark_updated(self._core.high_watermark)
         for listener in self.listeners:
             listener(self)
 

@@ -30,6 +30,6 @@ def opened_replica(
         directory, config, files, now_ms, clean=clean, rng=rng, high_watermark=high_watermark, **known
     )
     replica = Replica(name, topic_id, broker_id, log, high_watermark)
-    if replica.wants_flush:
+    if replica.wants_flush():
         replica.flush()
     return replica
