@@ -19,9 +19,9 @@ from tierlog.base.tasks import TaskGroup, done_before
 from tierlog.base.types import random_uuid
 from tierlog.broker.gateway.admin import url_for_others
 from tierlog.broker.gateway.node import Serving
-from tierlog.broker.groups.group_service import GroupService
+from tierlog.broker.groups.group_service import GroupService, Lease
 from tierlog.broker.handlers.batch_validator import BatchValidator
-from tierlog.broker.handlers.dependencies import Dependencies, Lease
+from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.groups import group_handlers
 from tierlog.broker.handlers.producer_ids import ProducerIds

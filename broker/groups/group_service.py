@@ -9,15 +9,13 @@ handlers/groups.py; built by app.py.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng, TopicPartition, random_uuid
-from tierlog.broker.groups.core.coordinator import DescribedGroup
 from tierlog.broker.groups.core.events import (
     Answer,
     ErrorAnswer,
@@ -33,12 +31,14 @@ from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.broker.groups.group_shard import GroupShard, LoadFailed
 from tierlog.broker.groups.timers import Timers
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
+from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller.commands import CreateTopics, NewTopic
 from tierlog.metadata.image import BrokerImage, ClusterImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.describe_groups import DescribedGroup
 from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -53,24 +53,9 @@ _log = structlog.get_logger("tierlog.groups")
 
 
 class Lease(Protocol):
-    """The broker's lease, which heartbeats extend (broker.lifecycle)."""
+    """The broker's right to serve, which heartbeats extend (broker.lifecycle)."""
 
     def holds_lease(self) -> bool: ...
-
-
-class Replicas(Protocol):
-    """The part of ReplicaManager that is used here."""
-
-    def get(self, topic: str, partition: int) -> Any: ...
-    def is_offline(self, name: TopicPartition) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorAddress:
-    """The broker which coordinates a group, or an error if there is none now."""
-
-    error: ErrorCode
-    broker: BrokerImage | None = None
 
 
 class GroupService:
@@ -78,7 +63,7 @@ class GroupService:
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         clock: Clock,
         rng: Rng,
         tasks: TaskGroup,
@@ -171,18 +156,19 @@ class GroupService:
         prefix = client_id.encode()[: STRING_BYTES_MAX - len(suffix)].decode(errors="ignore")
         return prefix + suffix
 
-    def locate(self, group_id: str) -> CoordinatorAddress | None:
-        """The group's coordinator; None if the topic does not exist: then call `create_topic` first."""
+    @property
+    def has_topic(self) -> bool:
+        """If there is no topic, no group has a coordinator: call `create_topic` first."""
+        return bool(self._partitions())
+
+    def coordinator_of(self, group_id: str) -> BrokerImage | None:
+        """The broker which coordinates a group; None if there is none now. The topic must exist."""
         partitions = self._partitions()
-        if not partitions:
-            return None
         partition = partition_of(group_id, len(partitions))
         leader = partitions[partition].leader
         broker = self.image.brokers.get(leader)
         lost = leader == self._settings.node_id and (self._lacks_lease or self._is_offline(partition))
-        if broker is None or broker.fenced or lost:
-            return CoordinatorAddress(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return CoordinatorAddress(ErrorCode.NONE, broker)
+        return None if broker is None or broker.fenced or lost else broker
 
     async def create_topic(self) -> None:
         """Create `__consumer_offsets`. As in Kafka, not before there are brokers for all its replicas:

@@ -50,9 +50,6 @@ from tierlog.records.writer import NewRecord, encode_batch
 
 LOAD_BYTES = 512 << 10  # read, then replayed, in one step of a load: the loop is busy for some 50 ms
 RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; tierlog never compresses them, but Kafka may
-COMMIT_TIMEOUT_MS = 5_000
-"""Default of offsets.commit.timeout.ms."""
-
 MAX_WAITING = 50_000
 """Requests that wait in one shard; each holds a future and its connection's place in line. Beyond it no new
 member is accepted. All other requests are served, so that joins of one group cannot expire the members of
@@ -106,7 +103,7 @@ class GroupShard:
         clock: Clock,
         timers: Timers,
         topic_ids: Callable[[], Mapping[str, UUID]],
-        commit_timeout_ms: int = COMMIT_TIMEOUT_MS,
+        commit_timeout_ms: int,
     ) -> None:
         """`topic_ids`: topic ids of the broker's image, by name."""
         self.partition = partition

@@ -72,10 +72,6 @@ class Timers:
             self._handle.cancel()
             self._handle = None
 
-    @property
-    def heap_size(self) -> int:
-        return len(self._heap)
-
     def _push(self, at_ms: int, key: Hashable) -> int:
         if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
             # At least half of the entries are removed, so the cost is amortized over the pushes since the

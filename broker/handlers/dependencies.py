@@ -3,11 +3,11 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
+from tierlog.broker.groups.group_service import Lease
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.producer_ids import ProducerIds
@@ -24,12 +24,6 @@ from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.remote_log import RemoteLog
-
-
-class Lease(Protocol):
-    """The broker's right to serve, which heartbeats extend (`broker.lifecycle`)."""
-
-    def holds_lease(self) -> bool: ...
 
 
 def _ignore(replica: Replica) -> None:

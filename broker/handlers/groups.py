@@ -35,7 +35,6 @@ from tierlog.protocol.messages.delete_groups import (
 )
 from tierlog.protocol.messages.describe_groups import (
     DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
@@ -86,7 +85,7 @@ class _Handlers:
 
     def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> Reply | Pending:
         is_group = request.key_type == GROUP_KEY_TYPE
-        if is_group and self._service.locate("") is None:
+        if is_group and not self._service.has_topic:
             return Pending(self._find_after_creation(context, request))
         keys = request.coordinator_keys if context.version >= 4 else [request.key]
         found = [
@@ -106,7 +105,7 @@ class _Handlers:
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse:
         await self._service.create_topic()
-        if self._service.locate("") is not None:
+        if self._service.has_topic:
             found = self.find_coordinator(context, request)
             if isinstance(found, FindCoordinatorResponse):
                 return found
@@ -119,10 +118,9 @@ class _Handlers:
         )
 
     def _coordinator(self, key: str) -> Coordinator:
-        address = self._service.locate(key)
-        if address is None or address.broker is None:
+        broker = self._service.coordinator_of(key)
+        if broker is None:
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        broker = address.broker
         return Coordinator(
             key=key, node_id=broker.broker_id, host=broker.host, port=broker.port, error_message=None
         )
@@ -279,25 +277,7 @@ class _Handlers:
             return DescribedGroup(
                 error_code=found, error_message=message, group_id=group_id, group_state="Dead"
             )
-        if isinstance(found, ErrorCode):
-            return DescribedGroup(error_code=found, group_id=group_id)
-        return DescribedGroup(
-            group_id=group_id,
-            group_state=found.state,
-            protocol_type=found.protocol_type,
-            protocol_data=found.protocol,
-            members=[
-                DescribedGroupMember(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    member_metadata=member.metadata,
-                    member_assignment=member.assignment,
-                )
-                for member in found.members
-            ],
-        )
+        return DescribedGroup(error_code=found, group_id=group_id) if isinstance(found, ErrorCode) else found
 
     def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
         error, groups = self._service.list_groups()

@@ -310,7 +310,7 @@ class Partition(RuleBasedStateMachine):
             return
         if answered:
             proposed.replica.as_leader.on_isr_response(
-                proposed.proposal, error, view.leader_epoch, view.partition_epoch, view.in_sync
+                proposed.proposal, error, view.leader_epoch, view.partition_epoch
             )
         else:
             proposed.replica.as_leader.on_isr_failure(proposed.proposal)
@@ -534,7 +534,7 @@ class Partition(RuleBasedStateMachine):
             and leader.is_leader
             and leader.leader_epoch == self.controller.view.leader_epoch
         ):
-            assert {*self.controller.view.in_sync} <= leader._core.maximal_in_sync
+            assert {*self.controller.view.in_sync} <= leader._core._in_sync.maximal
 
 
 def lives(count: int) -> settings:

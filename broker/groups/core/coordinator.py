@@ -7,7 +7,6 @@ groups/group_shard.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 from tierlog.base.types import TopicPartition, require
@@ -60,28 +59,10 @@ from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_sess
 from tierlog.broker.groups.core.states import Cause, GroupState
 from tierlog.broker.groups.core.turn import AfterAppend, GroupSettings, Turn, quietly, response_error
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tierlog.protocol.schema import ZERO_UUID
 
 NO_FILTER: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
-    group_id: str
-    state: str
-    protocol_type: str
-    protocol: str
-    members: tuple[DescribedMember, ...]
 
 
 class Coordinator:
@@ -384,9 +365,6 @@ class Coordinator:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 
-    def committed(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
-        return self._offsets.of(group_id).get(partition)
-
     @property
     def member_bytes(self) -> int:
         """Memory used by the members of all groups."""
@@ -403,23 +381,22 @@ class Coordinator:
         if group is None:
             return None
         stable = group.state is GroupState.STABLE
-        members = tuple(
-            DescribedMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                metadata=member.metadata(group.protocol_name) if stable else b"",
-                assignment=member.assignment if stable else b"",
-            )
-            for member in group.members.values()
-        )
         return DescribedGroup(
             group_id=group_id,
-            state=str(group.state),
+            group_state=str(group.state),
             protocol_type=group.protocol_type or "",
-            protocol=(group.protocol_name or "") if stable else "",
-            members=members,
+            protocol_data=(group.protocol_name or "") if stable else "",
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata(group.protocol_name) if stable else b"",
+                    member_assignment=member.assignment if stable else b"",
+                )
+                for member in group.members.values()
+            ],
         )
 
     def check(self) -> None:

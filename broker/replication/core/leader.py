@@ -118,10 +118,6 @@ class LeaderCore:
         return self._in_sync.committed
 
     @property
-    def maximal_in_sync(self) -> frozenset[int]:
-        return self._in_sync.maximal
-
-    @property
     def partition_epoch(self) -> int:
         return self._in_sync.partition_epoch
 
@@ -409,8 +405,9 @@ class LeaderCore:
         inconsistent."""
         require(self.high_watermark <= self.log_end_offset, "high watermark above the log end")
         require(not self.is_leader or self.broker_id in self.in_sync, "the leader is not in sync")
-        require(self.in_sync <= self.maximal_in_sync, "the maximal set lacks committed members")
-        require(self._joining.isdisjoint(self.maximal_in_sync), "a joining replica is in the maximal set")
+        maximal = self._in_sync.maximal
+        require(self.in_sync <= maximal, "the maximal set lacks committed members")
+        require(self._joining.isdisjoint(maximal), "a joining replica is in the maximal set")
 
     # -- helpers --
 

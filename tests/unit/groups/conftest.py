@@ -193,7 +193,7 @@ class Bench:
     @property
     def state(self) -> str | None:
         described = self.core.describe("g")
-        return described and described.state
+        return described and described.group_state
 
     @property
     def transcript(self) -> str:

@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 def offset(b, topic="t", group="g"):
-    committed = b.core.committed(group, TopicPartition(topic, 0))
+    committed = b.core.offsets(group).get(TopicPartition(topic, 0))
     return committed and committed.offset
 
 
@@ -27,10 +27,10 @@ def test_simple_consumer_commits_without_a_group(bench):
     b = bench()
     b.commit(5, metadata="note")
     committed = CommittedOffset(5, 3, "note", b.now_ms, topic_id=b.topics["t"])
-    assert b.core.committed("g", T0) == committed
+    assert b.core.offsets("g").get(T0) == committed
     assert b.state == "Empty"
     b.restart()
-    assert b.core.committed("g", T0) == committed
+    assert b.core.offsets("g").get(T0) == committed
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,9 @@ def test_old_set_counts_while_a_shrink_is_pending() -> None:
     core.appended(5)
     fetch(core, 2, 5, now_ms=LAG_MS + 1)
     proposal = propose(core, LAG_MS + 1)
-    assert proposal and core.high_watermark == 0 and core.maximal_in_sync == {1, 2, 3}
+    assert proposal and core.high_watermark == 0 and core._in_sync.maximal == {1, 2, 3}
     assert propose(core, LAG_MS + 1) is None, "one at a time"
-    assert not core.on_isr_response(proposal, ErrorCode.NONE, 4, 8) and core.maximal_in_sync == {1, 2, 3}
+    assert not core.on_isr_response(proposal, ErrorCode.NONE, 4, 8) and core._in_sync.maximal == {1, 2, 3}
     assert propose(core, LAG_MS + 1) is None, "the image has yet to come"
     assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 5
 
@@ -210,7 +210,7 @@ def test_response_without_a_change_ends_the_proposal_but_not_uncertain_ones() ->
     again = propose(core, 0, {1: 11, 2: 12})
     assert again is not None
     core.on_isr_response(again, ErrorCode.NONE, 4, 7)
-    assert core.maximal_in_sync == {1, 2, 3}
+    assert core._in_sync.maximal == {1, 2, 3}
     assert propose(core, 0, {1: 11, 2: 12}) is not None
 
 
@@ -246,7 +246,7 @@ def test_both_sets_count_while_an_expansion_is_pending() -> None:
     fetch(core, 2, 5)
     fetch(core, 3, 5)
     proposal = propose(core)
-    assert proposal and core.maximal_in_sync == {1, 2, 3} and core.in_sync == {1, 2}
+    assert proposal and core._in_sync.maximal == {1, 2, 3} and core.in_sync == {1, 2}
     core.appended(9)
     assert not fetch(core, 2, 9), "it waits for the third"
     assert core.on_isr_response(proposal, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 9
@@ -262,7 +262,7 @@ def test_larger_set_counts_after_a_lost_response_until_the_partition_epoch_incre
     core.appended(5)
     fetch(core, 2, 5)
     assert not core.on_isr_response(again, ErrorCode.INELIGIBLE_REPLICA)
-    assert (core.high_watermark, core.maximal_in_sync) == (0, {1, 2, 3}), "the first may yet be carried out"
+    assert (core.high_watermark, core._in_sync.maximal) == (0, {1, 2, 3}), "the first may yet be carried out"
     assert core.become_leader(4, 8, [1, 2, 3], [1, 2], 0, min_in_sync=1) and core.high_watermark == 5
 
 
@@ -277,7 +277,7 @@ def test_response_counts_only_for_the_pending_proposal() -> None:
     core.appended(5)
     fetch(core, 2, 5)
     assert not core.on_isr_response(first, ErrorCode.INELIGIBLE_REPLICA) and core.high_watermark == 0
-    assert not core.on_isr_failure(first) and core.maximal_in_sync == {1, 2, 3}
+    assert not core.on_isr_failure(first) and core._in_sync.maximal == {1, 2, 3}
 
 
 def test_no_proposal_after_a_stale_partition_epoch_until_the_next_image() -> None:
@@ -286,7 +286,7 @@ def test_no_proposal_after_a_stale_partition_epoch_until_the_next_image() -> Non
     proposal = propose(core)
     assert proposal is not None
     core.on_isr_response(proposal, ErrorCode.INVALID_UPDATE_VERSION)
-    assert propose(core) is None and core.maximal_in_sync == {1, 2, 3}
+    assert propose(core) is None and core._in_sync.maximal == {1, 2, 3}
     core.become_leader(4, 9, [1, 2, 3], [1, 2], 0, min_in_sync=1)
     assert propose(core) == IsrProposal(4, 9, ((1, -1), (2, -1), (3, 13)))
 
@@ -300,7 +300,7 @@ def test_high_watermark_waits_for_a_joining_follower() -> None:
     core.appended(7)
     assert core.high_watermark == 6
     assert propose(core, LAG_MS + 1, {1: 11, 3: 13}) is not None
-    assert core.maximal_in_sync == {1, 3}
+    assert core._in_sync.maximal == {1, 3}
 
 
 def test_high_watermark_does_not_wait_for_a_removed_replica() -> None:
