@@ -7,7 +7,8 @@ at all, independently of the others.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from tierlog.broker.handlers.cluster import is_topic_name
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
@@ -45,23 +46,34 @@ MAX_RESOURCES_PER_REQUEST = 10_000
 """As in Kafka (MAX_RECORDS_PER_USER_OP). Each resource, and each change of a setting, is at least a
 record."""
 TOO_LARGE = "Unable to perform excessively large batch operation."
-Resource = TypeVar(
-    "Resource", incremental_alter_configs.AlterConfigsResource, alter_configs.AlterConfigsResource
-)
 _Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # settings for all nodes, and for one
 _OPERATIONS = frozenset(int(operation) for operation in ConfigOperation)
 
 
 def incremental_alter_configs_handler(deps: Dependencies) -> Handler:
+    response = incremental_alter_configs.IncrementalAlterConfigsResponse
+    result = incremental_alter_configs.AlterConfigsResourceResponse
+    return _handler(deps, partial(_incremental, deps), response, result)
+
+
+def alter_configs_handler(deps: Dependencies) -> Handler:
+    response, result = alter_configs.AlterConfigsResponse, alter_configs.AlterConfigsResourceResponse
+    return _handler(deps, partial(_replaced, deps), response, result)
+
+
+def _handler(
+    deps: Dependencies,
+    change: Callable[[Any], ConfigResource | Outcome],
+    response_kind: Callable[..., Any],
+    result_kind: Callable[..., Any],
+) -> Handler:
     @pending
-    async def handle(
-        context: RequestContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
-    ) -> Reply:
-        changes = await _in_turns(request.resources, lambda resource: _incremental(deps, resource))
+    async def handle(context: RequestContext, request: Any) -> Reply:
+        changes = await _in_turns(request.resources, change)
         outcomes = await _alter(deps, changes, request.validate_only)
-        return incremental_alter_configs.IncrementalAlterConfigsResponse(
+        return response_kind(
             responses=[
-                incremental_alter_configs.AlterConfigsResourceResponse(
+                result_kind(
                     error_code=outcome.error,
                     error_message=outcome.message,
                     resource_type=resource.resource_type,
@@ -78,10 +90,10 @@ def _incremental(
     deps: Dependencies, resource: incremental_alter_configs.AlterConfigsResource
 ) -> ConfigResource | Outcome:
     if unknown := [item for item in resource.configs if item.config_operation not in _OPERATIONS]:
-        return _invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
+        return invalid(f"operation {unknown[0].config_operation} of {unknown[0].name}")
     given = [item for item in resource.configs if item.config_operation != ConfigOperation.DELETE]
     if unset := [item.name for item in given if item.value is None]:
-        return _invalid(f"Null value not supported for {', '.join(unset)}")
+        return invalid(f"Null value not supported for {', '.join(unset)}")
     # Any name can be deleted: kafka-reassign-partitions deletes throttles after a move whether they are set
     # or not.
     scope = _scope(deps, resource.resource_type, resource.resource_name, [item.name for item in given])
@@ -94,45 +106,23 @@ def _incremental(
     return _fitting(deps, ConfigResource(scope=scope, name=resource.resource_name, changes=changes))
 
 
-def alter_configs_handler(deps: Dependencies) -> Handler:
-    @pending
-    async def handle(context: RequestContext, request: alter_configs.AlterConfigsRequest) -> Reply:
-        changes = await _in_turns(request.resources, lambda resource: _replaced(deps, resource))
-        outcomes = await _alter(deps, changes, request.validate_only)
-        return alter_configs.AlterConfigsResponse(
-            responses=[
-                alter_configs.AlterConfigsResourceResponse(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource, outcome in zip(request.resources, outcomes, strict=True)
-            ]
-        )
-
-    return handle
-
-
 async def _in_turns(
-    resources: Sequence[Resource], change: Callable[[Resource], ConfigResource | Outcome]
+    resources: Sequence[Any], change: Callable[[Any], ConfigResource | Outcome]
 ) -> list[ConfigResource | Outcome]:
     """The change of each resource, a few in each turn of the event loop; none if there are too many."""
     changes = sum(len(resource.configs) for resource in resources)
     if max(len(resources), changes) > MAX_RESOURCES_PER_REQUEST:
         return [Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE)] * len(resources)
-    return await in_turns(resources, change, CHANGES_PER_TURN, _weight)
-
-
-def _weight(resource: Resource) -> int:
-    return RESOURCE_WEIGHT + len(resource.configs)
+    return await in_turns(
+        resources, change, CHANGES_PER_TURN, lambda resource: RESOURCE_WEIGHT + len(resource.configs)
+    )
 
 
 def _replaced(deps: Dependencies, resource: alter_configs.AlterConfigsResource) -> ConfigResource | Outcome:
     keys = [item.name for item in resource.configs]
     scope = _scope(deps, resource.resource_type, resource.resource_name, keys)
     if unset := [item.name for item in resource.configs if item.value is None]:
-        scope = _invalid(f"Null value not supported for {', '.join(unset)}")
+        scope = invalid(f"Null value not supported for {', '.join(unset)}")
     return scope if isinstance(scope, Outcome) else _fitting(deps, _replace_all(deps, scope, resource))
 
 
@@ -154,7 +144,7 @@ def _replace_all(
 def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str]) -> ConfigScope | Outcome:
     if resource_type == TOPIC:
         if not name:
-            return _invalid("Default topic resources are not allowed.")
+            return invalid("Default topic resources are not allowed.")
         if not is_topic_name(name):
             return not_a_topic(name)
         if name not in deps.metadata.image.topic_ids:
@@ -164,11 +154,11 @@ def _scope(deps: Dependencies, resource_type: int, name: str, keys: Iterable[str
         return ConfigScope.TOPIC
     if resource_type == BROKER:
         if fixed := [why for key in keys if (why := why_not_dynamic(key)) is not None]:
-            return _invalid(f"Cannot update these configs dynamically: {'; '.join(fixed)}")
+            return invalid(f"Cannot update these configs dynamically: {'; '.join(fixed)}")
         return ConfigScope.BROKER if name else ConfigScope.CLUSTER
     if resource_type in (CLIENT_METRICS, GROUP):
         return ConfigScope.GROUP if resource_type == GROUP else ConfigScope.CLIENT_METRICS
-    return _invalid(f"Unknown resource type {resource_type}")
+    return invalid(f"Unknown resource type {resource_type}")
 
 
 def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | Outcome:
@@ -186,8 +176,8 @@ def _fitting(deps: Dependencies, resource: ConfigResource) -> ConfigResource | O
             _check_change(deps, (of_cluster, of_node), (of_cluster, after))
     except Refusal as refusal:
         return Outcome(error=refusal.error, message=refusal.message)
-    except InvalidSetting as invalid:
-        return _invalid(str(invalid))
+    except InvalidSetting as wrong:
+        return invalid(str(wrong))
     return resource
 
 
@@ -205,7 +195,7 @@ def not_a_topic(name: str) -> Outcome:
     return Outcome(error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{name!r} cannot be a topic")
 
 
-def _invalid(message: str) -> Outcome:
+def invalid(message: str) -> Outcome:
     return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
 
 
@@ -214,7 +204,7 @@ async def _alter(
 ) -> list[Outcome]:
     good = [change for change in changes if isinstance(change, ConfigResource)]
     named = Counter((resource.scope, resource.name) for resource in good)
-    twice = _invalid("Each resource must appear at most once.")
+    twice = invalid("Each resource must appear at most once.")
     decided = {key: twice for key, count in named.items() if count > 1}
     once = (resource for resource in good if named[resource.scope, resource.name] == 1)
     for some in slices(once, CHANGES_PER_COMMAND, lambda resource: 1 + len(resource.changes)):

@@ -20,6 +20,7 @@ from tierlog.broker.handlers.configs import (
     MAX_RESOURCES_PER_REQUEST,
     TOO_LARGE,
     TOPIC,
+    invalid,
     not_a_topic,
 )
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
@@ -179,15 +180,15 @@ class _Description:
         if kind == BROKER:
             here = str(self._settings.node_id)
             message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
-            return None if name in ("", here) else _invalid(message)
+            return None if name in ("", here) else invalid(message)
         if kind not in _SCOPES:
-            return _invalid(f"Unknown resource type {kind}")
+            return invalid(f"Unknown resource type {kind}")
         if kind == TOPIC and not is_topic_name(name):
             return not_a_topic(name)
         if kind == TOPIC and name not in self._image.topic_ids:
             return Outcome(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         title = "Group name" if kind == GROUP else "Client metrics subscription name"
-        return None if name else _invalid(f"{title} must not be empty")
+        return None if name else invalid(f"{title} must not be empty")
 
     def _described(self, kind: int, overrides: Mapping[str, str]) -> list[Described]:
         if kind == TOPIC:
@@ -231,10 +232,6 @@ def _too_long(found: Iterable[Described]) -> str | None:
         if any(len((synonym.value or "").encode()) > STRING_BYTES_MAX for synonym in item.synonyms):
             return item.name
     return None
-
-
-def _invalid(message: str) -> Outcome:
-    return Outcome(error=ErrorCode.INVALID_REQUEST, message=message)
 
 
 BROKER_LOGGER = 8

@@ -31,9 +31,9 @@ from tierlog.broker.handlers.fetch_sessions import (
     SessionKey,
     SessionPartition,
 )
-from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.handlers.leaders import name_current_leaders
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
-from tierlog.broker.handlers.remote_fetch import RemoteRead, RemoteReads
+from tierlog.broker.handlers.remote_fetch import RemoteRead, read_remote
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import RACK_AWARE_SELECTOR
@@ -113,7 +113,6 @@ def fetch_handler(deps: Dependencies) -> Handler:
 class _Fetcher:
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
-        self._remote = RemoteReads(deps)
         self._errors = deps.stats.of(FETCH_KEY).errors
         self._chooses_by_rack = deps.settings.replica_selector_class == RACK_AWARE_SELECTOR
 
@@ -162,7 +161,7 @@ class _Fetcher:
         read = self.read(params)
         if read.remote:
             respond = partial(self.respond, params, read)
-            return Pending(self._remote.answer(read.remote, params.committed_only, read.sources, respond))
+            return Pending(read_remote(self._deps, read.remote, params.committed_only, read.sources, respond))
         enough = read.size >= params.min_bytes or read.at_once or not params.scope.partitions
         if enough or max_wait_ms <= 0:
             return self.respond(params, read)
@@ -209,7 +208,8 @@ class _Fetcher:
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
                 return _diverged(read, item, replica, end)
         if params.rack is not None and replica.is_leader:
-            nearest = self._nearest(replica, params.rack, item.fetch_offset)
+            image, here = self._deps.metadata.image, self._deps.settings.node_id
+            nearest = nearest_replica(image, here, replica, params.rack, item.fetch_offset)
             if nearest != LEADER_ITSELF:
                 return _redirected(read, item, replica, nearest)
         first = read.left == params.max_bytes  # nothing read so far: return at least one batch
@@ -237,10 +237,6 @@ class _Fetcher:
             read.sources.append((replica, result.slice.size))
             read.left -= result.slice.size
         return answer
-
-    def _nearest(self, replica: Replica, rack: str, offset: int) -> int:
-        deps = self._deps
-        return nearest_replica(deps.metadata.image, deps.settings.node_id, replica, rack, offset)
 
     def _read_for_follower(
         self,
@@ -325,7 +321,10 @@ class _Fetcher:
                 return plain
         response = whole_response(session_id, sent)
         if params.version >= LEADERS_FROM and read.at_once:  # as with every refusal
-            self._add_current_leaders(response, sent)
+            data = (each for topic in response.responses for each in topic.partitions)
+            results = ((topic, one.partition_index, one) for (topic, _), one in zip(sent, data, strict=True))
+            image = self._deps.metadata.image
+            name_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
 
     def _changes(self, scope: FetchScope, read: _ReadResult) -> tuple[Answers, list[SessionKey]]:
@@ -359,21 +358,6 @@ class _Fetcher:
             uses_topic_ids=params.version >= TOPIC_IDS_FROM,
             now_ms=self._deps.clock.monotonic_ms(),
         )
-
-    def _add_current_leaders(self, response: FetchResponse, sent: Answers) -> None:
-        """Name the current leaders, so that clients need no Metadata request to find them (KIP-951)."""
-        image = self._deps.metadata.image
-        named = set()
-        data = (each for topic in response.responses for each in topic.partitions)
-        for (topic, answer), one in zip(sent, data, strict=True):
-            leader = leader_of(image, topic, answer.partition) if answer.error_code in LEADER_ERRORS else None
-            if leader is not None:
-                one.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
-                named.add(leader[0])
-        response.node_endpoints = [
-            NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
-            for node_id, host, port, rack in node_endpoints(image, named)
-        ]
 
     def _name(self, topic: str | uuid.UUID) -> str:
         if isinstance(topic, str):

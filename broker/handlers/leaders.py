@@ -1,7 +1,8 @@
 """Current leaders and their endpoints, for error responses (KIP-951)."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
@@ -9,15 +10,26 @@ from tierlog.protocol.errors import ErrorCode
 LEADER_ERRORS = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-def leader_of(image: ClusterImage, topic: str | uuid.UUID, partition: int) -> tuple[int, int] | None:
-    """(broker id, leader epoch), None if there is no such partition."""
-    found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
-    if found is None or not 0 <= partition < len(found.partitions):
-        return None
-    return found.partitions[partition].leader, found.partitions[partition].leader_epoch
+def name_current_leaders(
+    image: ClusterImage,
+    response: Any,
+    results: Iterable[tuple[str | uuid.UUID, int, Any]],
+    leader_kind: Callable[..., Any],
+    endpoint_kind: Callable[..., Any],
+) -> None:
+    """Add the current leaders to a response, so that clients need no Metadata request to find them.
 
-
-def node_endpoints(image: ClusterImage, broker_ids: Iterable[int]) -> list[tuple[int, str, int, str | None]]:
-    """(id, host, port, rack) of the registered ones."""
-    brokers = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
-    return [(broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers]
+    `results`: topic, partition, and its part of the response. The kinds are those of its API's messages.
+    """
+    named = set[int]()
+    for topic, number, result in results:
+        found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
+        if result.error_code in LEADER_ERRORS and found is not None and 0 <= number < len(found.partitions):
+            leader, epoch = found.partitions[number].leader, found.partitions[number].leader_epoch
+            result.current_leader = leader_kind(leader_id=leader, leader_epoch=epoch)
+            named.add(leader)
+    brokers = [image.brokers[broker_id] for broker_id in sorted(named) if broker_id in image.brokers]
+    response.node_endpoints = [
+        endpoint_kind(node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in brokers
+    ]

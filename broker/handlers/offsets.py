@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
-from typing import Any, NamedTuple
+from typing import Any
 
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
@@ -48,14 +48,9 @@ UNREADABLE = (CorruptLog, RecordsError)
 0004)."""
 
 
-class _Found(NamedTuple):
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-NOTHING = _Found(-1, -1, -1)
-Lookup = _Found | ErrorCode | Coroutine[Any, Any, _Found | ErrorCode]
+NOTHING = FoundTimestamp(-1, -1, -1)
+Result = FoundTimestamp | ErrorCode
+Lookup = Result | Coroutine[Any, Any, Result]
 
 
 def list_offsets_handler(deps: Dependencies) -> Handler:
@@ -76,7 +71,7 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
                 )
                 if isinstance(found, ErrorCode):
                     answer.error_code = found
-                elif isinstance(found, _Found):
+                elif isinstance(found, FoundTimestamp):
                     _fill(answer, found)
                 else:
                     slow.append(_fill_later(answer, found))
@@ -91,9 +86,7 @@ async def _all_of(slow: list[Coroutine[Any, Any, None]], response: ListOffsetsRe
     return response
 
 
-async def _fill_later(
-    answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, _Found | ErrorCode]
-) -> None:
+async def _fill_later(answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, Result]) -> None:
     found = await search
     if isinstance(found, ErrorCode):
         answer.error_code = found
@@ -101,7 +94,7 @@ async def _fill_later(
         _fill(answer, found)
 
 
-def _fill(answer: ListOffsetsPartitionResponse, found: _Found) -> None:
+def _fill(answer: ListOffsetsPartitionResponse, found: FoundTimestamp) -> None:
     answer.offset, answer.timestamp, answer.leader_epoch = found
 
 
@@ -127,15 +120,15 @@ class _Lookups:
         if (number := self._by_number(replica, remote, target)) is not None:
             return number
         found = self._by_records(replica, remote, target)
-        if isinstance(found, (ErrorCode, _Found)):
+        if isinstance(found, Result):
             return found
         return self._if_still_leader(topic, replica, replica.leader_epoch, found)
 
-    def _by_number(self, replica: Replica, remote: RemotePartition, target: int) -> _Found | None:
+    def _by_number(self, replica: Replica, remote: RemotePartition, target: int) -> FoundTimestamp | None:
         """Resolve a special timestamp without reading records; None if records must be read."""
         if target == LATEST:
             end = replica.last_stable_offset if self._committed_only else replica.high_watermark
-            return _Found(end, -1, replica.leader_epoch)
+            return FoundTimestamp(end, -1, replica.leader_epoch)
         if target == EARLIEST:
             return _at(replica, replica.log_start_offset)
         if target == EARLIEST_LOCAL:
@@ -158,8 +151,12 @@ class _Lookups:
         return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
     async def _if_still_leader(
-        self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, _Found | ErrorCode]
-    ) -> _Found | ErrorCode:
+        self,
+        topic: str,
+        replica: Replica,
+        epoch: int,
+        search: Coroutine[Any, Any, Result],
+    ) -> Result:
         """The result of a search if the replica is still leader; another leader may have truncated the
         log."""
         found = await search
@@ -180,25 +177,23 @@ class _Lookups:
                     break
                 step()
         except StopIteration as end:
-            return _answer(end.value)
+            return end.value or NOTHING
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         except UNREADABLE:
             return ErrorCode.CORRUPT_MESSAGE
         return self._local_in_turns(search)
 
-    async def _local_in_turns(self, search: TimestampSearch) -> _Found | ErrorCode:
+    async def _local_in_turns(self, search: TimestampSearch) -> Result:
         try:
             async with self._one_at_a_time:
-                return _answer(await self._deps.validator.run(search))
+                return await self._deps.validator.run(search) or NOTHING
         except OSError:
             return ErrorCode.KAFKA_STORAGE_ERROR
         except UNREADABLE:
             return ErrorCode.CORRUPT_MESSAGE
 
-    async def _by_timestamp(
-        self, replica: Replica, timestamp: int, local: TimestampSearch
-    ) -> _Found | ErrorCode:
+    async def _by_timestamp(self, replica: Replica, timestamp: int, local: TimestampSearch) -> Result:
         """Search the manifest first, since remote records are older. Only offsets below the local start
         count."""
         found = await _remote_by_timestamp(self._deps, replica, timestamp)
@@ -210,7 +205,7 @@ class _Lookups:
 
     async def _max_timestamp(
         self, replica: Replica, remote: RemotePartition, search: TimestampSearch
-    ) -> _Found | ErrorCode:
+    ) -> Result:
         local = await self._local_in_turns(search)
         newest = max(
             [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
@@ -222,15 +217,11 @@ class _Lookups:
         return local if found is NOTHING else found
 
 
-def _at(replica: Replica, offset: int) -> _Found:
-    return _Found(offset, -1, replica.log.epochs.epoch_of(offset))
+def _at(replica: Replica, offset: int) -> FoundTimestamp:
+    return FoundTimestamp(offset, -1, replica.log.epochs.epoch_of(offset))
 
 
-def _answer(found: FoundTimestamp | None) -> _Found:
-    return NOTHING if found is None else _Found(found.offset, found.timestamp, found.leader_epoch)
-
-
-async def _remote_by_timestamp(deps: Dependencies, replica: Replica, timestamp: int) -> _Found | ErrorCode:
+async def _remote_by_timestamp(deps: Dependencies, replica: Replica, timestamp: int) -> Result:
     if deps.remote is None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     try:
@@ -239,7 +230,7 @@ async def _remote_by_timestamp(deps: Dependencies, replica: Replica, timestamp: 
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:
         return ErrorCode.CORRUPT_MESSAGE
-    return NOTHING if found is None else _Found(*found)
+    return NOTHING if found is None else FoundTimestamp(*found)
 
 
 def check_epoch(replica: Replica, current_leader_epoch: int) -> ErrorCode:

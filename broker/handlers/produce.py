@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.leaders import LEADER_ERRORS, leader_of, node_endpoints
+from tierlog.broker.handlers.leaders import name_current_leaders
 from tierlog.broker.handlers.purgatory import Write
 from tierlog.broker.handlers.validated_produce import UnvalidatedBatch, append_validated, keep_bytes
 from tierlog.broker.replication.leader_role import AppendResult
@@ -143,7 +143,12 @@ def produce_handler(deps: Dependencies) -> Handler:
         if request.acks == ACKS_NONE:
             return CLOSE if failed else None  # with acks=0 the client expects no response
         if failed and context.version >= LEADERS_FROM:
-            _add_current_leaders(deps, context, response)
+            results = (
+                (topic.topic_id if context.version >= TOPIC_IDS_FROM else topic.name, answer.index, answer)
+                for topic in response.responses
+                for answer in topic.partition_responses
+            )
+            name_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
     return handle
@@ -252,20 +257,3 @@ def _codes(response: ProduceResponse) -> Iterator[int]:
         for answer in topic.partition_responses:
             if answer.error_code:
                 yield answer.error_code
-
-
-def _add_current_leaders(deps: Dependencies, context: RequestContext, response: ProduceResponse) -> None:
-    """Name the current leaders, so that clients need no Metadata request to find them (KIP-951)."""
-    named = set()
-    image = deps.metadata.image
-    for topic in response.responses:
-        key = topic.topic_id if context.version >= TOPIC_IDS_FROM else topic.name
-        for answer in topic.partition_responses:
-            leader = leader_of(image, key, answer.index) if answer.error_code in LEADER_ERRORS else None
-            if leader is not None:
-                answer.current_leader = LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
-                named.add(leader[0])
-    response.node_endpoints = [
-        NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
-        for node_id, host, port, rack in node_endpoints(image, named)
-    ]

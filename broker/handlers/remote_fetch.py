@@ -14,6 +14,7 @@ from tierlog.broker.handlers.fetch_response import PartitionAnswer
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import RemoteLog
 
 
 @dataclass(slots=True)
@@ -27,51 +28,47 @@ class RemoteRead:
     answer: PartitionAnswer
 
 
-class RemoteReads:
-    def __init__(self, deps: Dependencies) -> None:
-        self._deps = deps
+async def read_remote(
+    deps: Dependencies,
+    reads: list[RemoteRead],
+    committed_only: bool,
+    sources: list[tuple[Replica, int]],
+    respond: Callable[[], Reply],
+) -> Reply:
+    """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch. `sources`:
+    gets the replicas whose records were read, and the bytes of each."""
+    tasks = [
+        deps.tasks.spawn(f"remote read of {item.replica.name}", _read(deps.remote, item, committed_only))
+        for item in reads
+    ]
+    await asyncio.wait(tasks, timeout=deps.effective_settings.remote_fetch_max_wait_ms / 1000)
+    for task, item in zip(tasks, reads, strict=True):
+        if not task.done():
+            continue
+        found, aborted = task.result()
+        if isinstance(found, LogSlice):
+            item.answer.records = found if found.size else None
+            # remote records are committed, which a new leader or a follower may not know yet
+            item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
+            item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
+            sources.append((item.replica, found.size))
+            if committed_only:
+                item.answer.aborted = aborted
+        else:
+            item.answer.fail(found)
+    return respond()
 
-    async def answer(
-        self,
-        reads: list[RemoteRead],
-        committed_only: bool,
-        sources: list[tuple[Replica, int]],
-        respond: Callable[[], Reply],
-    ) -> Reply:
-        """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch.
-        `sources`: gets the replicas whose records were read, and the bytes of each."""
-        tasks = [
-            self._deps.tasks.spawn(f"remote read of {item.replica.name}", self._read(item, committed_only))
-            for item in reads
-        ]
-        await asyncio.wait(tasks, timeout=self._deps.effective_settings.remote_fetch_max_wait_ms / 1000)
-        for task, item in zip(tasks, reads, strict=True):
-            if not task.done():
-                continue
-            found, aborted = task.result()
-            if isinstance(found, LogSlice):
-                item.answer.records = found if found.size else None
-                # remote records are committed, which a new leader or a follower may not know yet
-                item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
-                item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
-                sources.append((item.replica, found.size))
-                if committed_only:
-                    item.answer.aborted = aborted
-            else:
-                item.answer.fail(found)
-        return respond()
 
-    async def _read(
-        self, item: RemoteRead, committed_only: bool
-    ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
-        reader = self._deps.remote
-        if reader is None:
-            return ErrorCode.KAFKA_STORAGE_ERROR, []
-        try:
-            found = await reader.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
-            aborted: list[tuple[int, int]] = []
-            if committed_only and found.size:
-                aborted = await reader.aborted(item.replica.id, item.offset, found.end_offset)
-        except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
-            return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
-        return found, aborted
+async def _read(
+    remote: RemoteLog | None, item: RemoteRead, committed_only: bool
+) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
+    if remote is None:
+        return ErrorCode.KAFKA_STORAGE_ERROR, []
+    try:
+        found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        aborted: list[tuple[int, int]] = []
+        if committed_only and found.size:
+            aborted = await remote.aborted(item.replica.id, item.offset, found.end_offset)
+    except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
+        return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
+    return found, aborted

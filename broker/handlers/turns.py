@@ -28,14 +28,10 @@ async def in_turns(
     weigh: Callable[[T], int] = lambda item: 1,
 ) -> list[R]:
     """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
-    done = []
-    weight = 0
-    for item in items:
-        done.append(work(item))
-        weight += weigh(item)
-        if weight >= at_once:
-            weight = 0
-            await asyncio.sleep(0)
+    done: list[R] = []
+    for some in slices(items, at_once, weigh):
+        done += map(work, some)
+        await asyncio.sleep(0)
     return done
 
 

@@ -3,7 +3,7 @@ handlers.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.segments import SegmentDescriptor, SegmentExport
@@ -22,8 +22,7 @@ HEADERS_PER_TURN = 256
 """Batch headers that a search reads before other requests run."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTimestamp:
+class FoundTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
