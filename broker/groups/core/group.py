@@ -20,7 +20,10 @@ from tierlog.broker.groups.core.formats import (
     encode_key,
 )
 from tierlog.broker.groups.core.states import Cause, GroupState, next_state
+from tierlog.protocol.codec import decode_from
 from tierlog.protocol.errors import ErrorCode
+from tierlog.protocol.primitives import MalformedFrame
+from tierlog.protocol.schema import Message, String, struct, wire
 
 PROTOCOL_TYPE = "consumer"
 GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
@@ -277,19 +280,19 @@ class Group:
             protocol=self.protocol_name,
             leader=self.leader_id,
             state_timestamp_ms=self.state_timestamp_ms,
-            members=tuple(
+            members=[
                 StoredMember(
-                    member.member_id,
-                    member.group_instance_id,
-                    member.client_id,
-                    member.client_host,
-                    member.rebalance_timeout_ms,
-                    member.session_timeout_ms,
-                    member.metadata(self.protocol_name),
-                    assignments.get(member.member_id, b""),
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments.get(member.member_id, b""),
                 )
                 for member in self.members.values()
-            ),
+            ],
         )
         return StoredRecord(encode_key(GroupKey(self.group_id)), encode_group(stored))
 
@@ -344,8 +347,8 @@ def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) 
                 client_host=member.client_host,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 session_timeout_ms=member.session_timeout_ms,
-                protocols=((stored.protocol or "", member.subscription),),
-                assignment=member.assignment,
+                protocols=((stored.protocol or "", bytes(member.subscription or b"")),),
+                assignment=bytes(member.assignment or b""),
             ),
             stored.protocol_type,
         )
@@ -377,6 +380,15 @@ def _least_timeout_ms(member: StoredMember) -> int:
     return min(member.session_timeout_ms, member.rebalance_timeout_ms)
 
 
+@struct
+class _Subscription(Message):
+    """The beginning of ConsumerProtocolSubscription, after the version."""
+
+    VERSIONS = (0, 0)
+
+    topics: list[String] = wire(0, 0)
+
+
 def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topics in the metadata that a consumer sends with JoinGroup. None if the bytes are not a
     subscription: any client may name its own protocol `consumer`.
@@ -385,18 +397,7 @@ def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     consume. Every version of ConsumerProtocolSubscription begins with an int16 version and the array of topic
     names.
     """
-    count, at = int.from_bytes(metadata[2:6], "big", signed=True), 6
-    if len(metadata) < at or not 0 <= count <= len(metadata):
+    try:
+        return frozenset(decode_from(_Subscription, 0, metadata, 2, elements_max=len(metadata))[0].topics)
+    except MalformedFrame:
         return None
-    topics = set()
-    for _ in range(count):
-        length = int.from_bytes(metadata[at : at + 2], "big", signed=True)
-        name = metadata[at + 2 : at + 2 + length]
-        if length < 0 or len(name) != length:
-            return None
-        try:
-            topics.add(name.decode())
-        except UnicodeDecodeError:
-            return None
-        at += 2 + length
-    return frozenset(topics)

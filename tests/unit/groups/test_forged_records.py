@@ -31,23 +31,23 @@ SUBSCRIPTIONS = st.one_of(
 )
 MEMBERS = st.builds(
     StoredMember,
-    NAMES,
-    st.one_of(st.none(), NAMES),
-    NAMES,
-    NAMES,
-    TIMEOUTS,
-    TIMEOUTS,
-    SUBSCRIPTIONS,
-    st.binary(max_size=8),
+    member_id=NAMES,
+    group_instance_id=st.one_of(st.none(), NAMES),
+    client_id=NAMES,
+    client_host=NAMES,
+    rebalance_timeout_ms=TIMEOUTS,
+    session_timeout_ms=TIMEOUTS,
+    subscription=SUBSCRIPTIONS,
+    assignment=st.binary(max_size=8),
 )
 STORED_GROUPS = st.builds(
     StoredGroup,
-    NAMES,
-    st.one_of(INT32, st.sampled_from((1, 2**31 - 1))),
-    st.one_of(st.none(), NAMES),
-    st.one_of(st.none(), NAMES),
-    INT64,
-    st.lists(MEMBERS, max_size=4).map(tuple),
+    protocol_type=NAMES,
+    generation=st.one_of(INT32, st.sampled_from((1, 2**31 - 1))),
+    protocol=st.one_of(st.none(), NAMES),
+    leader=st.one_of(st.none(), NAMES),
+    state_timestamp_ms=INT64,
+    members=st.lists(MEMBERS, max_size=4),
 )
 OFFSETS = st.builds(CommittedOffset, INT64, INT32, NAMES, INT64, INT64, st.uuids())
 RECORDS = st.one_of(
@@ -116,7 +116,13 @@ def test_silent_static_member_with_a_short_rebalance_timeout_causes_no_busy_loop
 def test_generation_wraps_after_the_largest_int32(bench):
     b = bench()
     load(
-        b, [(encode_key(GroupKey("g")), encode_group(StoredGroup("consumer", 2**31 - 1, None, None, 1, ())))]
+        b,
+        [
+            (
+                encode_key(GroupKey("g")),
+                encode_group(StoredGroup(protocol_type="consumer", generation=2**31 - 1)),
+            )
+        ],
     )
     token = b.join()
     b.settle()
@@ -144,6 +150,8 @@ def test_impossible_group_is_skipped(bench, fields):
 
 
 def stored(members=1, member_id="m9", session_timeout_ms=10_000, **fields):
-    member = StoredMember(member_id, None, "c", "/h", 30_000, session_timeout_ms, b"", b"")
+    member = StoredMember(
+        member_id=member_id, rebalance_timeout_ms=30_000, session_timeout_ms=session_timeout_ms
+    )
     values = {"protocol_type": "consumer", "generation": 5, "protocol": "range", "leader": "m9", **fields}
-    return StoredGroup(**values, state_timestamp_ms=1, members=(member,) * members)
+    return StoredGroup(**values, state_timestamp_ms=1, members=[member] * members)
