@@ -221,7 +221,7 @@ class DirectoryMove:
         checkpointed = _CheckpointedState.of(log)
         if not await self._checkpoints.write(target):
             raise OSError(None, "no checkpoint can be written", str(target.path))
-        await self._checkpoints.write_cleaned_of(target)
+        await self._checkpoints.write_cleaned(target)
         await source.run(partial(source.record_move, self.name, self._target_id))
         await self._catch_up(future)  # copy what was appended in the meantime
         async with _flushes_held(log, source):

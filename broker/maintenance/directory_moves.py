@@ -212,15 +212,11 @@ class DirectoryMoves:
                 del self._moves[move.name]
 
     def on_replica_event(self, event: ReplicaEvent) -> None:
-        if isinstance(event, ReplicaRemoved):
-            self._dropped(event.replica)
-
-    def _dropped(self, replica: Replica) -> None:
-        """The replica's topic was deleted, it moved to another broker, or its directory failed. Called on the
-        event loop before a replica of the same name may be created.
-        """
-        self.failed.discard(replica.name)
-        move = self._moves.get(replica.name)
+        """Stop the move of a removed replica, before a replica of the same name may be created."""
+        if not isinstance(event, ReplicaRemoved):
+            return
+        self.failed.discard(event.replica.name)
+        move = self._moves.get(event.replica.name)
         if move is None:
             return
         move.stop.set()

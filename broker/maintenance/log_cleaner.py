@@ -175,7 +175,7 @@ class LogCleaner:
         if log.cleaned_to is None:
             # From now on the log may have gaps, and recovery must know that, whatever the policy.
             log.cleaned_to = log.log_start_offset
-            await self._replicas.checkpoints.write_cleaned(replica)
+            await self._write_cleaned(replica)
         if not log.rolled_below(dirty.end_offset):
             return False  # retention has deleted them
         swaps = log.swaps
@@ -192,7 +192,7 @@ class LogCleaner:
         if not self._replicas.holds(replica):
             return False
         log.cleaned_to = min(cleaning.cleaned_to, log.log_end_offset)
-        await self._replicas.checkpoints.write_cleaned(replica)
+        await self._write_cleaned(replica)
         _log.info(
             "compacted a log",
             partition=str(replica.name),
@@ -202,6 +202,10 @@ class LogCleaner:
             keys=cleaning.keys,
         )
         return True
+
+    async def _write_cleaned(self, replica: Replica) -> None:
+        replicas = self._replicas
+        await replicas.checkpoints.write_cleaned(replicas.directories.directory_of(replica.name))
 
     def _log_malformed(self, replica: Replica, cleaning: Cleaner) -> None:
         """Log each malformed batch once, as every cleaning finds it again."""
@@ -219,16 +223,11 @@ class LogCleaner:
 
     def _begin(self, job: CleaningJob) -> Cleaner:
         settings = self._settings
-        throttler = CleanerThrottler(self._clock, self._stop_thread, self._bytes_per_second)
-        budget, load_factor = (
-            settings.log_cleaner_dedupe_buffer_size,
-            settings.log_cleaner_io_buffer_load_factor,
+        throttler = CleanerThrottler(
+            self._clock, self._stop_thread, lambda: self._settings.log_cleaner_io_max_bytes_per_second
         )
-        return Cleaner(job, throttler, budget, load_factor)
-
-    def _bytes_per_second(self) -> float:
-        """The current rate; called in the thread."""
-        return self._settings.log_cleaner_io_max_bytes_per_second
+        budget = settings.log_cleaner_dedupe_buffer_size
+        return Cleaner(job, throttler, budget, settings.log_cleaner_io_buffer_load_factor)
 
     async def _swap_in(self, replica: Replica, swaps: Swaps, swap: Swap) -> bool:
         """Returns False if the log has changed since the cleaning began, or has moved to another directory,

@@ -255,7 +255,7 @@ class LogRepair:
         others = self._complete_replicas(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
-                await self._reader.has(brokers[one], replica, start, end, rules_of(replica.log))
+                await self._reader.read(brokers[one], replica, start, end, rules_of(replica.log), most=None)
             except RangeUnavailable:
                 continue
             return self._is_here(replica) and replica.log.damage_in_reach[:1] == damage[:1]

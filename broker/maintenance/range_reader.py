@@ -10,9 +10,10 @@ from uuid import UUID
 
 from tierlog.base.files import Buffer
 from tierlog.base.network import Caller, Network, Unreachable
+from tierlog.base.types import NO_EPOCH
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.continuity import HeaderRules
-from tierlog.broker.storage.range_repair import begin, check
+from tierlog.broker.storage.range_repair import CheckedPrefix, check
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.image import BrokerImage
 from tierlog.protocol import replica_fetch
@@ -45,32 +46,20 @@ class RangeReader:
         self._network = network
 
     async def read(
-        self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules, most: int
-    ) -> Buffer:
-        """The batches in [start, end), at most `most` bytes. Raises RangeUnavailable."""
-        found = bytearray()
-        await self._through(source, replica, start, end, rules, found, most)
-        return found
-
-    async def has(
-        self, source: BrokerImage, replica: Replica, start: int, end: int, rules: HeaderRules
-    ) -> None:
-        """Check that the range can be read. Raises RangeUnavailable."""
-        await self._through(source, replica, start, end, rules, None, 0)
-
-    async def _through(
         self,
         source: BrokerImage,
         replica: Replica,
         start: int,
         end: int,
         rules: HeaderRules,
-        found: bytearray | None,
-        most: int,
-    ) -> None:
-        whole = begin(start)
+        most: int | None,
+    ) -> Buffer:
+        """The batches in [start, end), at most `most` bytes. None: only check that the range can be read.
+        Raises RangeUnavailable.
+        """
+        found, whole = bytearray(), CheckedPrefix(0, start, NO_EPOCH)
         if start >= end:
-            return
+            return found
         try:
             caller = await self._network.connect(source.host, source.port, self._client_id)
         except Unreachable as failure:
@@ -81,12 +70,13 @@ class RangeReader:
                 offset = max(before.next_offset, replica.log_start_offset)  # its batch comes whole
                 part = await self._fetch(caller, replica.topic_id, replica.name.partition, offset)
                 whole = check(part, whole, end, rules)
-                if found is not None:
+                if most is not None:
                     found += part[: whole.size - before.size]
                     if len(found) > most:
                         raise RangeUnavailable(f"other batches: more than {most} bytes")
                 if whole.next_offset == before.next_offset:
                     raise RangeUnavailable(f"no batch at offset {whole.next_offset}")
+            return found
         except (Unreachable, CorruptLog) as failure:
             raise RangeUnavailable(str(failure)) from None
         finally:

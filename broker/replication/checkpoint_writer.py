@@ -92,16 +92,10 @@ class CheckpointWriter:
         """Write the checkpoints of closed replicas at shutdown. Runs in a thread. Raises OSError."""
         directory.write_checkpoints(partial(self._rows, directory, replicas, []))
 
-    async def write_cleaned(self, replica: Replica) -> None:
-        """Write the cleaner's checkpoint of the replica's directory; durable when this returns. Raises
-        OSError."""
-        directory = self._directories.directory_of(replica.name)
+    async def write_cleaned(self, directory: LogDirectory | None) -> None:
+        """Write the cleaner's checkpoint of a directory; durable when this returns. Raises OSError."""
         if directory is not None:
-            await self.write_cleaned_of(directory)
-
-    async def write_cleaned_of(self, directory: LogDirectory) -> None:
-        """Raises OSError."""
-        await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
+            await directory.run(partial(directory.write_cleaned, partial(self._cleaned, directory)))
 
     def _rows(
         self,

@@ -41,10 +41,13 @@ class GroupCommit:
         if replica not in self._in_progress:
             self._loop.call_soon(self._begin, replica)  # after the appends of this turn
 
-    async def flush(self, replica: Replica) -> None:
-        """Returns when everything appended before the call is durable. Raises OSError, in particular
+    def flush(self, replica: Replica) -> "asyncio.Future[None]":
+        """Done when everything appended before the call is durable. Fails with OSError, in particular
         SyncFailed."""
-        await self._next_flush(replica)
+        self.request(replica)
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._requested[replica].append(ended)
+        return ended
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for all requested flushes, ignoring their failures. A directory in which no flush has ended
@@ -52,19 +55,13 @@ class GroupCommit:
         """
         works: defaultdict[LogDirState, Waiters] = defaultdict(list)
         for replica in {**self._requested, **self._in_progress}:
-            works[replica.log_dir].append(self._next_flush(replica))
+            works[replica.log_dir].append(self.flush(replica))
         ended = await asyncio.gather(*(all_done(flushes, timeout_s) for flushes in works.values()))
         for log_dir, all_ended in zip(works, ended, strict=True):
             for work in works[log_dir]:
                 _ = work.exception() if work.done() else work.cancel()
             if not all_ended:
                 log_dir.mark_hung(timeout_s)
-
-    def _next_flush(self, replica: Replica) -> "asyncio.Future[None]":
-        self.request(replica)
-        ended: asyncio.Future[None] = self._loop.create_future()
-        self._requested[replica].append(ended)
-        return ended
 
     def _begin(self, replica: Replica) -> None:
         self._in_progress[replica] = self._requested.pop(replica)

@@ -181,7 +181,9 @@ class ReplicaFetcher:
             self._interruptible = False
         error, self._session_error = self._session_error, ErrorCode.NONE
         if error is not ErrorCode.NONE:
-            self._reset_session(error)
+            if error not in _SESSION_LOST:
+                _log.warning("a leader rejected a fetch request", leader=self.source, error=error.name)
+            self._partitions.reset_session()
             await asyncio.sleep(self._settings.replica_fetch_backoff_ms / 1000)
         responses, self._unprocessed = self._unprocessed, []
         now_ms = self._deps.clock.now_ms()
@@ -209,11 +211,6 @@ class ReplicaFetcher:
         return self._partitions.next_request()
 
     # --- failures
-
-    def _reset_session(self, error: ErrorCode) -> None:
-        if error not in _SESSION_LOST:
-            _log.warning("a leader rejected a fetch request", leader=self.source, error=error.name)
-        self._partitions.reset_session()
 
     async def _back_off(self, failure: Unreachable) -> None:
         """Wait before the next connection, longer each time, or until `end_backoff`."""

@@ -92,7 +92,7 @@ class ReplicaLoader:
         )
         replica = Replica(name, topic.topic_id, self._settings.node_id, log, high_watermark)
         replica.log_dir = directory
-        if replica.wants_flush()():
+        if replica.wants_flush():
             # Records which a killed process left unflushed: a retry of them is acknowledged at once.
             replica.flush()
         if topic.partitions[name.partition].leader == self._settings.node_id:

@@ -505,18 +505,12 @@ class ReplicaManager:
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.id] = replica
-        replica.listeners.append(self._on_replica_change)
+        replica.listeners.append(lambda replica: self._on_change(replica.name))
         replica.flusher = self._flusher
-        replica.suspect = partial(self._on_suspicion, replica)
+        replica.suspect = lambda offset, why: self.emit(DamageSuspected(replica, offset, why))
         replica.lower_checkpoint = partial(self.checkpoints.lower, replica)
         if replica.needs_checkpoint:  # a power failure has lost the log's end
             self.checkpoints.lower(replica)
-
-    def _on_replica_change(self, replica: Replica) -> None:
-        self._on_change(replica.name)
-
-    def _on_suspicion(self, replica: Replica, offset: int, why: str) -> None:
-        self.emit(DamageSuspected(replica, offset, why))
 
     def _forget(self, replica: Replica) -> None:
         self.removed_traffic += replica.traffic

@@ -195,12 +195,7 @@ class ReplicaReporter:
 
     async def _try_send(self, report: Report) -> bool:
         command = ReportReplicas(
-            broker_id=self._broker_id,
-            broker_epoch=self._broker_epoch(),
-            failed=report.failed,
-            emptied=report.emptied,
-            full=report.full,
-            has_room=report.has_room,
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), **report._asdict()
         )
         try:
             reply = await self._metadata.submit(command)

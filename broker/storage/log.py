@@ -117,11 +117,11 @@ class PartitionLog:
         """Open or create the log. Raises OSError. May run in a thread, as `files` and each draw from `rng`
         are thread-safe. `may_have_lost`: unsynced data may be gone in part, which does not count as damage.
         """
-        loaded = recovery.load(
-            files,
-            directory,
-            now_ms,
-            config.index_interval_bytes,
+        known = recovery.LogToOpen(
+            files=files,
+            directory=directory,
+            now_ms=now_ms,
+            interval_bytes=config.index_interval_bytes,
             start_offset=log_start_offset,
             recovery_point=recovery_point,
             high_watermark=high_watermark,
@@ -129,6 +129,7 @@ class PartitionLog:
             may_have_lost=may_have_lost,
             gaps="compact" in config.cleanup_policy or cleaned_to is not None,
         )
+        loaded = recovery.load(known)
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
         start = min(end, log_start_offset if config.remote_storage_enable else max(first, log_start_offset))
         recovery_point = max(recovery_point or 0, end if clean else 0)

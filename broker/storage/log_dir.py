@@ -128,7 +128,7 @@ class LogDirectory:
     def __init__(self, path: Path, files: Files, rng: random.Random) -> None:
         self.path = path
         self.threads = DiskThreads(f"disk {path.name}")
-        self.files: Files = WatchedFiles(files, self)
+        self.files: Files = WatchedFiles(files, self.on_error, self.on_sync_error)
         self.directory_id: uuid.UUID | None = None
         """None until the directory is identified."""
         self.failure: str | None = None

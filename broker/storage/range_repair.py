@@ -17,7 +17,6 @@ from typing import NamedTuple
 from tierlog.base.files import Buffer
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.base.open_files import SharedFile
-from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.core.continuity import MAX_OFFSET, HeaderRules
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import CorruptLog, Damage, Segment
@@ -68,10 +67,6 @@ def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderR
         at += header.size
         offset, epoch = header.next_offset, header.leader_epoch
     return CheckedPrefix(size + at, offset, epoch)
-
-
-def begin(offset: int) -> CheckedPrefix:
-    return CheckedPrefix(0, offset, NO_EPOCH)
 
 
 class RangeRepair:

@@ -84,61 +84,9 @@ class _WrongEpochFile(Exception):
     """The leader epoch checkpoint contradicts the batches, which agree with each other."""
 
 
-def load(
-    files: Files,
-    directory: Path,
-    now_ms: int,
-    interval_bytes: int,
-    *,
-    start_offset: int,
-    recovery_point: int | None,
-    high_watermark: int = 0,
-    clean: bool,
-    may_have_lost: bool = False,
-    gaps: bool,
-) -> Loaded:
-    """Load a log. If the leader epoch checkpoint proves wrong, the epochs are rebuilt from the batches. A log
-    that ends below what its checkpoints prove is damaged, and marked so before the checkpoints are lowered.
-    """
-    for use_epochs in (True, False):
-        try:
-            loaded = _load(
-                files,
-                directory,
-                now_ms,
-                interval_bytes,
-                start_offset=start_offset,
-                recovery_point=recovery_point,
-                clean=clean,
-                may_have_lost=may_have_lost,
-                gaps=gaps,
-                use_epochs=use_epochs,
-            )
-        except _WrongEpochFile:
-            continue
-        is_exact = clean or (loaded.truncated_bytes > 0 and not may_have_lost)
-        loaded.missing_end = _missing_end(loaded, recovery_point or 0 if is_exact else 0, high_watermark)
-        if loaded.missing_end and not loaded.damaged:
-            loaded.damaged = True
-            _mark_damaged(files, directory)
-        return loaded
-    raise CorruptLog(f"{directory}: the leader epochs of its batches contradict each other")
-
-
-def _load(
-    files: Files,
-    directory: Path,
-    now_ms: int,
-    interval_bytes: int,
-    *,
-    start_offset: int,
-    recovery_point: int | None,
-    clean: bool,
-    may_have_lost: bool = False,
-    gaps: bool,
-    use_epochs: bool,
-) -> Loaded:
-    """Open or create the segments of a directory; the last one is active.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogToOpen:
+    """What is known of a log before it is opened.
 
     `may_have_lost`: unsynced data may be gone in part. Truncating it is no damage, unless it was below the
     recovery point or an earlier start found damage. `gaps`: compaction may have removed records, in Kafka's
@@ -146,6 +94,42 @@ def _load(
     such a segment is incomplete, as our cleaner keeps the last batch. If the recovery point is unknown
     (None), what follows such a segment is kept: it may be all that was ever acknowledged.
     """
+
+    files: Files
+    directory: Path
+    now_ms: int
+    interval_bytes: int
+    start_offset: int
+    recovery_point: int | None
+    high_watermark: int
+    clean: bool
+    may_have_lost: bool
+    gaps: bool
+
+
+def load(known: LogToOpen) -> Loaded:
+    """Load a log. If the leader epoch checkpoint proves wrong, the epochs are rebuilt from the batches. A log
+    that ends below what its checkpoints prove is damaged, and marked so before the checkpoints are lowered.
+    """
+    for use_epochs in (True, False):
+        try:
+            loaded = _load(known, use_epochs=use_epochs)
+        except _WrongEpochFile:
+            continue
+        is_exact = known.clean or (loaded.truncated_bytes > 0 and not known.may_have_lost)
+        recovery_point = known.recovery_point or 0 if is_exact else 0
+        loaded.missing_end = _missing_end(loaded, recovery_point, known.high_watermark)
+        if loaded.missing_end and not loaded.damaged:
+            loaded.damaged = True
+            _mark_damaged(known.files, known.directory)
+        return loaded
+    raise CorruptLog(f"{known.directory}: the leader epochs of its batches contradict each other")
+
+
+def _load(known: LogToOpen, *, use_epochs: bool) -> Loaded:
+    """Open or create the segments of a directory; the last one is active."""
+    files, directory, now_ms = known.files, known.directory, known.now_ms
+    recovery_point, gaps = known.recovery_point, known.gaps
     names = _remove_temporary(files, directory, now_ms)
     bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
@@ -153,7 +137,7 @@ def _load(
     rules = HeaderRules(  # above the recovery point the file may be older than a truncation
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),
-        epochs_end=MAX_OFFSET if clean else recovery_point or 0,
+        epochs_end=MAX_OFFSET if known.clean else recovery_point or 0,
     )
     for at, base in enumerate(bases):
         end = bases[at + 1] if at + 1 < len(bases) else None
@@ -161,9 +145,9 @@ def _load(
         segment = Segment(files, directory, base, now_ms)
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
-        allow_torn = may_have_lost and not synced
+        allow_torn = known.may_have_lost and not synced
         # One that ends at the recovery point may have been rolled after the flush: no indexes on disk.
-        intact = (clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
+        intact = (known.clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
         if intact:
             if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs from there on
                 next_header = None if end is None else _first_header(files, directory, end)
@@ -174,7 +158,7 @@ def _load(
         loaded.epochs.truncate_from_end(base)  # the file may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
         truncated, damaged = _rebuild(
-            segment, interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
+            segment, known.interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
         )
         loaded.damaged = loaded.damaged or damaged
         loaded.segments.append(segment)
@@ -190,7 +174,7 @@ def _load(
             segment.roll()
             segment.unload()
     if not loaded.segments:
-        loaded.segments.append(_first_segment(files, directory, start_offset, now_ms))
+        loaded.segments.append(_first_segment(files, directory, known.start_offset, now_ms))
     loaded.epochs.truncate_from_end(loaded.segments[-1].end_offset)
     rebuild_producer_state(loaded, files, directory, now_ms, None if loaded.rebuilt else names)
     return loaded

@@ -84,7 +84,6 @@ class Segment:
     __slots__ = (
         "__weakref__",
         "_bytes_since_entry",
-        "_has_excess",
         "_has_reserved",
         "_maximum_offset",
         "_offset_index",
@@ -100,6 +99,7 @@ class Segment:
         "files",
         "first_timestamp",
         "has_aborts",
+        "has_excess_bytes",
         "has_transactions",
         "last_modified_ms",
         "max_timestamp",
@@ -135,7 +135,8 @@ class Segment:
         self._txn_index: bytearray | None = bytearray()
         self._maximum_offset = base_offset  # last offset of the batch that set max_timestamp
         self._bytes_since_entry = 0
-        self._has_excess = False  # a failed write may have left bytes beyond `size`
+        self.has_excess_bytes = False
+        """Whether a failed write may have left bytes beyond `size`."""
         self._has_reserved = False
         self.reserved_to = RESERVE_FROM
         """An append that ends above it is followed by `reserve_ahead`."""
@@ -175,11 +176,6 @@ class Segment:
         return self._txn_index
 
     @property
-    def has_excess_bytes(self) -> bool:
-        """Whether a failed write may have left bytes beyond `size`."""
-        return self._has_excess
-
-    @property
     def index_entries(self) -> int:
         return len(self.offset_index) // OFFSET_ENTRY.size
 
@@ -211,7 +207,7 @@ class Segment:
             self.index_batch(start + position - first, header, header.base_offset, interval_bytes)
 
     def _write(self, buffer: Buffer, now_ms: int) -> None:
-        if self._has_excess:
+        if self.has_excess_bytes:
             self.trim()
         position = self.size
         try:
@@ -219,7 +215,7 @@ class Segment:
             self.files.writev_at(file.fd, (buffer,), position)
             file.unsynced = True
         except OSError:
-            self._has_excess = True
+            self.has_excess_bytes = True
             with suppress(OSError):  # frees the space at once; else the next append trims
                 self.trim()
             raise
@@ -257,7 +253,7 @@ class Segment:
 
     def persist(self) -> None:
         """Write the index files and trim the log file. Not durable before `sync`."""
-        if self._has_excess or self._has_reserved:
+        if self.has_excess_bytes or self._has_reserved:
             self.trim()
         for suffix, content in (
             (OFFSET_INDEX, self.offset_index),
@@ -308,7 +304,7 @@ class Segment:
         """Truncate the file to `size`, which also frees reserved space."""
         file = self.file
         self.files.truncate(file.fd, self.size)
-        self._has_excess = self._has_reserved = False
+        self.has_excess_bytes = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def reserve_ahead(self, most: int) -> None:
@@ -346,7 +342,7 @@ class Segment:
         """Continue with identical files in another directory. Readers of the old files can continue."""
         self.directory, self.files = directory, files
         files.open_files.release(self)
-        self._has_excess = self._has_reserved = False
+        self.has_excess_bytes = self._has_reserved = False
         self.reserved_to = max(RESERVE_FROM, self.size)
 
     def close(self) -> None:
@@ -378,7 +374,7 @@ class Segment:
         self.max_timestamp, self.first_timestamp = rest.max_timestamp, rest.first_timestamp
         self.has_transactions = rest.has_transactions
         self.resume_index(rest.size - rest._bytes_since_entry, rest._maximum_offset)
-        self._has_excess = True
+        self.has_excess_bytes = True
         self.trim()
 
     def reset_indexes(self) -> None:

@@ -87,7 +87,8 @@ class SegmentScrub:
                 self._next_intact() if known is None else BatchBoundary(known.end_position, known.end_offset)
             )
             if known is None:
-                self.found.append(Damage(*_both(at, self._at)))
+                end = self._at
+                self.found.append(Damage(at.position, end.position, at.end_offset, end.end_offset))
         self._batches = self._scan()
 
     def _next_intact(self) -> BatchBoundary:
@@ -127,7 +128,3 @@ class SegmentScrub:
 
     def _read(self, position: int, size: int) -> bytes:
         return self.segment.files.read_at(self._file.fd, size, position)
-
-
-def _both(start: BatchBoundary, end: BatchBoundary) -> tuple[int, int, int, int]:
-    return start.position, end.position, start.end_offset, end.end_offset

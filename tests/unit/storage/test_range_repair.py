@@ -11,8 +11,9 @@ from compaction import NOW, open_log, put
 from power_loss import KEPT, LOST, Killed, PowerLoss
 
 from tierlog.base.files import OsFiles
+from tierlog.base.types import NO_EPOCH
 from tierlog.broker.storage.log import PartitionLog
-from tierlog.broker.storage.range_repair import RangeRepair, begin, check, range_repairs, rules_of
+from tierlog.broker.storage.range_repair import CheckedPrefix, RangeRepair, check, range_repairs, rules_of
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.broker.storage.segment_scrub import SegmentScrub
 from tierlog.config.topic import TopicConfig
@@ -21,6 +22,10 @@ from tierlog.records.batch import HEADER_SIZE, iter_batches
 CONFIG = TopicConfig(segment_bytes=600, index_interval_bytes=0)
 COUNT = 20
 DAMAGED = 3
+
+
+def begin(offset: int) -> CheckedPrefix:
+    return CheckedPrefix(0, offset, NO_EPOCH)
 
 
 @pytest.fixture
