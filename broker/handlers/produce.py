@@ -143,12 +143,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         if request.acks == ACKS_NONE:
             return CLOSE if failed else None  # with acks=0 the client expects no response
         if failed and context.version >= LEADERS_FROM:
-            results = (
-                (topic.topic_id if context.version >= TOPIC_IDS_FROM else topic.name, answer.index, answer)
-                for topic in response.responses
-                for answer in topic.partition_responses
-            )
-            name_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
+            _name_leaders(deps, response, context.version >= TOPIC_IDS_FROM)
         return _when_acknowledged(deps, pending, response, request.timeout_ms) if pending else response
 
     return handle
@@ -250,6 +245,15 @@ def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:
     """Why a replica that was here no longer is."""
     lost = deps.replicas.is_offline(replica.name)
     return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def _name_leaders(deps: Dependencies, response: ProduceResponse, by_id: bool) -> None:
+    results = (
+        (topic.topic_id if by_id else topic.name, answer.index, answer)
+        for topic in response.responses
+        for answer in topic.partition_responses
+    )
+    name_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
 
 
 def _codes(response: ProduceResponse) -> Iterator[int]:

@@ -427,7 +427,7 @@ async def test_batch_after_one_refused_by_a_full_disk_is_not_reported_as_a_gap(t
 async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))
-    run.replica(0).delete_records(1)
+    run.replica(0).raise_log_start(1)
     place = run.place(0)
     await run.stop()
     run = Run(tmp_path)
