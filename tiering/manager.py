@@ -150,7 +150,7 @@ class TierManager:
                     self._roots.pop(where, None)
                     index = found[0].metadata_index
                     raise ManifestMoved(f"{where}: the bucket's manifest has metadata index {index}")
-                if found is not None and _same_state(found[0], wanted):
+                if found is not None and _state(found[0]) == _state(wanted):
                     self._roots[where] = found
                     return found[0]
                 written = await self._put_root(where, wanted, found)
@@ -332,9 +332,5 @@ def _root(
     )
 
 
-def _same_state(one: ManifestRoot, other: ManifestRoot) -> bool:
-    return (one.log_start_offset, one.pages, one.entries) == (
-        other.log_start_offset,
-        other.pages,
-        other.entries,
-    )
+def _state(root: ManifestRoot) -> tuple[object, ...]:
+    return root.log_start_offset, root.pages, root.entries

@@ -19,6 +19,8 @@ from time import perf_counter, sleep
 from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs
+from tierlog.base.open_files import SharedFile
+from tierlog.broker.storage.checked_batches import verified_batches
 from tierlog.broker.storage.core.compaction import (
     BatchFilter,
     CleanedTransactionMetadata,
@@ -28,7 +30,7 @@ from tierlog.broker.storage.core.compaction import (
     group_segments,
     last_records_of_producers,
 )
-from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefix
+from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.core.offset_map import LOAD_FACTOR, OffsetMap
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import CLEANED, INDEXES, OFFSET_INDEX, TIME_INDEX
@@ -36,13 +38,11 @@ from tierlog.broker.storage.recovery import read_marker
 from tierlog.broker.storage.segment import CorruptLog, Segment
 from tierlog.broker.storage.segment_swap import Swap, discard
 from tierlog.config.topic import TopicConfig
-from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.records.batch import BatchHeader, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import AbortedTxn
 from tierlog.records.record import records_section
 from tierlog.records.rewrite import Span, spans
-
-READ_BYTES = 1 << 20
 
 WORK_S = 0.0005
 REST_S = 0.00005
@@ -284,36 +284,19 @@ class Cleaner:
 
     def _batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
         """Each batch of a segment with its CRC and header checked, since rewritten batches get a new, valid
-        CRC.
+        CRC. Raises CorruptLog.
         """
         rules = HeaderRules(gaps=True, epochs=self._job.epochs, end_offset=segment.end_offset)
         size = 0
-        for batch, header in consistent_prefix(self._whole_batches(segment), segment.base_offset, rules):
+        for _, header, content in verified_batches(
+            segment, rules, file=SharedFile(self._files, segment.path())
+        ):
             size += header.size
-            yield batch, header
+            self.bytes_read += header.size
+            self._throttler.spend(header.size)
+            yield bytes(content), header
         if size != segment.size:
-            raise CorruptLog(f"{segment.path()}: the batch at {size} cannot follow the one before")
-
-    def _whole_batches(self, segment: Segment) -> Iterator[tuple[bytes, BatchHeader]]:
-        fd = self._files.open(segment.path())
-        try:
-            window, window_at, at = b"", 0, 0
-            while at < segment.size:
-                if at + HEADER_SIZE > window_at + len(window):
-                    window, window_at = self._files.read_at(fd, READ_BYTES, at), at
-                size = read_header(window, at - window_at).size
-                if at + size > segment.size or size < HEADER_SIZE:
-                    raise CorruptLog(f"{segment.path()}: a batch of {size} bytes at {at}")
-                if at + size > window_at + len(window):
-                    window, window_at = self._files.read_at(fd, max(size, READ_BYTES), at), at
-                batch = window[at - window_at : at - window_at + size]
-                header = check_batch(batch)
-                at += size
-                self.bytes_read += size
-                self._throttler.spend(size)
-                yield batch, header
-        finally:
-            self._files.close(fd)
+            raise CorruptLog(f"{segment.path()}: damaged at {size}")
 
     def _size_of(self, segment: Segment) -> SegmentSize:
         sizes = {}

@@ -1,6 +1,7 @@
 """File and directory names, the same as Kafka's, so that people and tools recognise them."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -44,6 +45,12 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
     """Base offset and suffix, or None for other files."""
     found = _SEGMENT_FILE.fullmatch(name)
     return (int(found[1]), found[2]) if found else None
+
+
+def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    """The base offsets of the files with a suffix, ascending."""
+    found = map(parse_segment_file, names)
+    return sorted(file[0] for file in found if file is not None and file[1] == suffix)
 
 
 def is_temporary(name: str) -> bool:

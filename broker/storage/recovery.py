@@ -39,6 +39,7 @@ from tierlog.broker.storage.names import (
     TIME_INDEX,
     TXN_INDEX,
     is_temporary,
+    offsets_of,
     parse_segment_file,
     segment_file,
 )
@@ -131,7 +132,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> Loaded:
     files, directory, now_ms = known.files, known.directory, known.now_ms
     recovery_point, gaps = known.recovery_point, known.gaps
     names = _remove_temporary(files, directory, now_ms)
-    bases = sorted(found[0] for name in names if (found := parse_segment_file(name)) and found[1] == LOG)
+    bases = offsets_of(names, LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = Loaded([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
     rules = HeaderRules(  # above the recovery point the file may be older than a truncation
@@ -252,10 +253,9 @@ def producer_state_of(segments: list[Segment], now_ms: int) -> ProducerStateMana
 
 def drop_snapshots(files: Files, directory: Path, kept: int | None) -> None:
     """Delete all snapshots but one, of a log that restarts empty."""
-    for name in files.list_directory(directory):
-        found = parse_segment_file(name)
-        if found is not None and found[1] == SNAPSHOT and found[0] != kept:
-            files.unlink(directory / name, missing_ok=True)
+    for offset in offsets_of(files.list_directory(directory), SNAPSHOT):
+        if offset != kept:
+            files.unlink(segment_file(directory, offset, SNAPSHOT), missing_ok=True)
 
 
 def replay(
@@ -384,7 +384,7 @@ def _remove_temporary(files: Files, directory: Path, now_ms: int) -> list[str]:
         complete_swaps(files, directory, now_ms)
         names = files.list_directory(directory)
     found = {name: parsed for name in names if (parsed := parse_segment_file(name)) is not None}
-    bases = sorted(base for base, suffix in found.values() if suffix == LOG)
+    bases = offsets_of(names, LOG)
     kept = []
     for name in names:
         orphan = name in found and found[name][1] in INDEXES and found[name][0] not in bases
@@ -554,12 +554,7 @@ def _latest_snapshot(
     files: Files, directory: Path, names: Sequence[str], at_most: int, log_end: int
 ) -> tuple[int, ProducerStateManager]:
     """Offset and state of the newest usable snapshot, -1 and empty without one. Deletes unusable ones."""
-    snapshots = sorted(
-        parsed[0]
-        for name in names
-        if (parsed := parse_segment_file(name)) is not None and parsed[1] == SNAPSHOT
-    )
-    for offset in reversed(snapshots):
+    for offset in reversed(offsets_of(names, SNAPSHOT)):
         path = segment_file(directory, offset, SNAPSHOT)
         if offset > log_end:
             files.unlink(path, missing_ok=True)

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from tierlog.base.files import Files
 from tierlog.broker.storage.delayed_deletion import DelayedDeletion
-from tierlog.broker.storage.names import INDEXES, LOG, SNAPSHOT, SWAP, parse_segment_file, segment_file
+from tierlog.broker.storage.names import INDEXES, LOG, SNAPSHOT, SWAP, offsets_of, segment_file
 from tierlog.broker.storage.segment import Segment
 from tierlog.config.topic import TopicConfig
 
@@ -147,7 +147,7 @@ def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
     sources. Its indexes are rebuilt, since some may not have been renamed before the crash.
     """
     names = files.list_directory(directory)
-    bases = sorted(parsed[0] for name in names if (parsed := parse_segment_file(name)) and parsed[1] == LOG)
+    bases = offsets_of(names, LOG)
     swapped = [int(found[1]) for name in names if (found := _SWAPPED_LOG.fullmatch(name))]
     for base in swapped:
         end = _end_of(files, directory, base, now_ms)

@@ -4,7 +4,7 @@ A document is a dictionary with a `kind`. Damage is a document too, and reading 
 possible.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,16 +177,18 @@ def _records(found: BatchFound, wanted: Wanted) -> Iterator[Document]:
 
 def _dump_offset_index(path: Path, wanted: Wanted) -> Iterator[Document]:
     index = without_trailing_zeros(path.read_bytes(), OFFSET_ENTRY.size)
-    for entry in decode_offset_index(index, int(path.name[:20])):
-        if wanted.touches(entry.offset, entry.offset):
-            yield {"kind": "offset-index", **entry._asdict()}
+    return _entries("offset-index", decode_offset_index(index, int(path.name[:20])), wanted)
 
 
 def _dump_time_index(path: Path, wanted: Wanted) -> Iterator[Document]:
     index = without_trailing_zeros(path.read_bytes(), TIME_ENTRY.size)
-    for entry in decode_time_index(index, int(path.name[:20])):
+    return _entries("time-index", decode_time_index(index, int(path.name[:20])), wanted)
+
+
+def _entries(kind: str, entries: Iterable[Any], wanted: Wanted) -> Iterator[Document]:
+    for entry in entries:
         if wanted.touches(entry.offset, entry.offset):
-            yield {"kind": "time-index", **entry._asdict()}
+            yield {"kind": kind, **entry._asdict()}
 
 
 def _dump_txn_index(path: Path, wanted: Wanted) -> Iterator[Document]:

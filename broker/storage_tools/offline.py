@@ -26,6 +26,7 @@ from tierlog.broker.storage.checkpoints import (
 from tierlog.broker.storage.names import (
     LOG,
     SNAPSHOT,
+    offsets_of,
     parse_partition_directory,
     parse_segment_file,
     segment_file,
@@ -89,8 +90,7 @@ class PartitionFiles:
         return segment_file(self.directory, base, LOG)
 
     def snapshots(self) -> list[int]:
-        names = map(parse_segment_file, os.listdir(self.directory))
-        return sorted(found[0] for found in names if found is not None and found[1] == SNAPSHOT)
+        return offsets_of(os.listdir(self.directory), SNAPSHOT)
 
 
 def find_partitions(path: Path) -> list[PartitionFiles]:
@@ -102,12 +102,12 @@ def find_partitions(path: Path) -> list[PartitionFiles]:
         if parsed is None or parsed[1] != LOG:
             raise NotALog(f"{path} is not the log file of a segment")
         return [_partition(path.parent, frozenset({parsed[0]}))]
-    if bases := _bases(path):
+    if bases := offsets_of(os.listdir(path), LOG):
         return [_partition(path, frozenset(bases))]
-    below = sorted(child for child in path.iterdir() if child.is_dir() and _bases(child))
-    if not below:
+    below = {child: offsets_of(os.listdir(child), LOG) for child in sorted(path.iterdir()) if child.is_dir()}
+    if not any(below.values()):
         raise NotALog(f"{path} has no segment and no directory with one")
-    return [_partition(child, frozenset(_bases(child))) for child in below]
+    return [_partition(child, frozenset(bases)) for child, bases in below.items() if bases]
 
 
 def log_directory_of(path: Path) -> Path | None:
@@ -173,18 +173,14 @@ def _fault(data: bytes) -> str:
     return ""
 
 
-def _bases(directory: Path) -> list[int]:
-    names = map(parse_segment_file, os.listdir(directory))
-    return sorted(found[0] for found in names if found is not None and found[1] == LOG)
-
-
 def _partition(directory: Path, chosen: frozenset[int]) -> PartitionFiles:
     name, around = parse_partition_directory(directory.absolute().name), directory.absolute().parent
     recovery_point = None
     if name is not None and not (around / CLEAN_SHUTDOWN).exists() and (around / RECOVERY_POINTS).exists():
         recovery_point = _checkpoint(around / RECOVERY_POINTS).get(name, 0)
     compacted = name in _checkpoint(around / CLEANER_OFFSETS)
-    return PartitionFiles(directory, tuple(_bases(directory)), chosen, recovery_point, compacted)
+    bases = tuple(offsets_of(os.listdir(directory), LOG))
+    return PartitionFiles(directory, bases, chosen, recovery_point, compacted)
 
 
 def _checkpoint(path: Path) -> dict[TopicPartition, int]:

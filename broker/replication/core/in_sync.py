@@ -27,10 +27,6 @@ class IsrProposal(NamedTuple):
     partition_epoch: int
     in_sync: tuple[tuple[int, int], ...]
 
-    @property
-    def broker_ids(self) -> frozenset[int]:
-        return frozenset(broker_id for broker_id, _ in self.in_sync)
-
 
 class Follower:
     """What the leader knows of one follower in this leader epoch.
