@@ -84,7 +84,7 @@ class ModelController:
         for member, reported in proposal.in_sync:
             if member in self.fenced or reported not in (-1, self.epochs[member]):
                 return ErrorCode.INELIGIBLE_REPLICA
-        self._change(proposal.broker_ids)
+        self._change(frozenset(member for member, _ in proposal.in_sync))
         return ErrorCode.NONE
 
     def elect_anyone(self, choice: int) -> None:

@@ -168,7 +168,7 @@ async def test_old_checkpoints_of_the_same_name_are_removed_off_the_loop(tmp_pat
         append(replica)
         if policy == "compact":
             replica.log.cleaned_to = 0
-            await run.manager.checkpoints.write_cleaned(replica)
+            await run.manager.checkpoints.write_cleaned(replica.log_dir)
     await run.manager.checkpoints.write_for([replica.name for replica in run.manager])
     run.manager.follow(topic(1, 2), EMPTY)
     syncs = run.files.calls["sync"]
