@@ -251,6 +251,7 @@ class RemoteLog:
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
     ) -> list[tuple[int, int]]:
+        await self._entry(where, remote, start)  # retention may have passed it since its records were read
         found: set[AbortedTxn] = set()  # a transaction may span several segments
         async for entry in self._entries_from(where, remote, start):
             if entry.base_offset >= end:
