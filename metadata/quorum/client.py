@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, Peers
+from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 from tierlog.metadata.quorum.publisher import MetadataPublisher, Publisher
 from tierlog.metadata.quorum.status import NodeStatus, ObserverStatus
 from tierlog.metadata.raft.messages import NO_NODE
@@ -117,9 +117,8 @@ class MetadataClient(ABC):
             ) from None
 
     def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
-        """Raise it unless another attempt may succeed. What this node refuses as the leader stays refused."""
-        is_own = leader == self.node_id and not isinstance(unavailable, LeadershipLost)
-        if is_own or unavailable.applied_unknown:
+        """Called after each failed attempt. Raises the failure if the request may have had an effect."""
+        if unavailable.applied_unknown:
             raise unavailable
 
     async def _submit_to(self, leader: int, command: c.Command[R]) -> R:

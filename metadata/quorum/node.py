@@ -38,7 +38,7 @@ from tierlog.metadata.quorum.node_snapshots import (
     SNAPSHOT_ENTRIES,
     NodeSnapshots,
 )
-from tierlog.metadata.quorum.peers import MetadataUnavailable, NotTheLeader, Peers
+from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread
@@ -293,6 +293,12 @@ class MetadataNode(MetadataClient):
         if not forward and not self.core.is_leader:
             raise NotTheLeader(leader, self.url_of(leader))
         return NO_NODE if leader == self.node_id else leader
+
+    def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
+        """What this node refuses as the leader stays refused, unless it has lost the leadership."""
+        if leader == self.node_id and not isinstance(unavailable, LeadershipLost):
+            raise unavailable
+        super()._on_unavailable(leader, unavailable)
 
     def process_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The process that registered as this broker under this epoch has certainly ended. Raises

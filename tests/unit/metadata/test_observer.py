@@ -40,11 +40,13 @@ class Voters(Peers):
 
 
 @asynccontextmanager
-async def observed(voters: Voters) -> AsyncIterator[MetadataObserver]:
-    """An observer that reads from node 3, the leader."""
+async def observed(voters: Voters, node_id: int = 9, voter: int = 3) -> AsyncIterator[MetadataObserver]:
+    """An observer that reads from a voter. Node 3 is the leader."""
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
-    observer = MetadataObserver(9, {3: VOTERS[3]}, SystemClock(), tasks, "c", peers=voters, session_ms=3000)
+    observer = MetadataObserver(
+        node_id, {voter: VOTERS[voter]}, SystemClock(), tasks, "c", peers=voters, session_ms=3000
+    )
     try:
         await observer.start()
         assert observer.leader == 3
@@ -62,6 +64,28 @@ async def test_observer_leaves_a_leader_that_does_not_answer_a_heartbeat() -> No
         reply = await observer.heartbeat(HEARTBEAT, timeout_s=30)
         assert (reply.error, reply.lease_ms) == (ErrorCode.NONE, 1000)
         assert observer.leader == 2 and voters.polled[0] == 3 and 3 not in voters.polled[2:]
+
+
+class RestartingVoters(Voters):
+    """Node 3 refuses the first heartbeat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heartbeats = 0
+
+    async def heartbeat(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
+        self.heartbeats += 1
+        if self.heartbeats == 1:
+            raise MetadataUnavailable("not ready", applied_unknown=False, refused=True)
+        return await super().heartbeat(leader, heartbeat, timeout_s)
+
+
+async def test_observer_tries_again_if_the_leader_has_its_own_node_id() -> None:
+    """Two processes have one node id, for example while a voter is replaced."""
+    voters = RestartingVoters()
+    async with observed(voters, node_id=3, voter=2) as observer:
+        assert (await observer.heartbeat(HEARTBEAT, timeout_s=30)).error == ErrorCode.NONE
+    assert voters.heartbeats == 2
 
 
 class RefusingVoters(Voters):
