@@ -162,8 +162,9 @@ class GroupService:
         return bool(self._partitions())
 
     def coordinator_of(self, group_id: str) -> BrokerImage | None:
-        """The broker which coordinates a group; None if there is none now. The topic must exist."""
-        partitions = self._partitions()
+        """The broker which coordinates a group; None if there is none now, or no `__consumer_offsets`."""
+        if not (partitions := self._partitions()):
+            return None
         partition = partition_of(group_id, len(partitions))
         leader = partitions[partition].leader
         broker = self.image.brokers.get(leader)

@@ -66,6 +66,9 @@ def test_keys():
     assert decode_key(bytes.fromhex(OFFSET_KEY.replace("0001", "0000", 1))) == OffsetKey("g", "flight", 3)
     assert decode_key(bytes.fromhex(GROUP_KEY)) == GroupKey("grp")
     assert decode_key(bytes.fromhex("0003 0001 67")) is None  # ConsumerGroupMetadata: a later kind
+    for short in b"", b"\x03":
+        with pytest.raises(FormatError):
+            decode_key(short)
 
 
 def test_offset_values():

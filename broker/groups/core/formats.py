@@ -189,12 +189,14 @@ def _encode(message: Message, version: int) -> bytes:
 
 
 def _version(data: bytes | memoryview) -> int:
+    if len(data) < 2:
+        raise FormatError(f"{len(data)} bytes are too few for a version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
 def _decode(kind: type[M], version: int, data: bytes | memoryview) -> M:
     least, most = kind.VERSIONS
-    if len(data) < 2 or not least <= version <= most:
+    if not least <= version <= most:
         raise FormatError(f"{kind.__name__}: version {version} is not known")
     try:
         return decode_from(kind, version, data, 2, elements_max=len(data))[0]
