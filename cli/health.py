@@ -169,7 +169,10 @@ def _partitions(seen: Observation) -> list[Problem]:
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:
         what = f"{_count(below)} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"
-        how = "Produce requests with acks=all fail until more replicas are in sync: start stopped brokers."
+        how = (
+            "Produce requests with acks=all fail until more replicas are in sync: start the brokers that are "
+            "down."
+        )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if behind:
         what = f"{_count(behind)} under-replicated{_names(seen, 'under-replicated')}"

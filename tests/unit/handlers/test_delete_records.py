@@ -31,9 +31,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 def asked_to_delete(
-    node: Node, timeout_ms: int = LONG_MS, partitions: Sequence[int] = (LED,)
+    node: Node, timeout_ms: int = LONG_MS, partitions: Sequence[int] = (LED,), offset: int = DELETED
 ) -> "asyncio.Task[Any]":
-    asked = [delete_records.DeleteRecordsPartition(partition_index=one, offset=DELETED) for one in partitions]
+    asked = [delete_records.DeleteRecordsPartition(partition_index=one, offset=offset) for one in partitions]
     topic = delete_records.DeleteRecordsTopic(name="t", partitions=asked)
     context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000))
     request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
@@ -59,6 +59,22 @@ async def test_delete_records_completes_when_all_live_replicas_have_the_log_star
         node.hear(follower, RECORDS, DELETED)
     await answer
     assert answer_of(answer) == (ErrorCode.NONE, DELETED)
+
+
+@pytest.mark.parametrize("offset", [-2, RECORDS + 1])
+async def test_no_record_is_deleted_at_an_offset_outside_of_the_log(node: Node, offset: int) -> None:
+    answer = asked_to_delete(node, offset=offset)
+    await answer
+    assert answer_of(answer)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert node.replica(LED).log_start_offset == 0
+
+
+async def test_offset_minus_one_deletes_up_to_the_high_watermark(node: Node) -> None:
+    for follower in ALIVE:
+        node.hear(follower, RECORDS, RECORDS)
+    answer = asked_to_delete(node, offset=-1)
+    await answer
+    assert answer_of(answer) == (ErrorCode.NONE, RECORDS)
 
 
 async def test_timed_out_delete_records_has_the_low_watermark(node: Node) -> None:
