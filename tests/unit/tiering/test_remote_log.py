@@ -223,3 +223,13 @@ async def test_segments_that_left_the_manifest_are_evicted_on_all_brokers(node, 
     assert await read(node, replica, entries[-1].base_offset)
     await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
     assert node.remote_log.index_bytes == other.index_bytes == node.cache.bytes == 0
+
+
+async def test_aborted_transactions_of_records_that_retention_has_passed_are_refused(node):
+    """An empty list would show the consumer their records."""
+    replica, _ = await tiered(node)
+    where, entries = node.where(replica), node.remote(replica).entries
+    assert await node.remote_log.aborted(where, 0, entries[0].end_offset) == []
+    await node.move_log_start(replica, entries[1].base_offset)
+    with pytest.raises(ObjectStoreError):
+        await node.remote_log.aborted(where, 0, entries[0].end_offset)
