@@ -310,7 +310,7 @@ class Replica:
             return
         self.failed_end = 0
         self.flusher(self)
-        if self._core.has_peers:
+        if self._core.is_leader and self._core.has_peers:
             self.notify()  # followers fetch and flush the batch during the flush here
 
     # -- fetch --
