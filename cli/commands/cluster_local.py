@@ -323,7 +323,7 @@ _SIGNALS = {
     signal.SIGSTOP: ("paused", ("up",), "is not up"),
     signal.SIGCONT: ("resumed", ("paused",), "is not paused"),
 }
-"""For each signal: the state of a node after it, the states in which a node may get it, and the error in others."""
+"""For each signal: the state after it, the states in which a node may get it, and the error in others."""
 
 
 def _send(number: signal.Signals, nodes: list[int], data_dir: Path | None, *, as_json: bool) -> None:
