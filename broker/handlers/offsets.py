@@ -146,7 +146,7 @@ class _Lookups:
         has_remote = end is not None and replica.log_start_offset < replica.local_log_start_offset
         if target == MAX_TIMESTAMP:
             local = replica.log.max_timestamp()
-            return self._max_timestamp(replica, remote, local) if has_remote else self._local(local)
+            return self._max_timestamp(replica, local) if has_remote else self._local(local)
         local = replica.offset_for_timestamp(target, committed_only=self._committed_only)
         return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
@@ -203,10 +203,9 @@ class _Lookups:
             return found
         return await self._local_in_turns(local)
 
-    async def _max_timestamp(
-        self, replica: Replica, remote: RemotePartition, search: TimestampSearch
-    ) -> Result:
+    async def _max_timestamp(self, replica: Replica, search: TimestampSearch) -> Result:
         local = await self._local_in_turns(search)
+        remote = self._deps.metadata.image.remote_partition(replica.topic_id, replica.name.partition)
         newest = max(
             [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
             default=-1,
