@@ -260,3 +260,8 @@ class LeaderRole:
     def on_isr_failure(self, proposal: IsrProposal) -> None:
         if self._core.on_isr_failure(proposal):
             self._replica.notify()
+
+
+safeguard("retention uses the timestamps of records instead of batch headers")(
+    LeaderRole._must_validate_records
+)

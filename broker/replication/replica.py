@@ -437,7 +437,6 @@ class Replica:
 
     # -- durability --
 
-    @safeguard("flush.messages syncs before the acknowledgement")
     def wants_flush(self) -> bool:
         """Whether flush.messages has been reached."""
         return self.log_end_offset - self.log.recovery_point >= self.config.flush_messages
