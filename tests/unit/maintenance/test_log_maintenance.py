@@ -222,7 +222,10 @@ async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> Non
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
     assert not replica.as_leader.append(memoryview(batch), now_ms).error
     await node.upkeep.apply_retention()
-    node.clock.now += DAY_MS
+    node.clock.now += DAY_MS - 1
+    await node.upkeep.apply_retention()
+    assert replica.log.producers.get(7) is not None
+    node.clock.now += 1
     await node.upkeep.apply_retention()
     assert replica.log.producers.get(7) is None
 
