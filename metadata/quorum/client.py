@@ -87,11 +87,15 @@ class MetadataClient(ABC):
 
     @abstractmethod
     def _request_target(self, forward: bool) -> int:
-        """The leader, or NO_NODE while none is known. Raises MetadataUnavailable if this node has failed."""
+        """The leader, or NO_NODE while none is known.
+
+        Raises MetadataUnavailable if this node has failed, and NotTheLeader if another node leads and
+        `forward` is false.
+        """
 
     @abstractmethod
     async def _wait_for_leader(self, at_most_s: float | None) -> None:
-        """Wait until this node hears of the leader or of another one."""
+        """Wait until this node learns which node leads, or the timeout (None: without limit)."""
 
     async def _run_on_leader(
         self, send: Callable[[int], Awaitable[T]], timeout_s: float, forward: bool = True

@@ -47,7 +47,9 @@ class MetadataPublisher:
         self._publishers += publishers
 
         def end() -> None:
-            self._publishers = [one for one in self._publishers if one not in publishers]
+            self._publishers = [
+                one for one in self._publishers if not any(one is ended for ended in publishers)
+            ]
 
         return end
 
