@@ -125,7 +125,7 @@ class LogMaintenance:
             raise ExceptionGroup("retention", unexpected)
 
     def _retain(self, replica: Replica, now_ms: int) -> None:
-        replica.expire_producers(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
+        replica.log.producers.expire(_idle_clock_ms(self._clock), self._settings.producer_id_expiration_ms)
         if replica.log.is_empty:
             return
         self._try(replica, replica.log.maybe_roll, now_ms)

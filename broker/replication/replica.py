@@ -425,9 +425,6 @@ class Replica:
             return 0
         return self.delete_local_before(log.segments[count].base_offset, now_ms)
 
-    def expire_producers(self, monotonic_ms: int, expiration_ms: int) -> int:
-        return self.log.producers.expire(monotonic_ms, expiration_ms)
-
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Delete rolled segments which end at or below an offset; the local log start is raised first."""
         count = self.log.delete_local_before(offset, now_ms)

@@ -523,7 +523,7 @@ def _(original: Function, group: Any, request: Any) -> ErrorCode:
 @without("followers keep producer state", breaks="a retry after a failover is written twice")
 def _(original: Function, replica: Any, leader_epoch: int, *rest: Any, **named: Any) -> None:
     if leader_epoch > replica.leader_epoch:
-        replica.expire_producers(0, 0)
+        replica.log.producers.expire(0, 0)
     original(replica, leader_epoch, *rest, **named)
 
 
