@@ -19,12 +19,15 @@ def name_current_leaders(
 ) -> None:
     """Add the current leaders to a response, so that clients need no Metadata request to find them.
 
-    `results`: topic, partition, and its part of the response. The kinds are those of its API's messages.
+    `results`: topic name or id, partition number, and the partition's result in the response.
+    `leader_kind`, `endpoint_kind`: message types of the response's API.
     """
     named = set[int]()
     for topic, number, result in results:
+        if result.error_code not in LEADER_ERRORS:
+            continue
         found = image.topic(topic) if isinstance(topic, str) else image.topics.get(topic)
-        if result.error_code in LEADER_ERRORS and found is not None and 0 <= number < len(found.partitions):
+        if found is not None and 0 <= number < len(found.partitions):
             leader, epoch = found.partitions[number].leader, found.partitions[number].leader_epoch
             result.current_leader = leader_kind(leader_id=leader, leader_epoch=epoch)
             named.add(leader)

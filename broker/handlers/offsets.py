@@ -51,6 +51,7 @@ UNREADABLE = (CorruptLog, RecordsError)
 NOTHING = FoundTimestamp(-1, -1, -1)
 Result = FoundTimestamp | ErrorCode
 Lookup = Result | Coroutine[Any, Any, Result]
+"""The result, or a coroutine where records must be searched in several turns or in the bucket."""
 
 
 def list_offsets_handler(deps: Dependencies) -> Handler:

@@ -30,8 +30,9 @@ async def in_turns(
     """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
     done: list[R] = []
     for some in slices(items, at_once, weigh):
+        if done:
+            await asyncio.sleep(0)
         done += map(work, some)
-        await asyncio.sleep(0)
     return done
 
 

@@ -132,7 +132,7 @@ def _undo_writes(path: Path, undo: list[tuple[int, bytes, int]], share: float, r
 
 @contextmanager
 def unsynced() -> Iterator[None]:
-    """What is written meanwhile is not synced, although the caller asks for it."""
+    """Skip every sync inside the block, although the caller asks for it."""
     DiskFiles.skips_sync = True
     try:
         yield
