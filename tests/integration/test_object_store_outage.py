@@ -104,7 +104,7 @@ def status(broker: TierlogBroker) -> dict[str, Any]:
 
 def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
     """Check the condition again at each event of the broker's admin API."""
-    for _ in AdminApi(broker.admin_url, timeout_s=60).events():
+    for _ in AdminApi(broker.admin_url, timeout_s=60).changes():
         if holds():
             return
     raise AssertionError("the stream of events ended")

@@ -119,7 +119,7 @@ def expected(numbers: range) -> list[list[dict[str, object]]]:
 
 def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
     """Check the condition again at each event of the broker's admin API."""
-    for _ in AdminApi(broker.admin_url, timeout_s=30).events():
+    for _ in AdminApi(broker.admin_url, timeout_s=30).changes():
         if holds():
             return
     raise AssertionError("the stream of events ended")

@@ -56,7 +56,7 @@ def status(broker: TierlogBroker) -> dict[str, Any]:
 
 def wait_for_local_drop(broker: TierlogBroker) -> None:
     """Check at each event until no rolled segment is local; the events end with the broker."""
-    for _ in AdminApi(broker.admin_url).events():
+    for _ in AdminApi(broker.admin_url).changes():
         if status(broker)["local_log_start_offset"] == COUNT:
             return
 

@@ -31,7 +31,10 @@ class InlineController(MetadataClient):
         return self.node_id
 
     async def _wait_for_leader(self, at_most_s: float | None) -> None:
-        raise NotImplementedError
+        """Return at once: this node is the leader."""
+
+    def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
+        raise unavailable
 
     async def _submit_to(self, leader: int, command: c.Command[Any]) -> Any:
         if not self.available:
