@@ -101,6 +101,7 @@ async def test_standalone_node_creates_one_replica(tmp_path):
 @pytest.mark.parametrize("version", range(7))
 async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
     async with OneBroker(tmp_path) as broker:
+        assert broker.service.coordinator_of("g") is None
         request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
         answer = await broker.call("FindCoordinator", version, request)
         found = answer.coordinators if version >= 4 else [answer]

@@ -305,6 +305,24 @@ def test_listeners_are_called_when_a_leader_becomes_a_follower(pair: tuple[Repli
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
+def test_follower_calls_its_listeners_after_the_flush_of_an_append(tmp_path: Path) -> None:
+    """The leader's high watermark reaches the flushed records only."""
+    leader, follower = replica(tmp_path, 1), replica(tmp_path, 2, TopicConfig(flush_messages=1))
+    lead(leader, 0, follower)
+    flushing: list[Replica] = []
+    heard: list[int] = []
+    follower.flusher = flushing.append
+    follower.listeners.append(lambda one: heard.append(one.high_watermark))
+    leader.as_leader.append(batch(2), NOW)
+    fetch(follower, leader)
+    assert (flushing, heard) == ([follower], [])
+    follower.flush()
+    follower.flushed()
+    assert heard == [0]
+    fetch(follower, leader)
+    assert heard == [0, 2], "a fetch without records brought the high watermark"
+
+
 def test_append_fails_after_the_in_sync_set_shrinks_below_min_insync_replicas(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1, TopicConfig(min_insync_replicas=2))
     leader.become_leader(0, 0, [1, 2], ALL, NOW)
