@@ -162,16 +162,15 @@ def _partitions(seen: Observation) -> list[Problem]:
         what = f"{_count(offline)} without a leader{_names(seen, 'offline')}"
         how = (
             "Start the brokers that hold them (`tierlog partition list --offline`). If those brokers are "
-            "lost, "
-            "set unclean.leader.election.enable=true on the topic and run "
+            "lost, set unclean.leader.election.enable=true on the topic and run "
             "`tierlog partition elect --unclean`: records that only they had are lost."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:
         what = f"{_count(below)} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"
         how = (
-            "Produce requests with acks=all fail until more replicas are in sync: start the brokers that are "
-            "down."
+            "Produce requests with acks=all fail until more replicas are in sync: "
+            "start the brokers that are down."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if behind:

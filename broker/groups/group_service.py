@@ -158,7 +158,7 @@ class GroupService:
 
     @property
     def has_topic(self) -> bool:
-        """If there is no topic, no group has a coordinator: call `create_topic` first."""
+        """Whether `__consumer_offsets` exists. Without it no group has a coordinator: call `create_topic`."""
         return bool(self._partitions())
 
     def coordinator_of(self, group_id: str) -> BrokerImage | None:

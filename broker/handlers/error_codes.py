@@ -14,14 +14,14 @@ Walk = Callable[[Sequence[Any], "Counter[int]"], None]
 """Takes all items of an array: a call for each of ten thousand partitions would be slow."""
 
 
-def counter_of(response: Any, errors: "Counter[int]") -> Callable[[Any], None] | None:
+def counter_of(response_class: Any, errors: "Counter[int]") -> Callable[[Any], None] | None:
     """A function that counts the error codes in responses of this class; None if they cannot contain any."""
-    walk = _walk(response)
+    walk = _walk(response_class)
     if walk is None:
         return None
 
     def count(reply: Any) -> None:
-        if isinstance(reply, response):
+        if isinstance(reply, response_class):
             walk((reply,), errors)
         elif isinstance(reply, RawReply):
             errors.update(reply.errors)

@@ -152,11 +152,7 @@ class _Lookups:
         return self._by_timestamp(replica, target, local) if has_remote else self._local(local)
 
     async def _if_still_leader(
-        self,
-        topic: str,
-        replica: Replica,
-        epoch: int,
-        search: Coroutine[Any, Any, Result],
+        self, topic: str, replica: Replica, epoch: int, search: Coroutine[Any, Any, Result]
     ) -> Result:
         """The result of a search if the replica is still leader; another leader may have truncated the
         log."""

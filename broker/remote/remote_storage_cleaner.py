@@ -65,9 +65,8 @@ class RemoteStorageCleaner:
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
         self._was_replaced = False  # since the last round, even for a moment
-        self._deleted: dict[
-            UUID, TopicDocument
-        ] = {}  # topics which may have been deleted before they had a document
+        # topics which may have been deleted before they had a document
+        self._deleted: dict[UUID, TopicDocument] = {}
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
     def start(self) -> None:

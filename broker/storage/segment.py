@@ -52,9 +52,8 @@ SCAN_BYTES = 4096
 
 
 class CorruptLog(Exception):
-    """Bytes below the log end are not valid batches: the disk changed them. The segment must not
-    be served.
-    """
+    """Bytes below the log end are not valid batches: the disk changed them. The segment must not be
+    served."""
 
 
 class BatchAt(NamedTuple):
@@ -353,27 +352,27 @@ class Segment:
         """The segment as it would be after truncation at a boundary, over the same file. Raises OSError, and
         CorruptLog if its batches cannot be read.
         """
-        rest = Segment(self.files, self.directory, self.base_offset, self.created_ms)
+        prefix = Segment(self.files, self.directory, self.base_offset, self.created_ms)
         for position, header in self.scan(0, boundary.position):
-            rest.index_batch(position, header, header.base_offset, interval_bytes)
+            prefix.index_batch(position, header, header.base_offset, interval_bytes)
         for transaction in decode_txn_index(self.txn_index):
             if transaction.last_offset < boundary.end_offset:
-                rest.add_aborted(transaction)
-        rest.size, rest.end_offset = boundary.position, boundary.end_offset
-        rest.damage = tuple(one for one in self.damage if one.position < boundary.position)
-        return rest
+                prefix.add_aborted(transaction)
+        prefix.size, prefix.end_offset = boundary.position, boundary.end_offset
+        prefix.damage = tuple(one for one in self.damage if one.position < boundary.position)
+        return prefix
 
-    def truncate_to(self, rest: "Segment") -> None:
-        """End where `rest` ends (`prefix_until`), active again. After an OSError the bytes beyond
-        are void.
+    def truncate_to(self, prefix: "Segment") -> None:
+        """End where `prefix` ends (`prefix_until`), active again. After an OSError the bytes beyond it are
+        void.
         """
         self.rolled = False
         self.content_version += 1
-        self.size, self.end_offset, self.damage = rest.size, rest.end_offset, rest.damage
-        self.set_indexes(rest.offset_index, rest.time_index, rest.txn_index)
-        self.max_timestamp, self.first_timestamp = rest.max_timestamp, rest.first_timestamp
-        self.has_transactions = rest.has_transactions
-        self.resume_index(rest.size - rest._bytes_since_entry, rest._maximum_offset)
+        self.size, self.end_offset, self.damage = prefix.size, prefix.end_offset, prefix.damage
+        self.set_indexes(prefix.offset_index, prefix.time_index, prefix.txn_index)
+        self.max_timestamp, self.first_timestamp = prefix.max_timestamp, prefix.first_timestamp
+        self.has_transactions = prefix.has_transactions
+        self.resume_index(prefix.size - prefix._bytes_since_entry, prefix._maximum_offset)
         self.has_excess_bytes = True
         self.trim()
 

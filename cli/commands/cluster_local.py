@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 LOG_LINES = 15
 """Last lines of a node's log that are printed if it does not start."""
 
-
 NODE_STOP_TIMEOUT_S = 60.0
 """For the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
 
@@ -116,11 +115,7 @@ def _started(plan: "ClusterPlan") -> str:
     return f"{len(plan.brokers)} brokers serve Kafka clients at {plan.bootstrap}{controllers}"
 
 
-def down(
-    data_dir: DataDir = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+def down(data_dir: DataDir = None, yes: Yes = False, as_json: Json = False) -> None:
     """Stop all nodes of the cluster. Its data is kept, unless it is in a temporary directory.
 
     Without --data-dir, stops the cluster that was started last, after confirmation.

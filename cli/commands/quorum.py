@@ -22,7 +22,7 @@ ADD_TIMEOUT_S = 90.0
 
 COLUMNS = {
     "node_id": "node",
-    "part": "role",
+    "role": "role",
     "url": "address",
     "match_index": "match index",
     "lag": "lag",
@@ -60,8 +60,7 @@ def add(
         if failure.status == 503:
             failure.hint = (
                 f"Check that node {node} runs with the same cluster.id and secret, and is reachable at "
-                f"{url}. "
-                f"Run the command again to continue, or `tierlog quorum remove {node}` to undo."
+                f"{url}. Run the command again to continue, or `tierlog quorum remove {node}` to undo."
             )
         raise
     print_outcome(f"node {node} is a voter", answer, as_json=as_json)
@@ -205,8 +204,8 @@ def _show(answer: dict[str, Any]) -> None:
     """Print members. An observer reports the voters without their match index and lag."""
     voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
     members = answer.get("members", voters)
-    rows = [{**member, "part": _part(member, answer["leader"])} for member in members]
-    rows += [{**observer, "part": "observer"} for observer in answer.get("observers", ())]
+    rows = [{**member, "role": _role(member, answer["leader"])} for member in members]
+    rows += [{**observer, "role": "observer"} for observer in answer.get("observers", ())]
     title = f"Quorum of cluster {answer['cluster_id']}: "
     title += f"leader is node {answer['leader']}" if answer["leader"] >= 0 else "no leader"
     if "term" in answer:
@@ -216,7 +215,7 @@ def _show(answer: dict[str, Any]) -> None:
         print_status("Changes are not possible until a majority of the voters elects a leader.")
 
 
-def _part(member: dict[str, Any], leader: int) -> str:
+def _role(member: dict[str, Any], leader: int) -> str:
     if member["node_id"] == leader:
         return "leader"
     return "voter" if member["voter"] else "learner"

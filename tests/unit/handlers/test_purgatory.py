@@ -183,9 +183,7 @@ async def test_cancelled_and_expired_writes_do_not_block_later_ones() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
-async def test_next_write_is_checked_at_once_when_the_first_leaves(
-    how: str,
-) -> None:
+async def test_next_write_is_checked_at_once_when_the_first_leaves(how: str) -> None:
     line = Line(Purgatory(10))
     first, second = line.wait(5, wait_ms=1 if how == "expired" else LONG_MS), line.wait(3)
     await line.reach(3)
