@@ -96,7 +96,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "or the memory were used up",
         ),
         _gauge(
-            "tierlog_produce_batches_in_examination",
+            "tierlog_produce_batches_in_validation",
             "Large batches that are validated or recompressed beside the event loop, or wait for it",
         ),
     ),

@@ -90,7 +90,7 @@ def _waiting(serving: Serving) -> Iterator[Family]:
     yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _one(sessions.partitions)
     yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _one(sessions.evictions)
     yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
-    yield "tierlog_produce_batches_in_examination", _one(serving.validator.batches)
+    yield "tierlog_produce_batches_in_validation", _one(serving.validator.batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:
