@@ -108,8 +108,13 @@ def _nodes(seen: Observation, processes: Mapping[int, ProcessState], roles: Role
             symptoms.insert(0, f"its process is {state}")
         if symptoms:
             what = f"node {node}: {'; '.join(symptoms)}"
-            votes = node in seen.voters and node not in assigned
-            how = _remedy(node, state, registered.get(node), votes=votes)
+            how = _remedy(
+                node,
+                state,
+                registered.get(node),
+                votes=node in seen.voters and node not in assigned,
+                removed=seen.brokers is not None and node in assigned and node not in registered,
+            )
             problems.append(Problem(Status.DEGRADED, what, how))
     return problems
 
@@ -128,10 +133,18 @@ def _symptoms(node: int, seen: Observation, broker: Mapping[str, Any] | None, *,
     return symptoms
 
 
-def _remedy(node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool) -> str:
-    """`votes`: the node is a voter, and no partition has a replica on it."""
+def _remedy(
+    node: int, state: ProcessState | None, broker: Mapping[str, Any] | None, *, votes: bool, removed: bool
+) -> str:
+    """`votes`: the node is a voter, and no partition has a replica on it. `removed`: partitions have replicas
+    on it, but its broker is not registered, as after `tierlog broker decommission --force`."""
     if state is ProcessState.PAUSED:
         return f"Run `tierlog cluster resume {node}`."
+    if state is ProcessState.DOWN and removed:
+        return (
+            "Move its partitions to other brokers with `tierlog partition move`, or run "
+            f"`tierlog cluster start {node}` to add it again."
+        )
     if state is ProcessState.DOWN:
         return f"Run `tierlog cluster start {node}`."
     if state is ProcessState.UP:

@@ -228,4 +228,4 @@ def test_decommissioned_node_is_not_reported() -> None:
     assert assess(cluster(), {**dict.fromkeys(URLS, UP), 4: DOWN}).problems == ()
     still_assigned = cluster(assigned=[1, 2, 3, 4])
     [problem] = assess(still_assigned, {**dict.fromkeys(URLS, UP), 4: DOWN}).problems
-    assert problem.next == "Run `tierlog cluster start 4`."
+    assert "`tierlog partition move`" in problem.next and "`tierlog cluster start 4`" in problem.next
