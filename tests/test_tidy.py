@@ -51,6 +51,23 @@ PLAIN_EXCEPTIONS = {
 }
 """Phrases that are left out of the search, and why."""
 
+CHANGELOG_VERBS = {
+    "Add",
+    "Change",
+    "Fix",
+    "Halve",
+    "Limit",
+    "Raise",
+    "Reduce",
+    "Refuse",
+    "Remove",
+    "Rename",
+    "Replace",
+    "Set",
+    "Stop",
+}
+"""First words of changelog entries: what was done, or what an operator has to do for an upgrade."""
+
 
 def tracked() -> list[Path]:
     """Files that git tracks or would track, without links and ignored files."""
@@ -78,9 +95,11 @@ PRODUCT = [file for file in PYTHON if relative(file).split("/")[0] in PACKAGES]
 PAGES = [
     file
     for file in FILES
-    if file.suffix == ".md" and not relative(file).startswith(("CHANGELOG", "docs/adr/", "tests/golden/"))
+    if file.suffix in {".md", ".yml", ".yaml", ".toml", ".sh", ".service", ""}
+    and file.name != "LICENSE"
+    and not relative(file).startswith("tests/golden/")
 ]
-"""Pages for users, operators and developers; the changelog and decisions stay as they were written."""
+"""Prose outside of modules: pages, decisions, the changelog, and the comments of scripts and settings."""
 TESTS = [file for file in PYTHON if relative(file).startswith("tests/")]
 
 
@@ -198,8 +217,18 @@ def test_prose_of_modules_is_plain_english() -> None:
     assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
 
 
-def test_prose_of_pages_is_plain_english() -> None:
-    assert offenders(PAGES, lambda text: bad_habits(re.split(r"\n\s*\n|\n\s*[-|] ", text))) == []
+def test_prose_of_pages_and_scripts_is_plain_english() -> None:
+    def rule(text: str) -> list[str]:
+        text = re.sub(r"^\s*#+", "", text, flags=re.M)  # headings, comments of scripts
+        return bad_habits(re.split(r"\n\s*\n|\n\s*[-|] ", text))
+
+    assert offenders(PAGES, rule) == []
+
+
+def test_changelog_entries_start_with_a_verb() -> None:
+    entries = re.findall(r"^- (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    assert entries
+    assert sorted(set(entries) - CHANGELOG_VERBS) == []
 
 
 def test_no_machine_paths_and_no_registry_addresses() -> None:
