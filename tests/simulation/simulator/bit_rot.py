@@ -2,10 +2,10 @@
 
 Some bits flip in the active segment just as the node is killed, so recovery is the first to read them. In
 half of these cases all nodes are killed, so the replica still counts as in sync. Other bits flip under a
-running process, in synced and committed batches, old segments too: reads or the scrubber find them. In half
-of the runs bits flip on every replica, each time in another batch: every record is intact on some replica,
-and repair must not lose it. One more bit flips once all faults are healed, since few disks may lose data
-under faults. A flip is pending until its batch has changed or is gone.
+running process, in synced and committed batches, old segments too: reads or the scrubber find them. Once all
+faults are healed, one more bit flips, or one on each replica of a partition, each in another batch: every
+record is then intact on some replica, and repair must not lose it. A flip is pending until its batch has
+changed or is gone.
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from simulator.broker import DIRECTORIES, SimBroker
 from simulator.disk import Disk
-from tierlog.broker.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches
 from tierlog.records.errors import RecordsError
 
@@ -26,10 +25,9 @@ FLIPS_A_SECOND = 2.0
 WHILE_RUNNING = 0.6
 ALL_KILLED = 0.5
 ON_ALL_REPLICAS = 0.5
-"""Share of the runs. No other bits flip in them, because a disk may lose data only when all are intact."""
-
-TRIES_A_SECOND = 8.0
-"""Rate in these runs: the preconditions seldom hold."""
+"""Share of the runs in which a bit flips on each replica of a partition once all faults are healed. Under
+faults it would seldom be safe: a disk may lose data only if all others are intact.
+"""
 
 SCRUBBED_WITHIN_S = 3.0
 """The scrubber of a running process starts within this time."""
@@ -125,85 +123,80 @@ class BitRot:
         stop: Callable[[int], None],
     ) -> None:
         """Runs until cancelled. `may_lose`: whether a broker's disk may lose data now."""
-        on_all = rng.random() < ON_ALL_REPLICAS
         while True:
-            await asyncio.sleep(rng.expovariate(TRIES_A_SECOND if on_all else FLIPS_A_SECOND))
+            await asyncio.sleep(rng.expovariate(FLIPS_A_SECOND))
             number = rng.choice(sorted(self._brokers))
-            broker, under_a_process = self._brokers[number], on_all or rng.random() < WHILE_RUNNING
+            broker, under_a_process = self._brokers[number], rng.random() < WHILE_RUNNING
             found = (
                 self._synced_batches(broker) if under_a_process else self._newest_segment_batches(broker.disk)
             )
             batches = list(found) if broker.is_up else []
-            if on_all:
-                batches = [one for one in batches if self._is_unread_by_recovery(broker, *one)]
             if not batches or not may_lose(broker):
                 continue
             path, (at, header) = rng.choice(batches)
-            where = at + self._draw_byte(header, rng, in_records=on_all)
+            byte = rng.choice((rng.randrange(EPOCH_LOW_BYTE + 1), rng.randrange(header.size)))
             if under_a_process:
-                self._flip(number, path, at, header, where, rng)
+                self._flip(number, path, at, header, byte, rng)
                 self._faults["flipped under a process"] += 1
-                if on_all:
-                    self._flip_others(number, path.parent.name, header, rng)
                 asyncio.get_running_loop().call_later(rng.uniform(0, SCRUBBED_WITHIN_S), self.start_scrubs)
-            elif where - at != EPOCH_LOW_BYTE:
-                self._flip(number, path, at, header, where, rng)
+            elif byte != EPOCH_LOW_BYTE:
+                self._flip(number, path, at, header, byte, rng)
                 for one in sorted(self._brokers) if rng.random() < ALL_KILLED else (number,):
                     stop(one)
 
-    def flip_one(self, rng: random.Random) -> bool:
-        """Flip a bit on one replica, mostly where no CRC covers it. False if nothing is synced."""
+    def flip_when_all_is_well(self, rng: random.Random) -> bool:
+        """Flip a bit on one replica, or one on each replica of a partition. False if nothing is synced."""
+        if rng.random() < ON_ALL_REPLICAS and self._flip_on_all(rng):
+            return True
         found = [(n, one) for n in sorted(self._brokers) for one in self._synced_batches(self._brokers[n])]
         if found:
             number, (path, (at, header)) = rng.choice(found)
-            where = rng.choice((OFFSET_LOW_BYTE, OFFSET_LOW_BYTE, EPOCH_LOW_BYTE, rng.randrange(header.size)))
-            self._flip(number, path, at, header, at + where, rng)
+            byte = rng.choice((OFFSET_LOW_BYTE, OFFSET_LOW_BYTE, EPOCH_LOW_BYTE, rng.randrange(header.size)))
+            self._flip(number, path, at, header, byte, rng)
             self._faults["flipped when all was well"] += 1
         return bool(found)
 
-    def _flip_others(self, first: int, name: str, header: BatchHeader, rng: random.Random) -> None:
-        """Flip bits on the other replicas of the partition, each in a batch that the others still have."""
-        flipped = {header.base_offset}
-        for number in sorted(self._brokers):
-            broker = self._brokers[number]
-            found = self._synced_batches(broker) if broker.is_up and number != first else ()
-            batches = [
-                (path, batch)
-                for path, batch in found
-                if path.parent.name == name
-                and batch[1].base_offset not in flipped
-                and self._is_unread_by_recovery(broker, path, batch)
-            ]
-            if batches:
-                path, (at, lost) = rng.choice(batches)
-                flipped.add(lost.base_offset)
-                self._flip(number, path, at, lost, at + self._draw_byte(lost, rng, in_records=True), rng)
-                self._faults["flipped on another replica too"] += 1
-
-    def _draw_byte(self, header: BatchHeader, rng: random.Random, *, in_records: bool) -> int:
-        """`in_records`: recovery truncates a log at a wrong header even in segments that it does not read
-        whole."""
-        if in_records and header.size > HEADER_SIZE:
-            return rng.randrange(HEADER_SIZE, header.size)
-        return rng.choice((rng.randrange(EPOCH_LOW_BYTE + 1), rng.randrange(header.size)))
-
-    def _is_unread_by_recovery(self, broker: SimBroker, path: Path, batch: tuple[int, BatchHeader]) -> bool:
-        """Recovery truncates at damage in the segments that it reads, whatever other replicas have."""
-        replica = next(one for one in broker.replicas or () if one.log.directory == path.parent)
-        points = read_offsets(broker.files, path.parent.parent / RECOVERY_POINTS)
-        point = points.get(replica.name, 0)
-        read_from = max((one.base_offset for one in replica.segments if one.base_offset < point), default=0)
-        return batch[1].next_offset <= read_from
+    def _flip_on_all(self, rng: random.Random) -> bool:
+        """Flip a bit in the records of one batch on each replica of a partition, each in another batch which
+        all of them have, the last one on the leader: followers that truncate at their damage lose it. False
+        if no partition has enough such batches.
+        """
+        replicas: dict[str, dict[int, dict[int, tuple[Path, tuple[int, BatchHeader]]]]] = {}
+        for number, broker in sorted(self._brokers.items()):
+            for path, batch in self._synced_batches(broker):
+                held = replicas.setdefault(path.parent.name, {}).setdefault(number, {})
+                held[batch[1].base_offset] = path, batch
+        names = []
+        for name, held_by in sorted(replicas.items()):
+            common = set.intersection(*map(set, held_by.values()))
+            if len(held_by) > 1 and len(common) >= len(held_by):
+                names.append((name, sorted(common)))
+        if not names:
+            return False
+        name, common = rng.choice(names)
+        leaders = {
+            number
+            for number, broker in self._brokers.items()
+            for replica in broker.replicas or ()
+            if replica.is_leader and replica.log.directory.name == name
+        }
+        order = sorted(replicas[name], key=leaders.__contains__)
+        for number, offset in zip(order, sorted(rng.sample(common, len(order))), strict=True):
+            path, (at, header) = replicas[name][number][offset]
+            self._flip(number, path, at, header, rng.randrange(HEADER_SIZE, header.size), rng)
+            self._faults["flipped on each replica"] += 1
+        return True
 
     def _flip(
-        self, number: int, path: Path, at: int, header: BatchHeader, where: int, rng: random.Random
+        self, number: int, path: Path, at: int, header: BatchHeader, byte: int, rng: random.Random
     ) -> None:
+        """`byte`: its position in the batch."""
         self.count += 1
         with path.open("r+b") as file:
             file.seek(at)
             before = file.read(header.size)
             content = bytearray(before)
-            content[where - at] ^= 1 << rng.randrange(8)
+            content[byte] ^= 1 << rng.randrange(8)
             file.seek(at)
             file.write(content)
         flip = Flip(path, at, header.next_offset, before, bytes(content))

@@ -262,7 +262,8 @@ class ClusterRun:
                 async with asyncio.timeout(HEAL_S):
                     await damage(self.partitions)
                 await self._await_recovery()
-        if self.history.bits_flip and self.bit_rot.flip_one(random.Random(f"flip {self.outcome.seed}")):
+        flips = random.Random(f"flip {self.outcome.seed}")  # a generator of its own
+        if self.history.bits_flip and self.bit_rot.flip_when_all_is_well(flips):
             await self._await_recovery()
         clients.kill()
         await asyncio.sleep(LATE_S)
