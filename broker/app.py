@@ -401,29 +401,25 @@ class Broker(NodeBase):
                 "unflushed records may be lost: replicas leave the in-sync replicas until they catch up",
                 why=why,
             )
-        self.lifecycle.set_registration(
-            RegisterBroker(
-                broker_id=self.settings.node_id,
-                incarnation=random_uuid(self.rng),
-                host=host,
-                port=port,
-                admin_url=url_for_others(self.admin_url, self.settings),
-                rack=self.settings.broker_rack or None,
-                may_have_lost=self.directories.may_have_lost,
-                directories=self.identity.directory_ids,
-                previous_epoch=None
-                if self._is_standalone
-                else previous_broker_epoch(self.files, directories),
-                min_in_sync=self.settings.min_insync_replicas,
-                unclean_election=self.settings.unclean_leader_election_enable,
-            )
+        registration = RegisterBroker(
+            broker_id=self.settings.node_id,
+            incarnation=random_uuid(self.rng),
+            host=host,
+            port=port,
+            admin_url=url_for_others(self.admin_url, self.settings),
+            rack=self.settings.broker_rack or None,
+            may_have_lost=self.directories.may_have_lost,
+            directories=self.identity.directory_ids,
+            previous_epoch=None if self._is_standalone else previous_broker_epoch(self.files, directories),
+            min_in_sync=self.settings.min_insync_replicas,
+            unclean_election=self.settings.unclean_leader_election_enable,
         )
         self._parts.push_async_callback(self.lifecycle.stop)
         try:
-            await self.lifecycle.register()
+            await self.lifecycle.register(registration)
         except RegistrationRefused as refused:
             raise NodeFailed(str(refused)) from refused
-        self.lifecycle.start()
+        self.lifecycle.start(registration)
 
     async def _allocate_producer_ids(self) -> tuple[ErrorCode, int, int]:
         command = AllocateProducerIds(broker_id=self.settings.node_id, broker_epoch=self._broker_epoch())

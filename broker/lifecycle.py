@@ -16,9 +16,7 @@ from msgspec.structs import replace
 from tierlog.base.clock import Clock
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import InvariantViolation
 from tierlog.metadata.controller.commands import (
-    BrokerRegistered,
     Heartbeat,
     HeartbeatReply,
     RegisterBroker,
@@ -79,7 +77,6 @@ class BrokerLifecycle:
         self._metadata = metadata
         self._clock = clock
         self._tasks = tasks
-        self._registration: RegisterBroker | None = None
         self._interval_s = interval_ms / 1000
         self._register_ms = max(int(REGISTER_TIMEOUT_S * 1000), REGISTER_SESSIONS * session_ms)
         self._shutdown_ms = SHUTDOWN_SESSIONS * session_ms
@@ -102,23 +99,19 @@ class BrokerLifecycle:
         """Whether the broker may serve now."""
         return self._clock.monotonic_ms() < self._lease_until_ms
 
-    def set_registration(self, registration: RegisterBroker) -> None:
-        """Called before `register`, when the listener's address is known. A broker that is not standalone
-        starts fenced."""
-        self._registration = replace(registration, start_fenced=not self._standalone)
-
-    async def register(self) -> None:
-        """Register; wait while another process of this broker has a valid session. Raises
-        RegistrationRefused, MetadataUnavailable."""
+    async def register(self, registration: RegisterBroker) -> None:
+        """Register; wait while another process of this broker has a valid session. A broker that is not
+        standalone starts fenced. Raises RegistrationRefused, MetadataUnavailable."""
+        registration = replace(registration, start_fenced=not self._standalone)
         deadline_ms = self._clock.monotonic_ms() + self._register_ms
-        reply = await self._submit_registration()
+        reply = await self._metadata.submit(registration, REGISTER_TIMEOUT_S)
         if reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             _log.warning("waiting for the session of another process to end", why=reply.message)
         while reply.error is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             if self._clock.monotonic_ms() >= deadline_ms:
                 break
             await asyncio.sleep(self._interval_s / RETRIES_PER_INTERVAL)
-            reply = await self._submit_registration()
+            reply = await self._metadata.submit(registration, REGISTER_TIMEOUT_S)
         if reply.error is not ErrorCode.NONE:
             raise RegistrationRefused(
                 f"the controller rejected this broker's registration: {reply.message or reply.error.name}"
@@ -131,13 +124,11 @@ class BrokerLifecycle:
         self.fenced = not self._standalone
         self._on_registered(reply.broker_epoch)
 
-    async def _submit_registration(self) -> BrokerRegistered:
-        return await self._metadata.submit(self._known_registration, REGISTER_TIMEOUT_S)
-
-    def start(self) -> None:
-        """Start to send heartbeats; the broker stays fenced until `unfence`."""
+    def start(self, registration: RegisterBroker) -> None:
+        """Start to send heartbeats; the broker stays fenced until `unfence`. `registration` is repeated if
+        the controller no longer knows the broker."""
         if not self._standalone:
-            self._heartbeats = self._tasks.spawn("heartbeats", self._send_heartbeats())
+            self._heartbeats = self._tasks.spawn("heartbeats", self._send_heartbeats(registration))
 
     async def unfence(self) -> None:
         """Ask to be unfenced, since the logs are open. Returns when the broker may serve."""
@@ -171,19 +162,13 @@ class BrokerLifecycle:
         if not self._standalone:
             self._lease_until_ms = 0
 
-    @property
-    def _known_registration(self) -> RegisterBroker:
-        if self._registration is None:
-            raise InvariantViolation("a broker without addresses cannot register")
-        return self._registration
-
     # --- heartbeats
 
-    async def _send_heartbeats(self) -> None:
+    async def _send_heartbeats(self, registration: RegisterBroker) -> None:
         while True:
             self._heartbeat_now.clear()
             began_ms = self._clock.monotonic_ms()
-            answered = await self._heartbeat()
+            answered = await self._heartbeat(registration)
             took_s = (self._clock.monotonic_ms() - began_ms) / 1000
             pause_s = (
                 max(self._interval_s - took_s, 0) if answered else self._interval_s / RETRIES_PER_INTERVAL
@@ -196,11 +181,11 @@ class BrokerLifecycle:
             except TimeoutError:
                 continue
 
-    async def _heartbeat(self) -> bool:
+    async def _heartbeat(self, registration: RegisterBroker) -> bool:
         """Send one heartbeat. Returns False if it failed."""
         sent_ms = self._clock.monotonic_ms()
         heartbeat = Heartbeat(
-            broker_id=self._known_registration.broker_id,
+            broker_id=registration.broker_id,
             broker_epoch=self.broker_epoch,
             image_index=self._metadata.image.index,
             want_fence=not self._wants_unfence,
@@ -213,7 +198,7 @@ class BrokerLifecycle:
                 self._on_replaced(f"another process is registered as this broker: {reply.message}")
                 return False
             if reply.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
-                await self._register_again(reply)
+                await self._register_again(registration, reply)
                 return False
         except MetadataUnavailable as failure:
             self._set_timeout(self._timeout_s * 2)
@@ -252,8 +237,8 @@ class BrokerLifecycle:
         if was_fenced != self.fenced:
             _log.info("fenced" if self.fenced else "unfenced", broker_epoch=self.broker_epoch)
 
-    async def _register_again(self, reply: HeartbeatReply) -> None:
+    async def _register_again(self, registration: RegisterBroker, reply: HeartbeatReply) -> None:
         """The controller no longer knows this broker."""
         _log.warning("registering again", error=reply.error.name, why=reply.message)
         self.fenced, self._lease_until_ms = True, 0
-        await self.register()
+        await self.register(registration)

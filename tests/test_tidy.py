@@ -11,6 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("broker", "metadata", "tiering", "spark", "cli", "src")
 FILE_LINES_MAX = 600
+LONG_FILES = {
+    "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
+    "metadata/raft/core.py": "one state machine, whose roles share their state",
+}
+"""Files of up to LONG_FILE_LINES_MAX lines, and why they are not divided."""
+
+LONG_FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 GENERATED = ("src/tierlog/protocol/messages/",)
 TEXT_SUFFIXES = {
@@ -109,11 +116,14 @@ def offenders(files: list[Path], rule: Callable[[str], Iterable[object]]) -> lis
 
 
 def test_files_are_short() -> None:
-    def rule(text: str) -> list[int]:
-        lines = text.count("\n")
-        return [lines] if lines > FILE_LINES_MAX else []
-
-    assert offenders(PYTHON, rule) == []
+    lengths = {relative(file): file.read_text(encoding="utf-8").count("\n") for file in PYTHON}
+    too_long = {
+        name: length
+        for name, length in lengths.items()
+        if length > (LONG_FILE_LINES_MAX if name in LONG_FILES else FILE_LINES_MAX)
+    }
+    assert too_long == {}
+    assert {name for name in LONG_FILES if lengths[name] <= FILE_LINES_MAX} == set()
 
 
 def test_functions_are_short() -> None:

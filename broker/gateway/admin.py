@@ -6,7 +6,9 @@ started.
 
 import json
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,10 +20,12 @@ from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import refused
-from tierlog.broker.gateway.tier import tier_routes
+from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.tier_views import PartitionTier, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
+from tierlog.tiering.object_store import ObjectStoreError
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -104,7 +108,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *routes,
         *directory_routes(lambda: _serving(node).moves),
         *_scrub_routes(node),
-        *tier_routes(lambda: _serving(node).tiering),
+        *_tier_routes(lambda: _serving(node).tiering),
     ]
 
 
@@ -215,3 +219,47 @@ async def _stream(request: web.Request, node: Node) -> web.StreamResponse:
 
 async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
     await response.write(f"id: {event['image_index']}\ndata: {json.dumps(event)}\n\n".encode())
+
+
+# --- tiering: status, flush, explain
+
+
+def _tier_routes(current: Callable[[], RemoteLogManager]) -> list[web.AbstractRouteDef]:
+    async def status(request: web.Request) -> web.Response:
+        return _partitions(current().status(request.query.get("topic")))
+
+    async def flush(request: web.Request) -> web.Response:
+        """Respond when the manifests in the bucket cover the log ends. A client that disconnects ends the
+        wait."""
+        manager = current()
+        with _translate_errors():
+            body = await request.json()
+            return _partitions(await manager.flush(str(body["topic"])))
+
+    async def explain(request: web.Request) -> web.Response:
+        manager, query = current(), request.query
+        with _translate_errors():
+            place = await manager.explain(query["topic"], int(query["partition"]), int(query["offset"]))
+            return web.json_response(asdict(place))
+
+    return [
+        web.get("/v1/tier/status", status),
+        web.post("/v1/tier/flush", flush),
+        web.get("/v1/tier/explain", explain),
+    ]
+
+
+def _partitions(found: Iterable[PartitionTier]) -> web.Response:
+    return web.json_response({"partitions": [asdict(one) for one in found]})
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except TierRefused as why:
+        raise refused(web.HTTPNotFound, str(why)) from None
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise refused(web.HTTPBadRequest, f"bad or missing parameter: {wrong}") from None
+    except (ObjectStoreError, OSError) as failure:
+        raise refused(web.HTTPServiceUnavailable, str(failure)) from None

@@ -128,7 +128,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Connections whose client has accepted no response bytes for a second",
         ),
         _gauge(
-            "tierlog_connections_waiting_for_room",
+            "tierlog_connections_waiting_for_memory",
             "Connections that are not read because queued.max.request.bytes was reached",
         ),
         _counter(

@@ -115,7 +115,7 @@ def _clients(listener: Listener) -> Iterator[Family]:
     yield "tierlog_connections_saturated", _one(listener.saturated)
     yield PAUSE
     yield "tierlog_connections_blocked", _one(listener.blocked)
-    yield "tierlog_connections_waiting_for_room", _one(memory_pool.waiting)
+    yield "tierlog_connections_waiting_for_memory", _one(memory_pool.waiting)
     yield "tierlog_connections_room_waits_total", _one(memory_pool.waits)
     yield "kafka_network_socketserver_memorypoolused", _one(memory_pool.used)
     yield "tierlog_requests_held_bytes", _one(memory_pool.held)

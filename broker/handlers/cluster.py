@@ -38,7 +38,7 @@ PARTITIONS_PER_TURN = 2_000
 """Partitions of a response that are described in one turn of the event loop: about 15 ms. A topic is never
 split between turns."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-Asked = MetadataRequestTopic | TopicImage
+TopicOrRequest = MetadataRequestTopic | TopicImage
 """A topic by name or id, or the topic itself if all topics are requested."""
 BROKER_ENDPOINTS, CONTROLLER_ENDPOINTS = 1, 2
 
@@ -83,7 +83,7 @@ def metadata_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _partitions(image: ClusterImage, asked: list[Asked]) -> int:
+def _partitions(image: ClusterImage, asked: list[TopicOrRequest]) -> int:
     found = (each if isinstance(each, TopicImage) else _named(image, each) for each in asked)
     return sum(len(topic.partitions) for topic in found if topic is not None)
 
@@ -119,7 +119,7 @@ def _without_topics(deps: Dependencies, request: MetadataRequest, image: Cluster
     )
 
 
-def _asked(image: ClusterImage, version: int, request: MetadataRequest) -> list[Asked]:
+def _asked(image: ClusterImage, version: int, request: MetadataRequest) -> list[TopicOrRequest]:
     """Each topic once."""
     if request.topics is None or (version <= EMPTY_MEANS_ALL_UNTIL and not request.topics):
         return [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
@@ -146,7 +146,7 @@ def _no_name(version: int) -> str | None:
 
 
 def _topic(
-    views: PartitionViews, asked: Asked, version: int, shows_operations: bool
+    views: PartitionViews, asked: TopicOrRequest, version: int, shows_operations: bool
 ) -> MetadataResponseTopic:
     if isinstance(asked, TopicImage):
         found = asked

@@ -103,7 +103,7 @@ def delete_records_handler(deps: Dependencies) -> Handler:
         # A crash must not bring back records whose deletion was acknowledged (guarantee 6).
         unwritten = await deps.replicas.checkpoints.write_for({deletion.name for deletion in deletions})
         for deletion in deletions:
-            if deletion.result.error_code == 0 and deletion.name in unwritten:
+            if deletion.result.error_code == ErrorCode.NONE and deletion.name in unwritten:
                 deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
         answer = _when_deleted(deps, deletions, response, request.timeout_ms)
         return await answer if isinstance(answer, Pending) else answer

@@ -261,7 +261,7 @@ class _Handlers:
     def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Pending:
         def described(group_id: str) -> DescribedGroup:
             group = self._describe_one(group_id, context.version)
-            if request.include_authorized_operations and group.error_code == 0:
+            if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
                 group.authorized_operations = ALL_OPERATIONS
             return group
 

@@ -102,7 +102,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                     if isinstance(found, Replica)
                     else _refusal(data.index, found)
                 )
-                failed = failed or answer.error_code != 0
+                failed = failed or answer.error_code != ErrorCode.NONE
                 answers.append(answer)
             response.responses.append(
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)

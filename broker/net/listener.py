@@ -63,7 +63,7 @@ def log_close(connection: Connection, why: CloseReason, detail: str) -> None:
         CloseReason.SLOW,
         CloseReason.UNANSWERED,
         CloseReason.BLOCKED,
-        CloseReason.CROWDED,
+        CloseReason.QUEUE_FULL,
     ):
         client = f"{connection.peer_host}:{connection.peer_port}"
         software = f"{connection.client_software} {connection.client_software_version}"
@@ -238,7 +238,7 @@ class Listener:
             if slowest is None:
                 return
             slowest.close(
-                CloseReason.CROWDED,
+                CloseReason.QUEUE_FULL,
                 f"{slowest.kept_bytes} of {self.kept_bytes} bytes that the client has not accepted",
             )
 
@@ -251,7 +251,7 @@ class Listener:
             if largest is None:
                 return
             detail = f"{largest.core.held_bytes} of {memory_pool.held} bytes that cannot be handled yet"
-            largest.close(CloseReason.CROWDED, detail)
+            largest.close(CloseReason.QUEUE_FULL, detail)
 
     @property
     def saturated(self) -> int:

@@ -69,7 +69,9 @@ def argument_parser():
         "--quiet", type=float, default=0.2, help="share of a core that others may use meanwhile"
     )
     parser.add_argument("--retries", type=int, default=3, help="disturbed repetitions that are done again")
-    parser.add_argument("--patience", type=float, default=30.0, help="seconds to wait for a quiet machine")
+    parser.add_argument(
+        "--quiet-timeout", type=float, default=30.0, help="seconds to wait for a quiet machine"
+    )
     parser.add_argument("--max-bytes", type=size, default=4 << 30, help="a run ends here or at --seconds")
     parser.add_argument("--batch", type=size, default=16 << 10, help="bytes of one record batch (raw cases)")
     parser.add_argument("--records", type=int, default=0, help="records in a batch (default: 1 KiB each)")
@@ -106,9 +108,7 @@ def argument_parser():
     parser.add_argument("--start", help="startup: shell command that starts the broker")
     parser.add_argument("--stop", help="startup: shell command that stops it")
     parser.add_argument("--pid-file", help="startup: where the start command leaves the pid")
-    parser.add_argument(
-        "--settle", type=float, default=10.0, help="startup: seconds before the memory is read"
-    )
+    parser.add_argument("--idle", type=float, default=10.0, help="startup: seconds before the memory is read")
     return parser
 
 
@@ -155,7 +155,7 @@ def repeat(options, topics, pids, show):
     results, retries = [], options.retries
     while len(results) < options.reps:
         time.sleep(options.rest)
-        wait_quiet(pids, options.quiet, options.patience)
+        wait_quiet(pids, options.quiet, options.quiet_timeout)
         result = case(options, topics, pids, False)
         disturbed = result["other_cpu_s"] > options.quiet * result["wall_s"]
         if disturbed and retries:

@@ -30,7 +30,7 @@ def produce_while_compacting(options, topics, pids, warm):
     rate = options.rate or 200.0
     try:
         if warm:
-            raw.pump_rate(leader, frames, rate, options.warm_s)
+            raw.send_at_rate(leader, frames, rate, options.warm_s)
             return {}
         fill(leader, dirty, options.fill_bytes)
         topics.configure(dirty, "cleanup.policy", "compact")  # now: the cleaner finds all of it dirty
@@ -50,7 +50,7 @@ def fill(leader, topic, size):
         for seed in range(BATCHES)
     ]
     frames = [wire.produce_request(topic, [(0, batch)], 1) for batch in batches]
-    raw.pump_full(leader, frames, 5, size, 300, len(batches[0]))
+    raw.send_fast(leader, frames, 5, size, 300, len(batches[0]))
 
 
 def wait_for_cleaner(pids):
@@ -69,7 +69,7 @@ def beside_cleaner(leader, frames, rate, pids, limit_s):
     end = time.monotonic() + limit_s
     while time.monotonic() < end and idle < IDLE_SLOTS:
         before = burnt(pids)
-        seen = raw.pump_rate(leader, frames, rate, SLOT_S)[2]
+        seen = raw.send_at_rate(leader, frames, rate, SLOT_S)[2]
         if burnt(pids) - before > AT_WORK * SLOT_S:
             slots, idle = slots + 1, 0
             latencies += seen

@@ -34,7 +34,7 @@ from suite import HERE, RESULTS, Broker, machine, run_case
 from versus import NOT_OF_TIERLOG, SAME, failed, jars, measure_case, previous
 
 HEAT = ("raw-produce", "--partitions", "3", *REPLICATED, "--max-bytes", "1g")
-HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--patience", "1", "--retries", "0")
+HEAT_PACE = ("--seconds", "12", "--warm-s", "0", "--reps", "1", "--quiet-timeout", "1", "--retries", "0")
 HEAT_ROUNDS = 20
 """Rounds of 12 s for each batch size, before load is measured."""
 HEAT_ROUNDS_BEFORE_KILLS = 2

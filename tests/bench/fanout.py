@@ -97,7 +97,7 @@ def fan_out(options, topics, pids, warm):
     try:
         _answer(ours)
         with Meter(pids) as meter:
-            requests, write_s, _ = raw.pump_full(
+            requests, write_s, _ = raw.send_fast(
                 leader, frames, options.depth, options.max_bytes, limit_s, len(batch)
             )
             ours.send(requests * per_batch)

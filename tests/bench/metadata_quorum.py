@@ -18,7 +18,7 @@ PROCESS = Path(__file__).parents[1] / "support" / "quorum_process.py"
 ELECTION_TICKS = 10
 
 
-class Voter:
+class ControllerProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._said: list[str] = []
@@ -54,7 +54,7 @@ class Voter:
         await self._reading
 
 
-async def started(directory: Path, stack: AsyncExitStack) -> dict[int, Voter]:
+async def started(directory: Path, stack: AsyncExitStack) -> dict[int, ControllerProcess]:
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     addresses = [f"{n}={server.getsockname()[1]}" for n, server in enumerate(held, 1)]
     for server in held:
@@ -63,14 +63,14 @@ async def started(directory: Path, stack: AsyncExitStack) -> dict[int, Voter]:
     for n in (1, 2, 3):
         command = (str(PROCESS), str(n), str(directory / str(n)), str(ELECTION_TICKS), *addresses)
         process = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=PIPE, stdout=PIPE)
-        voters[n] = Voter(process)
+        voters[n] = ControllerProcess(process)
         stack.push_async_callback(voters[n].close)
     for voter in voters.values():
         await voter.says("watches")
     return voters
 
 
-async def leader(voters: dict[int, Voter]) -> int:
+async def leader(voters: dict[int, ControllerProcess]) -> int:
     waiting = {asyncio.ensure_future(voter.says("leads")): n for n, voter in voters.items()}
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for other in pending:
@@ -79,7 +79,7 @@ async def leader(voters: dict[int, Voter]) -> int:
     return waiting[done.pop()]
 
 
-async def commits_per_s(voter: Voter, count: int, at_once: int) -> int:
+async def commits_per_s(voter: ControllerProcess, count: int, at_once: int) -> int:
     voter.tell(f"commit {count} {at_once}")
     return round(count / float((await voter.says("committed")).split()[2]))
 

@@ -91,9 +91,9 @@ class Meter:
         return out
 
 
-def wait_quiet(pids, share, patience_s):
-    """Waits until all but the given processes use less than `share` of a core; gives up after patience_s."""
-    deadline = time.monotonic() + patience_s
+def wait_quiet(pids, share, quiet_timeout_s):
+    """Waits until all but the given processes use less than `share` of a core, or for quiet_timeout_s."""
+    deadline = time.monotonic() + quiet_timeout_s
     while time.monotonic() < deadline:
         with Meter(pids) as meter:
             time.sleep(0.5)

@@ -16,7 +16,7 @@ def produce_frames(topic, partitions, batch, acks):
     return [wire.produce_request(topic, [(partition, batch)], acks) for partition in partitions]
 
 
-def pump_full(address, frames, depth, limit_bytes, limit_s, batch_bytes):
+def send_fast(address, frames, depth, limit_bytes, limit_s, batch_bytes):
     """As fast as the broker answers, `depth` requests in flight; returns (requests, seconds, latencies)."""
     connection = wire.connect(address)
     reader = wire.FrameReader(connection)
@@ -50,7 +50,7 @@ def pump_full(address, frames, depth, limit_bytes, limit_s, batch_bytes):
     return received, seconds, latencies
 
 
-def pump_rate(address, frames, rate, limit_s):
+def send_at_rate(address, frames, rate, limit_s):
     """Open loop: requests leave on a fixed schedule; latency counts from the scheduled moment."""
     connection = wire.connect(address)
     reader = wire.FrameReader(connection)
@@ -152,7 +152,7 @@ def raw_produce(options, topics, pids, warm):
                 for leader, frames, *_ in jobs
             ]
         with Meter(pids) as meter:
-            results = in_processes(pump_rate if options.rate else pump_full, jobs)
+            results = in_processes(send_at_rate if options.rate else send_fast, jobs)
         requests = sum(result[0] for result in results)
         stored = stored_records(topic, leaders, requests * per_batch)
         if stored != requests * per_batch:
@@ -173,7 +173,7 @@ def raw_produce(options, topics, pids, warm):
 # ---- raw fetch -----------------------------------------------------------------------------------
 
 
-def pump_fetch(address, topic, partition, max_bytes, batch_bytes, per_batch, limit_bytes, limit_s, until):
+def fetch_fast(address, topic, partition, max_bytes, batch_bytes, per_batch, limit_bytes, limit_s, until):
     connection = wire.connect(address)
     frame, offset_at = wire.fetch_request(topic, partition, max_bytes)
     buffer = bytearray(max_bytes + 2 * MIB)
@@ -225,7 +225,7 @@ def raw_fetch(options, topics, pids, warm):
         for index in range(options.connections)
     ]
     with Meter(pids) as meter:
-        results = in_processes(pump_fetch, jobs)
+        results = in_processes(fetch_fast, jobs)
     size, seconds = sum(result[0] for result in results), max(result[2] for result in results)
     responses = sum(result[1] for result in results)
     return {
@@ -245,7 +245,7 @@ def fill(options, topics):
     batch = wire.record_batch(options.batch, per_batch)
     topic = topics.create(options.partitions)
     frames = produce_frames(topic, range(options.partitions), batch, 1)
-    pump_full(address, frames, options.depth, options.fill_bytes, 600, len(batch))
+    send_fast(address, frames, options.depth, options.fill_bytes, 600, len(batch))
     return topic
 
 
@@ -266,7 +266,7 @@ def tier_fill(options, topics, pids):
     frames = produce_frames(topic, [0], wire.record_batch(options.batch, per_batch), 1)
     deadline = time.monotonic() + 300
     with Meter(pids) as meter:
-        _, fill_s, _ = pump_full(address, frames, options.depth, options.fill_bytes, 600, options.batch)
+        _, fill_s, _ = send_fast(address, frames, options.depth, options.fill_bytes, 600, options.batch)
         begin, seen = time.monotonic(), -1
         wanted = (options.fill_bytes - 3 * options.segment) // options.batch * per_batch
         while (seen := wire.list_offset(address, topic, 0, wire.EARLIEST_LOCAL)) < wanted:

@@ -154,9 +154,9 @@ def startup(_broker: Broker, _pace: list[str]) -> list[dict[str, object]]:
         await_end = f"tail --pid=$(cat {pid_file}) -f /dev/null"
         stop = f"test ! -f {pid_file} || {{ kill $(cat {pid_file}); {await_end}; }}"
         here = Broker(f"127.0.0.1:{STARTUP_PORT}", os.getpid())
-        settle = ("--settle", "2", "--pid-file", str(pid_file))
+        idle = ("--idle", "2", "--pid-file", str(pid_file))
         try:
-            return run_case(here, "startup", "--start", start, "--stop", stop, *settle)
+            return run_case(here, "startup", "--start", start, "--stop", stop, *idle)
         finally:
             subprocess.run(stop, shell=True, check=False)
 
@@ -225,7 +225,7 @@ def main() -> None:
         "--quick", action="store_true", help="short runs, one repetition: a look, not a result"
     )
     options = parser.parse_args()
-    quick = ["--seconds", "2", "--warm-s", "1", "--reps", "1", "--max-bytes", "1g", "--patience", "1"]
+    quick = ["--seconds", "2", "--warm-s", "1", "--reps", "1", "--max-bytes", "1g", "--quiet-timeout", "1"]
     pace = quick if options.quick else ["--seconds", "8", "--warm-s", "3"]
     lines: list[dict[str, object]] = []
     for case in options.cases or CASES:

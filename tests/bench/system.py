@@ -145,7 +145,7 @@ def startup(options, reps):
     address = wire.parse_address(options.bootstrap)
     for _ in range(reps):
         subprocess.run(options.stop, shell=True, check=False, capture_output=True)
-        wait_quiet([], options.quiet, options.patience)
+        wait_quiet([], options.quiet, options.quiet_timeout)
         quiet = subprocess.DEVNULL
         launcher = subprocess.Popen(options.start, shell=True, stdout=quiet, stderr=quiet)
         deadline = time.monotonic() + 120
@@ -170,13 +170,13 @@ def startup(options, reps):
         launcher.wait()
         pids = [int(text) for text in Path(options.pid_file).read_text().replace(",", " ").split()]
         at_answer = sum(cpu_seconds(pid) for pid in pids)
-        time.sleep(options.settle)
+        time.sleep(options.idle)
         memory = [memory_mib(pid) for pid in pids]
         _, rss, anon, threads = (sum(column) for column in zip(*memory, strict=True))
         yield {
             "start_s": round(answered - min(start_time(pid) for pid in pids), 3),
             "start_cpu_s": round(at_answer, 2),
-            "settled_rss_mib": round(rss, 1),
-            "settled_rss_anon_mib": round(anon, 1),
+            "idle_rss_mib": round(rss, 1),
+            "idle_rss_anon_mib": round(anon, 1),
             "threads": threads,
         }

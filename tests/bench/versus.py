@@ -57,7 +57,7 @@ KAFKA_PROPERTIES = (
 )
 HEAT = (
     "raw-produce", "--retain", RETAINED, "--batch", "64k", "--seconds", "20", "--warm-s", "10", "--reps", "1",
-    "--patience", "1", "--retries", "0",
+    "--quiet-timeout", "1", "--retries", "0",
 )  # fmt: skip
 CASE_LIMIT_S = 120.0
 """One repetition, some ten seconds: a case that takes so long hangs."""
@@ -148,7 +148,7 @@ def measure_case(
     case = case or CASES[name]
     pace = (
         "--seconds", f"{report.seconds * case.length:g}", "--warm-s", "1", "--reps", "1", "--rest", "0.5",
-        "--patience", "5", "--retries", "1",
+        "--quiet-timeout", "5", "--retries", "1",
     )  # fmt: skip
     begin = time.monotonic()
     try:

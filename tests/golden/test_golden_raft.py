@@ -79,7 +79,7 @@ class Scene:
             self.cores[int(other)].on_peer_death(int(node))
 
     def do_disk(self, node: str, term: str, *entries: str) -> None:
-        """What a node has on its disk, each entry as index@term:payload; boots it."""
+        """What a node has on its disk, each entry as index@term:payload; starts it."""
         log = []
         for entry in entries:
             place, _, payload = entry.partition(":")

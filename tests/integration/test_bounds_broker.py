@@ -273,7 +273,7 @@ def test_decompression_bomb_stays_within_the_memory_bound(broker: TierlogBroker)
             bomb = bytes(encode_batch([NewRecord(now_ms, b"k", bytes(140 * MIB))], codec=codec))
             assert len(bomb) < MIB
             for topic in topics:
-                assert client.produce(topic, warm).error_code == 0
+                assert client.produce(topic, warm).error_code == ErrorCode.NONE
                 before = resident_peak_bytes(broker)
                 assert client.produce(topic, bomb).error_code == ErrorCode.MESSAGE_TOO_LARGE
                 assert resident_peak_bytes(broker) - before < 2 * len(bomb) + 8 * MIB

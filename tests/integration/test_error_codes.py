@@ -138,7 +138,7 @@ def test_sequences_and_producer_epochs_are_checked(client: Client) -> None:
     retried = send(2)
     assert (retried.error_code, retried.base_offset) == (0, 2), "one of the last five: its first offset"
     assert send(14).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert send(0, epoch=1).error_code == 0
+    assert send(0, epoch=1).error_code == ErrorCode.NONE
     stale = send(10, epoch=0).error_code
     assert stale in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 
@@ -149,7 +149,7 @@ def test_fetch_outside_the_log_is_out_of_range(client: Client) -> None:
     for offset in (3, -5):
         partition = client.fetch(topic, offset).responses[0].partitions[0]
         assert partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert client.fetch(topic, 2).responses[0].partitions[0].error_code == 0
+    assert client.fetch(topic, 2).responses[0].partitions[0].error_code == ErrorCode.NONE
 
 
 def test_invalid_fetch_sessions_are_reported(client: Client) -> None:
@@ -160,7 +160,7 @@ def test_invalid_fetch_sessions_are_reported(client: Client) -> None:
     assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     skipped = client.fetch(topic, 0, session_id=session, session_epoch=2)
     assert skipped.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert client.fetch(topic, 0, session_id=session, session_epoch=1).error_code == 0
+    assert client.fetch(topic, 0, session_id=session, session_epoch=1).error_code == ErrorCode.NONE
 
 
 def test_incremental_fetch_returns_only_changes(client: Client) -> None:

@@ -258,7 +258,7 @@ def client(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
 def place_for(client: Client, api: str) -> Place:
     """A topic with a record and a group with an offset; a member of another group if the API needs it."""
     topic = client.create()
-    assert client.produce(topic, batch()).error_code == 0
+    assert client.produce(topic, batch()).error_code == E.NONE
     described = client.send("Metadata", 12, message("Metadata", {"topics": [{"name": topic}]}))
     place = Place(topic, described.topics[0].topic_id, f"g-{topic}", fresh=f"fresh-{topic}")
     client.coordinator(place.group)
@@ -269,7 +269,7 @@ def place_for(client: Client, api: str) -> Place:
         return place
     join = MAKE["JoinGroup"](place)
     joined = client.send("JoinGroup", 3, message("JoinGroup", join))
-    assert joined.error_code == 0
+    assert joined.error_code == E.NONE
     place = Place(place.topic, place.topic_id, place.group, joined.member_id, place.fresh)
     if api != "SyncGroup":
         assert not errors_in(client.send("SyncGroup", 3, message("SyncGroup", MAKE["SyncGroup"](place))))

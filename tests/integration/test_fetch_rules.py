@@ -65,7 +65,7 @@ def fill(client: Client, topic: str, partition: int, batches: int) -> None:
         topics = [produce.TopicProduceData(name=topic, partition_data=[data])]
         asked = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics)
         answer = client.send("Produce", 9, asked).responses[0].partition_responses[0]
-        assert answer.error_code == 0
+        assert answer.error_code == ErrorCode.NONE
 
 
 def sizes(response: fetch.FetchResponse) -> dict[int, int]:
@@ -258,7 +258,7 @@ def test_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(client: Clie
     fill(client, topic, 0, 2)
     asked = partitions(1, offset=5, last_fetched_epoch=0)
     reported = only(client.send("Fetch", 12, request(topic, asked, max_wait_ms=FOREVER_MS)))
-    assert reported.error_code == 0
+    assert reported.error_code == ErrorCode.NONE
     assert (reported.diverging_epoch.epoch, reported.diverging_epoch.end_offset) == (0, 2)
     assert (reported.high_watermark, reported.records or b"") == (2, b"")
     agreed = only(client.send("Fetch", 12, request(topic, partitions(1, offset=1, last_fetched_epoch=0))))
@@ -282,7 +282,7 @@ def test_leader_epochs_in_fetches_are_checked(client: Client) -> None:
     newer = only(client.send("Fetch", 12, request(topic, partitions(1, current_leader_epoch=9))))
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     same = only(client.send("Fetch", 12, request(topic, partitions(1, current_leader_epoch=0))))
-    assert same.error_code == 0
+    assert same.error_code == ErrorCode.NONE
 
 
 # ---- acks=0 ---------------------------------------------------------------------------------------

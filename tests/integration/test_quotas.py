@@ -145,7 +145,7 @@ def test_kafka_python_delivers_all_records_under_a_quota(broker: TierlogBroker, 
     topic = client.create(retention_ms="-1")
     before = throttles(broker, "consumer_byte_rate")
     for _ in range(12):
-        assert client.produce(topic, batch(10_000)).error_code == 0
+        assert client.produce(topic, batch(10_000)).error_code == ErrorCode.NONE
     limit(broker, {"user": "ANONYMOUS"}, consumer_byte_rate=50_000)
     consumer = KafkaConsumer(
         topic,
@@ -164,7 +164,7 @@ def test_kafka_python_delivers_all_records_under_a_quota(broker: TierlogBroker, 
 async def test_aiokafka_delivers_all_records_under_a_quota(broker: TierlogBroker, client: Client) -> None:
     topic = client.create(retention_ms="-1")
     for _ in range(6):
-        assert client.produce(topic, batch(10_000)).error_code == 0
+        assert client.produce(topic, batch(10_000)).error_code == ErrorCode.NONE
     limit(broker, {"client-id": "aio"}, consumer_byte_rate=30_000)
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", client_id="aio"

@@ -78,7 +78,7 @@ class Client:
             ],
         )
         response = self.send("CreateTopics", 7, create_topics.CreateTopicsRequest(topics=[topic]))
-        assert response.topics[0].error_code == 0, response
+        assert response.topics[0].error_code == ErrorCode.NONE, response
         return name
 
     def produce(
@@ -109,7 +109,7 @@ class Client:
     def producer_id(self) -> int:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
         response = self.send("InitProducerId", 4, request)
-        assert response.error_code == 0
+        assert response.error_code == ErrorCode.NONE
         return int(response.producer_id)
 
     def wait_for_leaders(self, topic: str, partitions: int = 1) -> None:

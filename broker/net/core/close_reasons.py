@@ -12,6 +12,6 @@ class CloseReason(StrEnum):
     UNANSWERED = "unanswered"  # an error that the API's response cannot carry
     SLOW = "slow"  # request.header.timeout.ms, request.receive.timeout.ms
     BLOCKED = "blocked"  # response.send.timeout.ms
-    CROWDED = "crowded"  # queued.max.response.total.bytes, queued.max.request.bytes
+    QUEUE_FULL = "queue_full"  # queued.max.response.total.bytes, queued.max.request.bytes
     IDLE = "idle"  # connections.max.idle.ms
     STOPPING = "stopping"

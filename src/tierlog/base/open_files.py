@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 SWEEP = 32
-"""Files examined to close one, which bounds the time."""
+"""Files checked to close one, which bounds the time."""
 
 TRIM = 1000
 """Files closed at once, which takes a few milliseconds."""
@@ -42,7 +42,7 @@ class SharedFile:
         self._files = files
         self.path = path
         self.used = True
-        """Since it was last examined: its second chance."""
+        """Since it was last checked: its second chance."""
         self.unsynced = False
         """Whether it has writes that no fsync covers. Set after a write, cleared before a sync."""
         self.fd = -1
@@ -131,7 +131,7 @@ class OpenFiles:
                 return
 
     def _close_one(self) -> bool:
-        """Close the first file that was not used since it was last examined; else a used one, else one with
+        """Close the first file that was not used since it was last checked; else a used one, else one with
         unsynced bytes. The kernel reports a failed write to the next fsync of a reopened file (Linux 4.17,
         `errseq`) unless the inode was evicted, so these come last.
         """

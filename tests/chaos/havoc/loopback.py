@@ -81,8 +81,8 @@ class Loopback:
             with suppress(OSError):
                 await self._may_pass(source, node)
                 upstream = await asyncio.open_connection(HOST, inner)
-                there = asyncio.ensure_future(self._pump(reader, upstream[1], source, node))
-                back = asyncio.ensure_future(self._pump(upstream[0], writer, node, source))
+                there = asyncio.ensure_future(self._forward(reader, upstream[1], source, node))
+                back = asyncio.ensure_future(self._forward(upstream[0], writer, node, source))
                 await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
                 there.cancel()
                 back.cancel()
@@ -91,7 +91,7 @@ class Loopback:
 
         await asyncio.start_server(carry, HOST, outer)
 
-    async def _pump(
+    async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: int, target: int
     ) -> None:
         with suppress(OSError):

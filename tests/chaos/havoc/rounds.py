@@ -56,7 +56,7 @@ def play(
     """`offered`: records per second that producers send. Raises ChaosFailed if the cluster is unhealthy
     before the fault."""
     done = Round(fault.name)
-    settle(stage)
+    await_in_sync(stage)
     until(lambda: _is_served(workload, offered), "what is offered is taken", SETTLE_WITHIN_S)
     began = workload.mark("baseline")
     time.sleep(baseline_s)
@@ -116,7 +116,7 @@ def _is_served(workload: Workload, offered: float) -> bool:
     return figures.rate(workload.acks, now - figures.WINDOW_S, now) >= LEAST_OF_OFFERED * offered
 
 
-def settle(stage: Stage) -> None:
+def await_in_sync(stage: Stage) -> None:
     """Wait until all replicas are in sync and preferred replicas are leaders. Raises ChaosFailed."""
     until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
     until(lambda: _elected(stage), "the preferred replicas lead", SETTLE_WITHIN_S)

@@ -27,9 +27,9 @@ from simulator.network import Network, Responses
 from simulator.operators import move_partitions, recreate_topics, remove_brokers
 from simulator.partitions import PartitionWitness
 from simulator.peers import address
+from simulator.planned_operations import REHOUSED, STOPPED, rehouse_replicas, restart_brokers
 from simulator.splits import split
 from simulator.tiering import Tiering, read_back
-from simulator.upkeep import REHOUSED, STOPPED, rehouse_replicas, restart_brokers
 from simulator.witness import QuorumWitness, Violation
 from simulator.workload import TOPIC, Client, History, consume, produce, values_of
 from tierlog.base.types import InvariantViolation
@@ -275,14 +275,12 @@ class ClusterRun:
 
     async def _await_newest_image(self) -> None:
         """Wait for nodes whose metadata disk still hangs: they have the replicas of an older image."""
-        deadline = self.loop.time() + HEAL_S
+        before, deadline = self._counts(), self.loop.time() + HEAL_S
         while any(
             one.metadata is None or one.metadata.image.index < self.partitions.image.index
             for one in self.brokers.values()
         ):
-            if self.loop.time() > deadline:
-                raise Violation(f"a node has not caught up with the metadata after {HEAL_S} s")
-            await asyncio.sleep(CHECK_S)
+            await self._restart_ended(before, deadline)
 
     async def _end_tiering(self) -> None:
         """Wait for uploads and deletions, then read all partitions from the log start."""

@@ -232,7 +232,7 @@ async def new_producer_id(client: Client) -> int:
             answer = await client.ask(broker, INIT, 4, InitProducerIdRequest(transactional_id=None))
         except Unreachable:
             answer = None
-        if answer is not None and answer.error_code == 0:  # type: ignore[attr-defined]
+        if answer is not None and answer.error_code == ErrorCode.NONE:  # type: ignore[attr-defined]
             return int(answer.producer_id)  # type: ignore[attr-defined]
         await asyncio.sleep(client.rng.uniform(*RETRY_S))
 

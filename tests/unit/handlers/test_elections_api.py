@@ -21,7 +21,7 @@ async def elect(
 
 
 def outcomes(answer: Any) -> dict[str, E]:
-    assert answer.error_code == 0
+    assert answer.error_code == E.NONE
     return {
         f"{topic.topic}-{one.partition_id}": E(one.error_code)
         for topic in answer.replica_election_results

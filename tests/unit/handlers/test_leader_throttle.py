@@ -9,6 +9,7 @@ from fetch_node import EPOCH, LED, NEWEST, TOPIC, Node, fetch_node
 
 from tierlog.base.clock import SystemClock
 from tierlog.protocol.api import FETCH_KEY
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import fetch
 
 IN_SYNC, BEHIND = 2, 4  # brokers; their epochs are their ids
@@ -29,7 +30,7 @@ async def replicate(node: Node, follower: int, offset: int = 0) -> Any:
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic], replica_state=state)
     answer = await node.client.ask(FETCH_KEY, NEWEST, request)
     reported = answer.responses[0].partitions[0]
-    assert reported.error_code == 0
+    assert reported.error_code == ErrorCode.NONE
     return len(reported.records)
 
 

@@ -142,7 +142,7 @@ async def test_old_consumer_at_a_follower_gets_not_leader(node: Node) -> None:
     node.follow(records=1, committed=1)
     assert (await node.read(FOLLOWED, 0, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     reported = await node.read(LED, 0, version=10)
-    assert reported.error_code == 0
+    assert reported.error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(

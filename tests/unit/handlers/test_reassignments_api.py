@@ -18,13 +18,13 @@ async def alter(cluster: AdminCluster, *topics: dict[str, Any], version: int = 1
 
 async def move(cluster: AdminCluster, *replicas: int, name: str = "t", number: int = 0, **more: Any) -> E:
     answer = await alter(cluster, asked(name, number, list(replicas)), **more)
-    assert answer.error_code == 0
+    assert answer.error_code == E.NONE
     return E(answer.responses[0].partitions[0].error_code)
 
 
 async def ongoing(cluster: AdminCluster, topics: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     answer = await cluster.ask("ListPartitionReassignments", 0, topics=topics)
-    assert answer.error_code == 0
+    assert answer.error_code == E.NONE
     return {
         f"{topic.name}-{one.partition_index}": (one.replicas, one.adding_replicas, one.removing_replicas)
         for topic in answer.topics

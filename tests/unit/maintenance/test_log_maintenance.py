@@ -75,7 +75,7 @@ class Node:
             on_change=lambda name: None,
             fatal=lambda name, failure: self.fatal.append((name, failure)),
         )
-        self.upkeep = LogMaintenance(
+        self.maintenance = LogMaintenance(
             settings,
             self.replicas,
             self.disk,
@@ -117,10 +117,10 @@ class Node:
 async def test_flush_on_a_full_disk_does_not_delay_other_replicas(tmp_path: Path) -> None:
     node = await Node(tmp_path).start()
     node.disk.full = "t-0"
-    await node.upkeep.checkpoint(node.directory)
+    await node.maintenance.checkpoint(node.directory)
     assert (node.replica(0).log.recovery_point, node.replica(1).log.recovery_point) == (0, 1)
     node.disk.full = ""
-    await node.upkeep.checkpoint(node.directory)
+    await node.maintenance.checkpoint(node.directory)
     assert node.replica(0).log.recovery_point == 1
     assert node.fatal == []
 
@@ -128,10 +128,10 @@ async def test_flush_on_a_full_disk_does_not_delay_other_replicas(tmp_path: Path
 async def test_flush_ms_bounds_how_long_records_wait_for_an_fsync(tmp_path: Path) -> None:
     node = await Node(tmp_path).start(flush_ms="50")
     node.clock.now += 49
-    await node.upkeep.flush_due(node.directory)
+    await node.maintenance.flush_due(node.directory)
     assert [replica.log.recovery_point for replica in node.replicas] == [0, 0]
     node.clock.now += 1
-    await node.upkeep.flush_due(node.directory)
+    await node.maintenance.flush_due(node.directory)
     assert [replica.log.recovery_point for replica in node.replicas] == [1, 1]
 
 
@@ -159,7 +159,7 @@ async def test_retention_skips_partitions_deleted_during_its_run(tmp_path: Path)
             (tmp_path / f"t-{number}").mkdir()
             (tmp_path / f"t-{number}" / f"{0:020d}.log").write_bytes(b"of the new topic")
 
-    await asyncio.gather(node.upkeep.apply_retention(), reopen())
+    await asyncio.gather(node.maintenance.apply_retention(), reopen())
     for number in (0, 1):
         assert [path.name for path in (tmp_path / f"t-{number}").iterdir()] == [f"{0:020d}.log"]
 
@@ -170,7 +170,7 @@ async def test_failed_fsync_takes_the_directory_offline_and_the_last_one_stops_t
     node = await Node(tmp_path).start()
     node.disk.broken = True
     kept = list(node.replicas)
-    await node.upkeep.checkpoint(node.directory)
+    await node.maintenance.checkpoint(node.directory)
     assert [name for name, _ in node.fatal] == ["the last log directory"]
     assert list(node.replicas) == []
     assert all(replica.failed and "fsync failed" in replica.failed for replica in kept)
@@ -181,7 +181,7 @@ async def test_flush_of_a_deleted_replica_fails_silently(tmp_path: Path) -> None
     kept = list(node.replicas)
     await node.replicas.close(clean=False)
     for replica in kept:
-        await node.upkeep._flush(replica)
+        await node.maintenance._flush(replica)
     assert node.fatal == []
 
 
@@ -192,7 +192,7 @@ async def test_retention_continues_where_rolls_fail(tmp_path: Path) -> None:
     node.append(replica)
     node.disk.snapshots = False
     node.clock.now += 10
-    await node.upkeep.apply_retention()
+    await node.maintenance.apply_retention()
     assert (replica.log_start_offset, len(replica.segments)) == (1, 1)
 
 
@@ -201,17 +201,17 @@ async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_othe
     bug = KeyError("a bug")
     first, second = node.replicas
 
-    retain = node.upkeep._retain
+    retain = node.maintenance._retain
 
     def fail(replica: Replica, now_ms: int) -> None:
         if replica is first:
             raise bug
         retain(replica, now_ms)
 
-    node.upkeep._retain = fail  # type: ignore[method-assign]
+    node.maintenance._retain = fail  # type: ignore[method-assign]
     node.clock.now += 10_000
     with pytest.raises(ExceptionGroup) as met:
-        await node.upkeep.apply_retention()
+        await node.maintenance.apply_retention()
     assert met.value.exceptions == (bug,) and bug.__notes__ == [f"partition {first.name}"]
     assert (first.log_start_offset, second.log_start_offset) == (0, 1)
 
@@ -221,12 +221,12 @@ async def test_idle_producers_of_tiered_partitions_expire(tmp_path: Path) -> Non
     replica, now_ms = node.replica(0), node.clock.now_ms()
     batch = encode_batch([NewRecord(now_ms, None, b"v")], producer_id=7, producer_epoch=0, base_sequence=0)
     assert not replica.as_leader.append(memoryview(batch), now_ms).error
-    await node.upkeep.apply_retention()
+    await node.maintenance.apply_retention()
     node.clock.now += DAY_MS - 1
-    await node.upkeep.apply_retention()
+    await node.maintenance.apply_retention()
     assert replica.log.producers.get(7) is not None
     node.clock.now += 1
-    await node.upkeep.apply_retention()
+    await node.maintenance.apply_retention()
     assert replica.log.producers.get(7) is None
 
 
@@ -238,7 +238,7 @@ async def test_wall_clock_jump_expires_no_producer(tmp_path: Path) -> None:
     first = replica.as_leader.append(memoryview(bytearray(batch)), now_ms)
     for jump_ms in (10 * DAY_MS, -20 * DAY_MS):
         node.clock.jumped_ms += jump_ms
-        await node.upkeep.apply_retention()
+        await node.maintenance.apply_retention()
         again = replica.as_leader.append(memoryview(bytearray(batch)), node.clock.now_ms())
         assert (again.error, again.base_offset) == (first.error, first.base_offset)
 
@@ -250,13 +250,13 @@ async def test_reserved_space_is_released_on_a_full_disk(tmp_path: Path) -> None
     def reserved() -> list[bool]:
         return [path.stat().st_blocks * 512 >= 1 << 20 for path in files]
 
-    await node.upkeep.recheck_full()
+    await node.maintenance.recheck_full()
     assert reserved() == [True, True]
     node.disk.usable = 0
     node.directory.mark_full()
-    await node.upkeep.recheck_full()
+    await node.maintenance.recheck_full()
     assert (node.directory.is_full, reserved()) == (True, [False, False])
     node.disk.usable = 1 << 39
-    await node.upkeep.recheck_full()
+    await node.maintenance.recheck_full()
     for replica in node.replicas:
         node.append(replica)

@@ -9,8 +9,7 @@ from msgspec.structs import replace
 
 from tierlog.base.types import InvariantViolation
 from tierlog.metadata.raft import messages as m
-from tierlog.metadata.raft.core import NotLeader, RaftCore, Role
-from tierlog.metadata.raft.election_timer import RANK_TICKS, ElectionTimer
+from tierlog.metadata.raft.core import RANK_TICKS, ElectionTimer, NotLeader, RaftCore, Role
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import (
     ChangeRefused,

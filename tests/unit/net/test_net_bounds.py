@@ -175,7 +175,7 @@ async def test_connection_that_holds_most_is_closed_above_the_limit(broker: Brok
             client.send(HEARTBEAT, 0, HeartbeatRequest(group_id="g" * 10 * KIB))
         await until(lambda: memory_pool.held > 105 * KIB or bool(broker.notes))
     assert await clients[0].expect_close() == b""
-    assert [why for why, _ in broker.notes] == [CloseReason.CROWDED]
+    assert [why for why, _ in broker.notes] == [CloseReason.QUEUE_FULL]
     futures[1].set_result(HeartbeatResponse())
     for _ in range(6):
         await clients[1].frame()
@@ -274,9 +274,9 @@ async def test_unaccepted_responses_of_all_connections_are_limited(broker: Broke
     for number in range(5):
         sleepers.append(await sleeper(broker))
         sleepers[-1].send(HEARTBEAT, 0, HeartbeatRequest())
-        await until(lambda: broker.listener.closed[CloseReason.CROWDED] + sending(broker) > number)  # noqa: B023
+        await until(lambda: broker.listener.closed[CloseReason.QUEUE_FULL] + sending(broker) > number)  # noqa: B023
         assert broker.listener.kept_bytes <= 20 * MIB
-    assert broker.listener.closed == {CloseReason.CROWDED: 3}
+    assert broker.listener.closed == {CloseReason.QUEUE_FULL: 3}
     sleepers[-1].reader._transport.resume_reading()  # type: ignore[attr-defined]
     assert len(await sleepers[-1].frame()) > 8 * MIB  # the last one was not the slowest
     assert await (await broker.connect()).ask(METADATA, 9, MetadataRequest())

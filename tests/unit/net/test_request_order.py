@@ -235,7 +235,7 @@ async def test_bytes_of_delayed_requests_are_limited(broker: Broker, traffic: Tr
         await until(lambda: memory_pool.held > min(number + 1, 2) * 600 * KIB)  # noqa: B023
         await until(lambda: len(broker.notes) == max(0, number - 1))  # noqa: B023
         assert memory_pool.held <= memory_pool.limit
-    assert {why for why, _ in broker.notes} == {CloseReason.CROWDED}
+    assert {why for why, _ in broker.notes} == {CloseReason.QUEUE_FULL}
 
 
 async def test_malformed_delayed_request_closes_the_connection_when_it_starts(

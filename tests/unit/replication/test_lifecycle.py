@@ -85,9 +85,8 @@ class Harness:
         )
 
     async def enter(self) -> None:
-        self.lifecycle.set_registration(BROKER)
-        await self.lifecycle.register()
-        self.lifecycle.start()
+        await self.lifecycle.register(BROKER)
+        self.lifecycle.start(BROKER)
         await self.lifecycle.unfence()
 
 

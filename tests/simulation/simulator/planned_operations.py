@@ -1,4 +1,4 @@
-"""Upkeep of simulated brokers: clean restarts, and moves of replicas to another log directory (KIP-113)."""
+"""Planned operations on brokers: clean restarts, and moves of replicas to another log directory (KIP-113)."""
 
 import asyncio
 import random
