@@ -8,8 +8,9 @@ from tierlog.config.definitions import Setting, SettingType
 from tierlog.config.dynamic import DYNAMIC_SETTINGS, QUORUM_SETTINGS, dynamic_setting
 from tierlog.config.groups import CLIENT_METRICS_SETTINGS, GROUP_SETTINGS, OWN_DEFAULT
 from tierlog.config.kafka_names import INERT_SETTINGS
-from tierlog.config.node import NODE_SETTINGS, TOPIC_DEFAULTS, NodeSettings
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
 from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.config.topic_defaults import TOPIC_DEFAULTS
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import ConfigScope
 

@@ -33,6 +33,14 @@ EXIT_CODES = {
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
+UNITS = {
+    "ms": {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000},
+    "bytes": {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10},
+    "buffer": {"MiB": 1 << 20},
+    "minutes": {"day": 1440},
+}
+"""Word of a setting's name -> units in which its default is shown, the largest first."""
+
 
 def pages() -> dict[str, str]:
     """File name -> text of the page."""
@@ -56,6 +64,9 @@ def _settings() -> str:
             "Settings that Kafka has too keep its name, default and meaning. A node reads settings from a",
             "TOML file (`tierlog server --config FILE`), from the environment (`log.dirs` is",
             "`TIERLOG_LOG_DIRS`), and from `--set key=value`. Later sources override earlier ones.",
+            "",
+            "The default *no limit* is the largest number of the type: 2147483647 (int), 9223372036854775807",
+            "(long) or 1.7976931348623157e+308 (double).",
             "",
             "## Node settings",
             "",
@@ -89,9 +100,23 @@ def _setting_table(settings: Iterable[Setting]) -> list[str]:
 
 def _cells(setting: Setting) -> tuple[str, ...]:
     """Name, type, default and meaning."""
-    default = setting.text(setting.default)
-    meaning = setting.doc + (f" One of: {', '.join(setting.choices)}." if setting.choices else "")
-    return f"`{setting.name}`", setting.type.name.lower(), f"`{default}`" if default else "", meaning
+    meaning = setting.doc + (f" One of: {setting.readable_choices}." if setting.choices else "")
+    return f"`{setting.name}`", setting.type.name.lower(), _default(setting), meaning
+
+
+def _default(setting: Setting) -> str:
+    """The default as Kafka writes it, and times and sizes in a readable unit as well."""
+    if setting.has_no_limit:
+        return "no limit"
+    text = setting.text(setting.default)
+    if not text:
+        return ""
+    units = next((units for word, units in UNITS.items() if word in setting.name.split(".")), {})
+    for unit, factor in units.items():
+        if isinstance(setting.default, int) and setting.default >= factor and setting.default % factor == 0:
+            count = setting.default // factor
+            return f"`{text}` ({count} {unit}{'s' if count > 1 and unit.islower() else ''})"
+    return f"`{text}`"
 
 
 def _row(*cells: str) -> str:

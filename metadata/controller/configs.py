@@ -244,11 +244,11 @@ def _check_broker(image: ClusterImage, resource: c.ConfigResource) -> None:
 
 
 def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Disabling tiering would delete the remote data, so it must be requested explicitly (KIP-950)."""
+    """Disabling tiering gives up the remote data, so it must be requested explicitly (KIP-950)."""
     old, new = TopicConfig.parse(before), TopicConfig.parse(after)
     if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
         _refuse(
-            "remote.storage.enable: disabling it deletes the remote data; set"
+            "remote.storage.enable: without it the remote data can no longer be read; set"
             " remote.log.delete.on.disable=true to accept that, or"
             " remote.log.copy.disable=true to only stop uploading (KIP-950)"
         )

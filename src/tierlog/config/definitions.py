@@ -3,6 +3,7 @@ values."""
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -46,7 +47,7 @@ class Setting:
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
-            raise InvalidSetting(f"{self.name}: {text!r} is not a {self.type.name.lower()}") from None
+            raise InvalidSetting(f"{self.name}: {text!r} is not {_VALUES_OF[self.type]}") from None
         self._check(value)
         return value
 
@@ -72,12 +73,22 @@ class Setting:
             return "true" if value else "false"
         return ",".join(value) if isinstance(value, tuple) else str(value)
 
+    @property
+    def readable_choices(self) -> str:
+        """The accepted values, for messages and pages."""
+        return ", ".join(choice or "(empty)" for choice in self.choices)
+
+    @property
+    def has_no_limit(self) -> bool:
+        """Whether the default is the largest value of the type, which stands for no limit."""
+        return not isinstance(self.default, bool) and self.default == _LARGEST.get(self.type)
+
     def _check(self, value: Value) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if self.least is not None and value < self.least:
-                raise InvalidSetting(f"{self.name}: {value} is below the minimum, {self.least:g}")
+                raise InvalidSetting(f"{self.name}: {value} is below the minimum, {self.least}")
             if self.most is not None and value > self.most:
-                raise InvalidSetting(f"{self.name}: {value} is above the maximum, {self.most:g}")
+                raise InvalidSetting(f"{self.name}: {value} is above the maximum, {self.most}")
         if self.form and isinstance(value, tuple):
             odd = next((item for item in value if not re.fullmatch(self.form, item)), None)
             if odd is not None:
@@ -85,7 +96,7 @@ class Setting:
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if str(item) not in self.choices:
-                    raise InvalidSetting(f"{self.name}: {item!r} is not one of {', '.join(self.choices)}")
+                    raise InvalidSetting(f"{self.name}: {item!r} is not one of {self.readable_choices}")
 
 
 def _boolean(text: str) -> bool:
@@ -97,6 +108,21 @@ def _boolean(text: str) -> bool:
 def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
+
+_LARGEST: dict[SettingType, float] = {
+    SettingType.INT: 2**31 - 1,
+    SettingType.LONG: 2**63 - 1,
+    SettingType.DOUBLE: sys.float_info.max,
+}
+
+_VALUES_OF = {
+    SettingType.BOOLEAN: "true or false",
+    SettingType.SHORT: "an integer",
+    SettingType.INT: "an integer",
+    SettingType.LONG: "an integer",
+    SettingType.DOUBLE: "a number",
+}
+"""What a text of the type is, for error messages. Any text is a value of the other types."""
 
 _BITS = {SettingType.SHORT: 16, SettingType.INT: 32, SettingType.LONG: 64}
 

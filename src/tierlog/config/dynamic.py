@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from tierlog.config.definitions import InvalidSetting, Setting, SettingType, Value
 from tierlog.config.kafka_names import INERT_SETTINGS, NO_EFFECT, THREAD_COUNTS, why_not_settable
-from tierlog.config.node import NODE_SETTINGS, TOPIC_DEFAULTS, NodeSettings
+from tierlog.config.node import NODE_SETTINGS, NodeSettings
 from tierlog.config.sources import ALIASES
 from tierlog.config.topic import check_local_retention
+from tierlog.config.topic_defaults import TOPIC_DEFAULTS
 
 REPLICATION_RATES = frozenset({"leader.replication.throttled.rate", "follower.replication.throttled.rate"})
 

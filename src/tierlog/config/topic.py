@@ -29,116 +29,173 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = list_(
         ("delete",),
-        "What retention does with old segments: delete them, compact the log by key, or both.",
+        "What happens to old segments: delete removes them by retention.ms and retention.bytes, compact "
+        "keeps the last record of each key. Both can be combined.",
         choices=("delete", "compact"),
     )
     compression_type: str = string_(
         "producer",
-        "Codec of stored batches. `producer` keeps the producer's codec.",
+        "Codec of stored batches. producer keeps each batch as its producer compressed it. With any other "
+        "value the broker compresses batches again, which costs CPU.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     )
     delete_retention_ms: int = long_(
-        86_400_000, "How long the tombstones of a compacted topic are kept.", least=0
+        86_400_000,
+        "How long, in milliseconds, the tombstones of a compacted topic are kept. Raise it if a consumer "
+        "that starts at the beginning needs longer to reach the end.",
+        least=0,
     )
-    file_delete_delay_ms: int = long_(60_000, "How long the file of a deleted segment is kept.", least=0)
+    file_delete_delay_ms: int = long_(
+        60_000,
+        "How long, in milliseconds, the files of a deleted segment are kept, so that reads can finish.",
+        least=0,
+    )
     flush_messages: int = long_(
         MAX_LONG,
-        "Number of records after which the log is flushed (fsync). 1 makes every acknowledged write "
-        "durable on its own disk. By default replication gives durability, as in Kafka.",
+        "Number of records after which the log is flushed to disk (fsync). By default durability comes from "
+        "replication, as in Kafka. Set 1 if acknowledged records must survive a loss of power of all "
+        "brokers.",
         least=1,
     )
-    flush_ms: int = long_(MAX_LONG, "Maximum time before appended records are flushed (fsync).", least=0)
+    flush_ms: int = long_(
+        MAX_LONG, "Maximum time in milliseconds before appended records are flushed to disk (fsync).", least=0
+    )
     follower_replication_throttled_replicas: tuple[str, ...] = list_(
         (),
-        "Replicas that follower.replication.throttled.rate of their broker limits while they are not "
-        "in sync: partition:broker, ... or * for all (KIP-73).",
+        "Replicas that follower.replication.throttled.rate of their broker limits while they are not in "
+        "sync: partition:broker, ... or * for all (KIP-73). `tierlog partition move --throttle` sets it.",
         form=_REPLICA,
     )
     index_interval_bytes: int = int_(
-        4096, "Bytes of the log between two entries of its offset index.", least=0
+        4096,
+        "Bytes of the log between two entries of its offset index. A smaller value makes the index larger, "
+        "and searches for an offset read less of the log.",
+        least=0,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = list_(
         (),
         "Replicas whose leader limits what it sends to followers that are not in sync by "
-        "leader.replication.throttled.rate: partition:broker, ... or * for all (KIP-73).",
+        "leader.replication.throttled.rate: partition:broker, ... or * for all (KIP-73). `tierlog partition "
+        "move --throttle` sets it.",
         form=_REPLICA,
     )
     local_retention_bytes: int = long_(
         USE_TOTAL_RETENTION,
-        "Maximum bytes of tiered data that each partition keeps on local disk as well. -2: as "
-        "retention.bytes.",
+        "Maximum size in bytes of each partition of a tiered topic on local disk. Older segments are "
+        "deleted there once they are in the object store. -1: no limit. -2: as retention.bytes. Lower it to "
+        "save disk space.",
         least=-2,
     )
     local_retention_ms: int = long_(
         USE_TOTAL_RETENTION,
-        "How long tiered data is kept on local disk as well. -2: as retention.ms.",
+        "How long, in milliseconds, a tiered topic keeps records on local disk that are in the object "
+        "store. -1: no limit. -2: as retention.ms. Lower it to save disk space.",
         least=-2,
     )
     max_compaction_lag_ms: int = long_(
-        MAX_LONG, "Maximum time for which a record stays uncompacted.", least=1
+        MAX_LONG,
+        "Maximum time in milliseconds for which a record stays uncompacted. Set it if deleted keys must "
+        "disappear within a certain time.",
+        least=1,
     )
     max_message_bytes: int = int_(
-        1_048_588, "Maximum size of a record batch, after compression if it is compressed.", least=0
+        1_048_588,
+        "Maximum size in bytes of a record batch, after compression if it is compressed. Producers of "
+        "larger ones get MESSAGE_TOO_LARGE.",
+        least=0,
     )
     message_timestamp_after_max_ms: int = long_(
         DEFAULT_TIMESTAMP_AFTER_MAX_MS,
-        "How far a record's timestamp may be ahead of the broker's clock.",
+        "How far, in milliseconds, a record's timestamp may be ahead of the broker's clock. Records further "
+        "ahead are refused with INVALID_TIMESTAMP.",
         least=0,
     )
     message_timestamp_before_max_ms: int = long_(
-        MAX_LONG, "How far a record's timestamp may be behind the broker's clock.", least=0
+        MAX_LONG,
+        "How far, in milliseconds, a record's timestamp may be behind the broker's clock. Older records are "
+        "refused with INVALID_TIMESTAMP.",
+        least=0,
     )
     message_timestamp_type: str = string_(
         "CreateTime",
-        "Whether records keep the time of their creation or get the time of their append.",
+        "Timestamp of records: CreateTime is the one that the producer sets, LogAppendTime the broker's "
+        "time when it appends them.",
         choices=("CreateTime", "LogAppendTime"),
     )
     min_cleanable_dirty_ratio: float = double_(
-        0.5, "Minimum ratio of uncompacted to all bytes of a log before it is compacted.", least=0, most=1
+        0.5,
+        "Share of a log's bytes that must be uncompacted before the log is compacted. A lower value saves "
+        "disk space, but the log is copied more often.",
+        least=0,
+        most=1,
     )
-    min_compaction_lag_ms: int = long_(0, "Minimum time for which a record stays uncompacted.", least=0)
+    min_compaction_lag_ms: int = long_(
+        0,
+        "Minimum time in milliseconds for which a record stays uncompacted. Raise it if consumers must see "
+        "every value of a key.",
+        least=0,
+    )
     min_insync_replicas: int = int_(
         1,
         "Minimum number of in-sync replicas for a write with acks=all. With fewer, producers get "
-        "NOT_ENOUGH_REPLICAS.",
+        "NOT_ENOUGH_REPLICAS. Set 2 for three replicas.",
         least=1,
     )
     preallocate: bool = boolean_(
         False,
-        "Whether segment.bytes of disk space is reserved when a segment gets its first batch. The "
-        "file's size does not change.",
+        "Whether segment.bytes of disk space is reserved when a segment gets its first batch, so that its "
+        "blocks lie together. The file's size does not change.",
     )
     remote_storage_enable: bool = boolean_(
-        False, "Whether rolled segments are copied to the object store (KIP-405)."
+        False,
+        "Whether the topic is tiered: rolled segments are copied to the object store (KIP-405). A compacted "
+        "topic cannot be tiered.",
     )
     remote_log_copy_disable: bool = boolean_(
         False, "Whether copying to the object store is stopped. Remote data stays readable (KIP-950)."
     )
     remote_log_delete_on_disable: bool = boolean_(
         False,
-        "Whether tiering may be switched off (KIP-950). Remote data is deleted with the topic, not before.",
+        "Whether remote.storage.enable may be set to false again (KIP-950). Remote data stays in the object "
+        "store until the topic is deleted.",
     )
     retention_bytes: int = long_(
         -1,
-        "Maximum bytes of each partition, local and remote together. Older segments are deleted. -1: "
-        "no limit.",
+        "Maximum size in bytes of each partition, local and remote data together. Older segments are "
+        "deleted. -1: no limit.",
         least=-1,
     )
     retention_ms: int = long_(
-        604_800_000, "How long records are kept, locally or remotely. -1: no limit.", least=-1
+        604_800_000,
+        "How long, in milliseconds, records are kept, locally or remotely. Older segments are deleted. -1: "
+        "no limit.",
+        least=-1,
     )
-    segment_bytes: int = int_(1_073_741_824, "Size at which a segment is rolled.", least=14)
-    segment_index_bytes: int = int_(10_485_760, "Maximum size of a segment's offset index.", least=4)
+    segment_bytes: int = int_(
+        1_073_741_824,
+        "Size in bytes at which a segment is rolled. Only rolled segments are deleted, compacted and "
+        "tiered: with a smaller value this happens sooner, and there are more files.",
+        least=14,
+    )
+    segment_index_bytes: int = int_(
+        10_485_760,
+        "Maximum size in bytes of a segment's offset index, and of its time index. A segment is rolled when "
+        "one of them is full.",
+        least=4,
+    )
     segment_jitter_ms: int = long_(
         0,
-        "Maximum random time that is subtracted from segment.ms, so that segments do not all roll at once.",
+        "Maximum random time in milliseconds that is subtracted from segment.ms, so that segments do not "
+        "all roll at once.",
         least=0,
     )
-    segment_ms: int = long_(604_800_000, "Age at which a segment is rolled.", least=1)
+    segment_ms: int = long_(
+        604_800_000, "Age in milliseconds at which a segment is rolled, even if it is not full.", least=1
+    )
     unclean_leader_election_enable: bool = boolean_(
         False,
-        "Whether a replica that is not in sync, and so may lack records, can be elected leader if no "
-        "other can. Enable it only where availability matters more than loss of data.",
+        "Whether a replica that is not in sync, and so may lack records, can be elected leader if no other "
+        "can. Enable it only where availability matters more than loss of data.",
     )
 
     @property

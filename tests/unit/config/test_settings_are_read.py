@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tierlog.config.definitions import Setting
-from tierlog.config.node import NODE_SETTINGS, TOPIC_DEFAULTS
+from tierlog.config.node import NODE_SETTINGS
 from tierlog.config.topic import NO_EFFECT_YET, TOPIC_SETTINGS
+from tierlog.config.topic_defaults import TOPIC_DEFAULTS
 
 ROOT = Path(__file__).parents[3]
 READ = {
