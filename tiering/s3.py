@@ -4,7 +4,7 @@ Checksums are CRC-32C: sent with each put, verified by the server, and returned 
 are uploaded in parts, some in parallel, which are read from the file as needed. aioboto3 takes a second to
 import, so it is imported in a thread at the first call. All errors of the server become errors of the port. A
 crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
-AbortIncompleteMultipartUpload (terraform/ sets it).
+AbortIncompleteMultipartUpload.
 """
 
 import asyncio
