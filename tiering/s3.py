@@ -69,9 +69,11 @@ class S3Options:
         """`s3://bucket/prefix?endpoint=…&region=…`. Raises InvalidStoreUrl for unknown or invalid parts."""
         parts = urlsplit(url)
         try:
-            pairs = parse_qs(parts.query, strict_parsing=bool(parts.query))
+            pairs = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         except ValueError:
             raise InvalidStoreUrl(f"{url!r}: invalid query, expected key=value") from None
+        if empty := sorted(name for name, values in pairs.items() if not all(values)):
+            raise InvalidStoreUrl(f"{url!r}: {', '.join(empty)} has no value: give one, or leave it out")
         query = {name: values[-1] for name, values in pairs.items()}
         if unknown := sorted(query.keys() - {"endpoint", "region"}):
             raise InvalidStoreUrl(

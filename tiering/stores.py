@@ -30,7 +30,11 @@ def _opener(url: str, options: dict[str, str]) -> Callable[[], ObjectStore]:
         from tierlog.tiering.memory_store import MemoryStore
 
         return MemoryStore
-    if parts.scheme == "file" and not parts.netloc and parts.path not in ("", "/"):
+    if parts.scheme == "file" and not parts.netloc and parts.path.strip("/"):
+        if not parts.path.startswith("/"):
+            raise InvalidStoreUrl(
+                f"{url!r} names a relative directory: give its full path, as in file:///var/lib/tierlog/objects"
+            )
         from tierlog.tiering.local_store import LocalStore
 
         return lambda: LocalStore(Path(unquote(parts.path)))

@@ -260,11 +260,18 @@ async def test_directory_store_is_reopened_and_refuses_keys_outside(tmp_path):
         "",
         "objects",
         "file://relative/dir",
+        "file:relative",
+        "file:relative/dir",
+        "file:",
+        "file:////",
         "file:///",
         "gs://b",
         "s3:///p",
         "s3://b?regoin=x",
         "s3://b?endpoint",
+        "s3://b?region=",
+        "s3://b?endpoint=&region=eu-west-1",
+        "s3://b?region=eu-west-1&region=",
         "s3://b?endpoint=minio:9000",
         "s3://a b",
         "s3://[b",
@@ -274,6 +281,18 @@ def test_invalid_store_url_is_refused(url):
     for use in (store_from_url, check_store_url):
         with pytest.raises(InvalidStoreUrl):
             use(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("file:relative", "give its full path, as in file:///"),
+        ("s3://bucket?region=", "region has no value: give one, or leave it out"),
+    ],
+)
+def test_invalid_store_url_is_refused_with_advice(url, advice):
+    with pytest.raises(InvalidStoreUrl, match=advice):
+        check_store_url(url)
 
 
 async def test_failure_to_open_the_client_raises_object_store_error(monkeypatch):
