@@ -28,8 +28,7 @@ class AdminApi:
     """Client of one node's admin API. Raises CliError with the server's message."""
 
     def __init__(self, url: str, *, timeout_s: float = 300.0) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise usage(f"{url!r} is not the URL of an admin API", hint="For example: http://127.0.0.1:9644")
+        _check_url(url)
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
 
@@ -96,8 +95,13 @@ def admin_target(admin: str | None, bootstrap: str | None = None) -> Target:
 
 
 def split_urls(target: Target) -> list[str]:
-    """The URLs, in the order in which they are tried."""
-    return [url.strip().rstrip("/") for url in target.addresses.split(",") if url.strip()]
+    """The URLs, in the order in which they are tried. Raises CliError if there is none, or one is no URL."""
+    urls = [url.strip().rstrip("/") for url in target.addresses.split(",") if url.strip()]
+    if not urls:
+        raise usage("no admin API given", hint=f"For example: --admin {DEFAULT_ADMIN}")
+    for url in urls:
+        _check_url(url)
+    return urls
 
 
 def admin_api(
@@ -107,9 +111,7 @@ def admin_api(
 
     `changes`: the command changes the cluster, so it prints its target.
     """
-    hint = f"For example: --admin {DEFAULT_ADMIN}"
-    failure = CliError("no admin API given", hint=hint, code=ExitCode.USAGE)
-    target = admin_target(admin, bootstrap)
+    target, failure = admin_target(admin, bootstrap), CliError("no admin API responds")
     for url in split_urls(target):
         try:
             AdminApi(url, timeout_s=PROBE_TIMEOUT_S).get("/v1/quorum")
@@ -148,6 +150,12 @@ def _urls(host: str, port: int) -> list[str]:
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]
+
+
+def _check_url(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        hint = f"Give its scheme, host and port, for example {DEFAULT_ADMIN}."
+        raise usage(f"{url!r} is not the URL of an admin API", hint)
 
 
 def _tls(url: str) -> "ssl.SSLContext | None":

@@ -18,6 +18,7 @@ import msgspec
 from tierlog.base.types import random_uuid
 from tierlog.broker.storage.checkpoints import encode_uuid
 from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.output import counted
 from tierlog.config.node import BROKER, CONTROLLER
 from tierlog.config.sources import as_text
 
@@ -116,7 +117,7 @@ def new_plan(
         admin_port = base_port + ADMIN_PORT_OFFSET
         if admin_port + total - 1 > PORT_MAX:
             highest = PORT_MAX - ADMIN_PORT_OFFSET - total + 1
-            message = f"--port {base_port} is too high for {total} nodes"
+            message = f"--port {base_port} is too high for {counted(total, 'node')}"
             raise usage(message, f"The highest possible value is --port {highest}.")
         ports = [*range(base_port, base_port + count), *range(admin_port, admin_port + total)]
     else:

@@ -12,7 +12,7 @@ from tierlog.cli.cluster_files import ClusterPlan
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.health import Health, assess
 from tierlog.cli.observation import Observation, observe
-from tierlog.cli.output import console, print_rows, table
+from tierlog.cli.output import console, counted, print_rows, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -149,7 +149,7 @@ def _title(directory: Path) -> str:
 
 def _summary(seen: Observation, health: Health) -> str:
     counts = (seen.brokers or {}).get("partitions")
-    partitions = "" if counts is None else f"; {counts['total']:,} partitions"
+    partitions = "" if counts is None else "; " + counted(counts["total"], "partition")
     return "; ".join([f"{health.status}{partitions}", *(problem.what for problem in health.problems)])
 
 

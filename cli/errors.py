@@ -45,6 +45,10 @@ def unknown_topic(name: str) -> CliError:
     return CliError(f"topic {name!r} does not exist", hint=hint, code=ExitCode.NOT_FOUND)
 
 
+def no_topic_name() -> CliError:
+    return usage("a topic needs a name", hint="For example: tierlog topic create orders")
+
+
 def unknown_broker(broker: int, problem: str = "is not registered") -> CliError:
     hint = "List the registered brokers with `tierlog broker list`."
     return CliError(f"broker {broker} {problem}", hint=hint, code=ExitCode.NOT_FOUND)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tierlog.cli.cluster_processes import ProcessState
 from tierlog.cli.observation import Observation
+from tierlog.cli.output import counted
 from tierlog.config.node import BROKER, CONTROLLER
 
 NAMED_MAX = 5
@@ -172,7 +173,7 @@ def _partitions(seen: Observation) -> list[Problem]:
     behind = counts["under-replicated"]
     problems = []
     if offline:
-        what = f"{_count(offline)} without a leader{_names(seen, 'offline')}"
+        what = f"{counted(offline, 'partition')} without a leader{_names(seen, 'offline')}"
         how = (
             "Start the brokers that hold them (`tierlog partition list --offline`). If those brokers are "
             "lost, set unclean.leader.election.enable=true on the topic and run "
@@ -180,14 +181,14 @@ def _partitions(seen: Observation) -> list[Problem]:
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if below:
-        what = f"{_count(below)} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"
+        what = f"{counted(below, 'partition')} below min.insync.replicas{_names(seen, 'below-min-in-sync')}"
         how = (
             "Produce requests with acks=all fail until more replicas are in sync: "
             "start the brokers that are down."
         )
         problems.append(Problem(Status.UNAVAILABLE, what, how))
     if behind:
-        what = f"{_count(behind)} under-replicated{_names(seen, 'under-replicated')}"
+        what = f"{counted(behind, 'partition')} under-replicated{_names(seen, 'under-replicated')}"
         how = "Replicas catch up once their brokers run: see `tierlog partition list --under-replicated`."
         problems.append(Problem(Status.DEGRADED, what, how))
     return problems
@@ -215,10 +216,6 @@ def _names(seen: Observation, condition: str) -> str:
         return ""
     total = (seen.brokers or {})["partitions"][condition]
     return ": " + ", ".join(found[:NAMED_MAX]) + (" and others" if total > len(found[:NAMED_MAX]) else "")
-
-
-def _count(partitions: int) -> str:
-    return f"{partitions:,} partition" + ("" if partitions == 1 else "s")
 
 
 def _list(nodes: set[int]) -> str:

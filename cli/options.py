@@ -3,17 +3,25 @@
 import math
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tierlog.cli.errors import CliError, usage
+from tierlog.cli.errors import CliError, no_topic_name, usage
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 """Ranges of the protocol's integers. Options reject larger numbers before anything is sent."""
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_ADMIN = "http://127.0.0.1:9644"
+
+
+def topic_name(given: Any) -> Any:
+    """Argument callback that rejects an empty name. Raises CliError."""
+    if given == "" or (isinstance(given, list) and "" in given):
+        raise no_topic_name()
+    return given
+
 
 Bootstrap = Annotated[
     str | None,
@@ -38,8 +46,8 @@ Admin = Annotated[
         f"the local cluster of `tierlog cluster up` if there is one, else {DEFAULT_ADMIN}.",
     ),
 ]
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-OnlyTopic = Annotated[str | None, typer.Argument(help="Only this topic.")]
+Topic = Annotated[str, typer.Argument(callback=topic_name, help="The topic.")]
+OnlyTopic = Annotated[str | None, typer.Argument(callback=topic_name, help="Only this topic.")]
 Partition = Annotated[int, typer.Argument(min=0, max=INT32_MAX, help="The partition.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and change nothing.")]

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
+LISTED_MAX = 20
+"""Names that a message lists; JSON has all of them."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -85,6 +88,17 @@ def size(count: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {_UNITS[-1]}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: 1 record, 2 records."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(names: Sequence[str], most: int = LISTED_MAX) -> str:
+    """The names, or the first of them and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def readable(data: bytes | None) -> Any:

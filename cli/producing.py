@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tierlog.cli.client import KafkaClient, raise_for
 from tierlog.cli.errors import CliError
+from tierlog.cli.output import counted
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tierlog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -40,7 +41,7 @@ class Producer:
         if partition is not None and not 0 <= partition < self._count:
             raise CliError(
                 f"topic {topic} has no partition {partition}",
-                hint=f"It has {self._count} partitions, numbered from 0.",
+                hint=f"It has {counted(self._count, 'partition')}, numbered from 0.",
             )
         answer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS))
         raise_for(answer.error_code, None, "producer id")

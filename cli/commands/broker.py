@@ -8,7 +8,7 @@ import typer
 from tierlog.cli.commands import broker_settings
 from tierlog.cli.errors import CliError, unknown_broker
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, DryRun, Json, finite
-from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
+from tierlog.cli.output import counted, listed, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -125,10 +125,14 @@ def _force_decommission(api: "AdminApi", broker: int, *, as_json: bool) -> None:
         begun = len(answer["outcomes"]) - len(refused)
         moving, more = moving + begun, answer["more"] and begun > 0
     api.delete(f"/v1/brokers/{broker}")
-    left = [f"{one['topic']}-{one['partition']}" for one in (*answer["stuck"], *refused)]
-    message = f"broker {broker} decommissioned; {moving} replicas are moving"
+    left = _names([*answer["stuck"], *refused])
+    message = f"broker {broker} decommissioned; {counted(moving, 'move')} started"
     if left:
-        message += f"; {len(left)} partitions lack a replica: add a broker, then run `tierlog partition move`"
+        lack = "lacks" if len(left) == 1 else "lack"
+        message += (
+            f"; {counted(len(left), 'partition')} {lack} a replica: {listed(left)}\n"
+            "Add a broker, then run `tierlog partition move` for each of them."
+        )
     document = {"broker": broker, "moving": moving, "left": left, "decommissioned": True}
     print_outcome(message, document, as_json=as_json)
 
@@ -141,18 +145,22 @@ def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
         _check_outcomes(answer)
         moved += len(answer["moves"])
         if answer["stuck"] and not answer["moves"]:
-            stuck = ", ".join(f"{one['topic']}-{one['partition']}" for one in answer["stuck"][:5])
+            stuck = _names(answer["stuck"])
             raise CliError(
-                f"{len(answer['stuck'])} partitions of broker {broker} cannot move: {stuck}",
+                f"{counted(len(stuck), 'partition')} of broker {broker} cannot move: {listed(stuck)}",
                 hint="No other running broker is without a replica of them: start or add a broker.",
             )
         if time.monotonic() > deadline:
             raise CliError(
-                f"broker {broker} still has {held} replicas after {timeout_s:g} s",
+                f"broker {broker} still has {counted(held, 'replica')} after {timeout_s:g} s",
                 hint="The moves continue: see `tierlog partition list --moving`.",
             )
         time.sleep(POLL_INTERVAL_S)
     return moved
+
+
+def _names(partitions: list[dict[str, Any]]) -> list[str]:
+    return [f"{one['topic']}-{one['partition']}" for one in partitions]
 
 
 def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
@@ -164,9 +172,11 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
 
 def _show_moves(answer: dict[str, Any], broker: int) -> None:
     columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
-    print_rows(columns, answer["moves"], title=f"{len(answer['moves'])} moves from broker {broker}")
-    if answer["stuck"]:
-        print_status(f"{len(answer['stuck'])} partitions cannot move: no other broker can take them")
+    print_rows(
+        columns, answer["moves"], title=f"{counted(len(answer['moves']), 'move')} from broker {broker}"
+    )
+    if stuck := _names(answer["stuck"]):
+        print_status(f"no other broker can take {counted(len(stuck), 'partition')}: {listed(stuck)}")
     if answer["more"]:
         print_status("more partitions are left: run the command again when these moves are complete")
 

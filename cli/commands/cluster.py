@@ -8,7 +8,7 @@ import typer
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, finite
-from tierlog.cli.output import console, print_json, print_rows
+from tierlog.cli.output import console, counted, print_json, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -180,8 +180,9 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
         return
     counts = document["partitions"] or {}
     facts = [f"node {document['leader']} leads the quorum"] if document["leader"] is not None else []
-    facts += [f"{len(document['answering'])} nodes respond"]
-    facts += [f"{counts['total']:,} partitions"] if counts else []
+    answering = len(document["answering"])
+    facts += [f"{counted(answering, 'node')} {'responds' if answering == 1 else 'respond'}"]
+    facts += [counted(counts["total"], "partition")] if counts else []
     style = "green" if not document["problems"] else "bold red"
     console().print(f"{document['status']}: {', '.join(facts)}", style=style)
     if document["problems"]:

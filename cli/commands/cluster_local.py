@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Json, Settings, Yes, confirm, make_directory, parse_pairs
-from tierlog.cli.output import print_json, print_outcome, print_status
+from tierlog.cli.output import counted, print_json, print_outcome, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.cluster_files import ClusterPlan
@@ -100,7 +100,7 @@ def up(
             if as_json:
                 print_json(_document(directory, plan))
             else:
-                print_status(_started(plan))
+                print_status(started_message(plan))
             if not detach:
                 cluster_watch.watch(directory, plan, quiet=as_json)
         except KeyboardInterrupt:
@@ -110,9 +110,12 @@ def up(
             raise
 
 
-def _started(plan: "ClusterPlan") -> str:
-    controllers = f"; {len(plan.controllers_only)} controller nodes" if plan.controllers_only else ""
-    return f"{len(plan.brokers)} brokers serve Kafka clients at {plan.bootstrap}{controllers}"
+def started_message(plan: "ClusterPlan") -> str:
+    controllers = (
+        f"; {counted(len(plan.controllers_only), 'controller node')}" if plan.controllers_only else ""
+    )
+    serve = "serves" if len(plan.brokers) == 1 else "serve"
+    return f"{counted(len(plan.brokers), 'broker')} {serve} Kafka clients at {plan.bootstrap}{controllers}"
 
 
 def down(data_dir: DataDir = None, yes: Yes = False, as_json: Json = False) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, INT64_MAX, Bootstrap, Topic
-from tierlog.cli.output import print_json, readable
+from tierlog.cli.output import counted, print_json, readable
 
 if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
@@ -119,7 +119,7 @@ def _start(
     if partition is not None and partition >= count:
         raise CliError(
             f"topic {topic} has no partition {partition}",
-            hint=f"It has {count} partitions, numbered from 0.",
+            hint=f"It has {counted(count, 'partition')}, numbered from 0.",
             code=ExitCode.NOT_FOUND,
         )
     wanted = range(count) if partition is None else [partition]

@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.errors import CliError, usage
 from tierlog.cli.options import Json
-from tierlog.cli.output import print_json, print_status, progress_bar, readable, size
+from tierlog.cli.output import counted, print_json, print_status, progress_bar, readable, size
 
 if TYPE_CHECKING:
     from tierlog.broker.storage_tools.offline import PartitionFiles
@@ -85,8 +85,9 @@ def verify(
         for problem in found:
             typer.echo(f"{'DAMAGE' if problem.damage else 'note'}  {problem.path}: {problem.message}")
         print_status(
-            f"{len(partitions)} partitions, {totals.segments} segments, {totals.batches:,} batches,"
-            f" {totals.records:,} records, {size(totals.size)}: {damaged or 'no'} damage"
+            f"{counted(len(partitions), 'partition')}, {counted(totals.segments, 'segment')},"
+            f" {counted(totals.batches, 'batch', 'batches')}, {counted(totals.records, 'record')},"
+            f" {size(totals.size)}: {damaged or 'no'} damage"
         )
     if damaged:
         typer.echo("docs/runbooks/damaged-log.md describes how to repair a log.", err=True)
@@ -122,7 +123,7 @@ def rebuild_index(
         return
     for name in changed:
         typer.echo(name)
-    print_status(f"{len(rebuilt)} indexes checked, {len(changed)} replaced")
+    print_status(f"{counted(len(rebuilt), 'index', 'indexes')} checked, {len(changed)} replaced")
 
 
 @contextmanager
@@ -202,7 +203,7 @@ def _file(document: dict[str, Any]) -> str:
 def _batch(batch: dict[str, Any]) -> str:
     text = (
         f"offsets {batch['base_offset']} to {batch['last_offset']} at {batch['position']}:"
-        f" {batch['records']} records, {batch['bytes']} bytes, epoch {batch['leader_epoch']},"
+        f" {counted(batch['records'], 'record')}, {batch['bytes']} bytes, epoch {batch['leader_epoch']},"
         f" {batch['codec']}, {batch['timestamp_type']} {_time(batch['max_timestamp'])}"
     )
     if batch["producer_id"] >= 0:

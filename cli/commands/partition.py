@@ -17,8 +17,9 @@ from tierlog.cli.options import (
     OnlyTopic,
     Partition,
     Topic,
+    topic_name,
 )
-from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
+from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -82,7 +83,7 @@ def list_(
     condition = chosen[0] if chosen else None
     answer = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
     rows = answer["partitions"]
-    title = f"{len(rows):,} partitions" + (f", {condition}" if condition else "")
+    title = counted(len(rows), "partition") + (f", {condition}" if condition else "")
     print_rows(COLUMNS, rows, title=title, as_json=as_json)
 
 
@@ -173,7 +174,9 @@ def unthrottle(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap 
 
 @app.command()
 def elect(
-    topic: Annotated[str | None, typer.Argument(help="Only this topic. Default: all topics.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(callback=topic_name, help="Only this topic. Default: all topics.")
+    ] = None,
     partition: Annotated[
         int | None, typer.Argument(min=0, max=INT32_MAX, help="Only this partition.")
     ] = None,
@@ -208,7 +211,7 @@ def elect(
         for outcome in api.post("/v1/partitions/elect", request)["outcomes"]
     ]
     count = sum(outcome["elected"] for outcome in outcomes)
-    _print_outcomes(outcomes, f"{count} leaders elected", as_json=as_json)
+    _print_outcomes(outcomes, f"{counted(count, 'leader')} elected", as_json=as_json)
 
 
 @app.command()
@@ -228,9 +231,10 @@ def balance(
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)
     answer = api.post("/v1/partitions/balance", request)
-    message = f"{len(answer['elections'])} leaders elected, {len(answer['moves'])} partitions are moving"
+    elections, moves = counted(len(answer["elections"]), "leader"), counted(len(answer["moves"]), "move")
+    message = f"{elections} elected, {moves} started"
     if dry_run:
-        message = f"{len(answer['elections'])} leaders to elect, {len(answer['moves'])} partitions to move"
+        message = f"{elections} to elect, {moves} to start"
     if not as_json and answer["moves"]:
         columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
         print_rows(columns, answer["moves"], title="Moves")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tierlog.cli.options import INT32_MAX, Bootstrap, Json, Topic, parse_pairs
-from tierlog.cli.output import print_outcome, size
+from tierlog.cli.output import counted, print_outcome, size
 
 
 class Compression(StrEnum):
@@ -82,7 +82,7 @@ def produce(
             key, value = split_line(line, key_separator, null_marker)
             producer.send(NewRecord(clock.now_ms(), key, value, headers))
         producer.flush()
-    message = f"{producer.records:,} records ({size(producer.bytes)}) written to {topic}"
+    message = f"{counted(producer.records, 'record')} ({size(producer.bytes)}) written to {topic}"
     document = {"topic": topic, "records": producer.records, "bytes": producer.bytes}
     print_outcome(message, document, as_json=as_json)
 

@@ -9,7 +9,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import INT32_MAX, Admin, Bootstrap, Json, Yes
-from tierlog.cli.output import print_json, print_outcome, print_rows, print_status
+from tierlog.cli.output import counted, print_json, print_outcome, print_rows, print_status
 
 if TYPE_CHECKING:
     from tierlog.metadata.quorum.recovery import Recovery, RecoverySummary
@@ -57,6 +57,8 @@ def add(
     try:
         answer = api.post("/v1/quorum/voters", {"id": node, "url": url})
     except CliError as failure:
+        if failure.status == 400:
+            failure.hint = f"For example: tierlog quorum add {node} http://node-{node}.example:9644"
         if failure.status == 503:
             failure.hint = (
                 f"Check that node {node} runs with the same cluster.id and secret, and is reachable at "
@@ -170,9 +172,9 @@ def _check_node(node: int, url: str, cluster_id: str) -> None:
 def _confirm(held: "RecoverySummary") -> None:
     voters = ", ".join(map(str, held.voters)) or "those of its settings"
     typer.echo(
-        f"Node {held.node_id} of cluster {held.cluster_id} has {held.topics:,} topics with "
-        f"{held.partitions:,} partitions. Its log ends at index {held.last_index:,} of term {held.term}; "
-        f"entries up to {held.committed:,} are known to be committed.\n"
+        f"Node {held.node_id} of cluster {held.cluster_id} has {counted(held.topics, 'topic')} with "
+        f"{counted(held.partitions, 'partition')}. Its log ends at index {held.last_index:,} of term "
+        f"{held.term}; entries up to {held.committed:,} are known to be committed.\n"
         f"The voters are {voters}. Node {held.node_id} becomes the only voter. Metadata that the others "
         "committed after its last entry is lost:\n"
         "  - topics, settings and ids that were created, changed or deleted;\n"

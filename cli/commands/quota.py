@@ -7,7 +7,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Bootstrap, Json, ValidateOnly, parse_pairs
-from tierlog.cli.output import print_json, print_outcome, print_rows
+from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 if TYPE_CHECKING:
     from tierlog.cli.quotas import Entity
@@ -57,7 +57,7 @@ def list_(
         for key, value in row["quotas"].items()
     ]
     columns = {"entity": "entity", "quota": "quota", "value": "value"}
-    print_rows(columns, lines, title=f"{len(lines)} quotas")
+    print_rows(columns, lines, title=counted(len(lines), "quota"))
 
 
 @app.command("set")

@@ -5,11 +5,21 @@ from typing import Annotated
 import typer
 
 from tierlog.cli.errors import usage
-from tierlog.cli.options import INT16_MAX, INT32_MAX, Bootstrap, Json, ValidateOnly, Yes, confirm, parse_pairs
-from tierlog.cli.output import print_json, print_outcome, print_rows
+from tierlog.cli.options import (
+    INT16_MAX,
+    INT32_MAX,
+    Bootstrap,
+    Json,
+    ValidateOnly,
+    Yes,
+    confirm,
+    parse_pairs,
+    topic_name,
+)
+from tierlog.cli.output import counted, print_json, print_outcome, print_rows
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, change and delete topics.")
-Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+Name = Annotated[str, typer.Argument(callback=topic_name, help="Name of the topic.")]
 Configs = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,7 +110,7 @@ def list_(
         "offsets": "offsets",
         "id": "id",
     }
-    print_rows(columns, found, title=f"{len(found)} topics", as_json=as_json)
+    print_rows(columns, found, title=counted(len(found), "topic"), as_json=as_json)
 
 
 @app.command()
@@ -163,7 +173,7 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Names of the topics.")],
+    names: Annotated[list[str], typer.Argument(callback=topic_name, help="Names of the topics.")],
     yes: Yes = False,
     as_json: Json = False,
     bootstrap: Bootstrap = None,
@@ -197,4 +207,4 @@ def add_partitions(
         client.topic(name)
         topics.add_partitions(client, name, total)
     document = {"topic": name, "partitions": total}
-    print_outcome(f"topic {name} now has {total} partitions", document, as_json=as_json)
+    print_outcome(f"topic {name} now has {counted(total, 'partition')}", document, as_json=as_json)

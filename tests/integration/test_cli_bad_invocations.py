@@ -36,6 +36,8 @@ dev --port 0 --object-store s3://[bad
 dev --port 0 --object-store 's3://a bucket/'
 dev --port 0 --object-store file://relative/directory
 dev --port 0 --object-store file:///
+dev --port 0 --object-store file:relative
+dev --port 0 --object-store 's3://bucket?region='
 dev --port 0 --object-store file://{file}
 dev --port 0 --object-store file://{file}/below
 dev --port 0 --set node.id
@@ -203,6 +205,7 @@ cluster info --bootstrap {closed}
 cluster info --admin {closed_admin} --json
 cluster health --admin {closed_admin}
 cluster health --admin nowhere
+cluster health --admin ''
 cluster health --wait -1
 cluster health --wait nan
 broker list --admin {closed_admin}

@@ -63,7 +63,7 @@ def test_human_readable_output(broker: TierlogBroker) -> None:
     assert "batch: offsets 0 to " in said and "key='0'" in said and "value=" not in said
     ended = run("log", "verify", partition(broker))
     assert (ended.returncode, ended.stdout) == (0, "")
-    assert "1 partitions" in ended.stderr and ended.stderr.rstrip().endswith("no damage")
+    assert "1 partition, " in ended.stderr and ended.stderr.rstrip().endswith("no damage")
     assert run("log", "dump", broker.directory / "broker.log").returncode == 2
     assert run("log", "verify", broker.data_dir / "nothing").returncode == 2
 

@@ -30,6 +30,14 @@ def test_single_node_is_a_healthy_cluster(admin: str) -> None:
     assert (quorum["role"], len(quorum["voters"])) == ("leader", 1)
 
 
+def test_numbers_and_nouns_agree(admin: str, tierlog_session_broker: TierlogBroker) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap)
+    assert "1 node responds" in run("cluster", "health", "--admin", admin).stdout
+    assert run("topic", "create", "cli-one", "--partitions", "1", *at).returncode == 0
+    assert "1 partition " in run("partition", "list", "cli-one", "--admin", admin).stdout
+    assert "now has 2 partitions" in run("topic", "add-partitions", "cli-one", "2", *at).stderr
+
+
 def test_elections_and_partition_list(admin: str, tierlog_session_broker: TierlogBroker) -> None:
     words = ("topic", "create", "cli-operations", "--partitions", "2")
     assert run(*words, "--bootstrap", tierlog_session_broker.bootstrap).returncode == 0
@@ -57,6 +65,7 @@ def test_impossible_operations_are_rejected_with_a_reason(admin: str) -> None:
 def test_voter_needs_an_address_of_its_own(admin: str) -> None:
     no_address = run("quorum", "add", "7", "node-7", "--admin", admin)
     assert no_address.returncode == 1 and "http://host:port" in no_address.stderr
+    assert "tierlog quorum add 7 http://node-7.example:9644" in no_address.stderr
     others = run("quorum", "add", "7", admin, "--admin", admin)
     assert others.returncode == 1 and f"{admin} is node 1" in others.stderr
 

@@ -79,5 +79,5 @@ def test_quotas_are_printed_as_a_table(tierlog_session_broker: TierlogBroker) ->
     where = ("--bootstrap", tierlog_session_broker.bootstrap)
     assert run("quota", "set", "--client-id", "cli-app", "consumer_byte_rate=2000", *where).returncode == 0
     shown = run("quota", "list", "--client-id", "cli-app", *where).stdout
-    assert all(word in shown for word in ("1 quotas", "client-id cli-app", "consumer_byte_rate", "2,000"))
+    assert all(word in shown for word in ("1 quota", "client-id cli-app", "consumer_byte_rate", "2,000"))
     assert run("quota", "remove", "--client-id", "cli-app", *where).returncode == 0

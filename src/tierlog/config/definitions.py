@@ -41,6 +41,7 @@ class Setting:
     choices: tuple[str, ...] = field(default=())
     form: str = ""
     """Regular expression that each item of a list must match."""
+    form_in_words: str = ""
 
     def parse(self, text: str) -> Value:
         """The typed value of a setting's text. Raises InvalidSetting."""
@@ -92,7 +93,7 @@ class Setting:
         if self.form and isinstance(value, tuple):
             odd = next((item for item in value if not re.fullmatch(self.form, item)), None)
             if odd is not None:
-                raise InvalidSetting(f"{self.name}: {odd!r} does not match {self.form}")
+                raise InvalidSetting(f"{self.name}: {odd!r} is not {self.form_in_words}")
         if self.choices:
             for item in value if isinstance(value, tuple) else (value,):
                 if str(item) not in self.choices:

@@ -20,7 +20,7 @@ DEFAULT_TIMESTAMP_AFTER_MAX_MS = 3_600_000  # KIP-1030
 NO_EFFECT_YET = " Checked, kept and shown; it has no effect yet."
 USE_TOTAL_RETENTION = -2  # local.retention.*: as retention.* (KIP-405)
 ALL_REPLICAS = "*"
-_REPLICA = r"\*|\d+:\d+"
+_REPLICA, _REPLICA_IN_WORDS = r"\*|\d+:\d+", "partition:broker or *"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,7 @@ class TopicConfig:
         "Replicas that follower.replication.throttled.rate of their broker limits while they are not in "
         "sync: partition:broker, ... or * for all (KIP-73). `tierlog partition move --throttle` sets it.",
         form=_REPLICA,
+        form_in_words=_REPLICA_IN_WORDS,
     )
     index_interval_bytes: int = int_(
         4096,
@@ -78,6 +79,7 @@ class TopicConfig:
         "leader.replication.throttled.rate: partition:broker, ... or * for all (KIP-73). `tierlog partition "
         "move --throttle` sets it.",
         form=_REPLICA,
+        form_in_words=_REPLICA_IN_WORDS,
     )
     local_retention_bytes: int = long_(
         USE_TOTAL_RETENTION,
@@ -88,8 +90,9 @@ class TopicConfig:
     )
     local_retention_ms: int = long_(
         USE_TOTAL_RETENTION,
-        "How long, in milliseconds, a tiered topic keeps records on local disk that are in the object "
-        "store. -1: no limit. -2: as retention.ms. Lower it to save disk space.",
+        "How long, in milliseconds, a tiered topic keeps records on local disk. Older segments are deleted "
+        "there once they are in the object store. -1: no limit. -2: as retention.ms. Lower it to save disk "
+        "space.",
         least=-2,
     )
     max_compaction_lag_ms: int = long_(

@@ -10,7 +10,7 @@ from tierlog.cli.commands.produce import split_line
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.node import gc_paused
 from tierlog.cli.options import parse_pairs
-from tierlog.cli.output import readable, size
+from tierlog.cli.output import counted, listed, readable, size
 from tierlog.cli.producing import murmur2, partition_of
 
 
@@ -89,6 +89,21 @@ def test_size() -> None:
         "17.3 MiB",
         "5.0 TiB",
     ]
+
+
+def test_number_and_noun_agree() -> None:
+    assert [counted(number, "record") for number in (0, 1, 2, 1000)] == [
+        "0 records",
+        "1 record",
+        "2 records",
+        "1,000 records",
+    ]
+    assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+
+
+def test_long_list_is_cut_and_says_how_many_more_there_are() -> None:
+    assert listed(["a", "b"], most=2) == "a, b"
+    assert listed(["a", "b", "c", "d"], most=2) == "a, b and 2 more"
 
 
 def test_gc_paused_collects_nothing_and_freezes_new_objects() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tierlog.cli import cluster_files, cluster_processes
 from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.commands.cluster_local import started_message
 from tierlog.cli.errors import CliError, ExitCode
 
 
@@ -192,3 +193,9 @@ def test_base_port_that_is_too_high_is_refused() -> None:
     with pytest.raises(CliError, match="too high") as refused:
         cluster_files.new_plan(3, base_port=64_982)
     assert refused.value.hint == "The highest possible value is --port 64981."
+
+
+def test_message_of_a_started_cluster_counts_its_nodes() -> None:
+    assert started_message(cluster_files.new_plan(1)).startswith("1 broker serves Kafka clients at ")
+    apart = started_message(cluster_files.new_plan(2, voters=1))
+    assert apart.startswith("2 brokers serve Kafka clients at ") and apart.endswith("; 1 controller node")

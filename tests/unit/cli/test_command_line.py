@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from cli_inline import call
 
 from tierlog.cli.main import app
 
@@ -92,6 +93,39 @@ def test_invalid_address_is_a_usage_error() -> None:
     ended = tierlog("topic", "list", "--bootstrap", "nowhere")
     assert ended.returncode == 2
     assert "HOST:PORT" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "create", ""),
+        ("topic", "describe", ""),
+        ("topic", "delete", "orders", "", "--yes"),
+        ("partition", "list", ""),
+        ("produce", ""),
+    ],
+)
+def test_empty_topic_name_is_a_usage_error(words: tuple[str, ...]) -> None:
+    ended = call(*words)
+    assert ended.code == 2
+    assert ended.stderr.startswith("tierlog: a topic needs a name\nFor example: tierlog topic create orders")
+
+
+@pytest.mark.parametrize("words", [("cluster", "health"), ("broker", "list"), ("tier", "status")])
+@pytest.mark.parametrize(
+    ("admin", "problem"),
+    [
+        ("foo", "'foo' is not the URL"),
+        ("http://127.0.0.1:1,foo", "'foo' is not the URL"),
+        ("", "no admin API"),
+    ],
+)
+def test_invalid_admin_url_is_a_usage_error_with_an_example(
+    words: tuple[str, ...], admin: str, problem: str
+) -> None:
+    ended = call(*words, "--admin", admin)
+    assert ended.code == 2
+    assert problem in ended.stderr and "http://127.0.0.1:9644" in ended.stderr
 
 
 def test_unknown_setting_is_a_usage_error_with_the_nearest_name() -> None:

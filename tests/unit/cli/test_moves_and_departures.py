@@ -127,3 +127,32 @@ async def test_forced_decommission_succeeds_although_a_move_is_refused(cluster: 
     [answer] = await asyncio.to_thread(json_output, *words)
     assert (answer["moving"], answer["left"]) == (0, ["orders-0"])
     assert 3 not in cluster.controller.image.brokers
+
+
+async def test_forced_decommission_names_partitions_that_lack_a_replica(cluster: Cluster) -> None:
+    cluster.controller.create("everywhere", *[(1, 2, 3, 4)] * 23)
+    cluster.controller.fence(3)
+    words = ("broker", "decommission", "3", "--force", "--admin", cluster.url)
+    ended = await asyncio.to_thread(run, *words)
+    assert ended.returncode == 0, ended.stderr
+    first = ", ".join(f"everywhere-{number}" for number in range(20))
+    assert f"; 23 partitions lack a replica: {first} and 3 more\n" in ended.stderr
+    assert "tierlog partition move" in ended.stderr
+
+
+async def test_forced_decommission_lists_all_partitions_that_lack_a_replica_as_json(cluster: Cluster) -> None:
+    cluster.controller.create("everywhere", *[(1, 2, 3, 4)] * 23)
+    cluster.controller.fence(3)
+    words = ("broker", "decommission", "3", "--force", "--admin", cluster.url)
+    [answer] = await asyncio.to_thread(json_output, *words)
+    assert answer["left"] == [f"everywhere-{number}" for number in range(23)]
+
+
+async def test_drain_names_partitions_that_no_other_broker_can_take(cluster: Cluster) -> None:
+    cluster.controller.create("everywhere", (1, 2, 3, 4))
+    words = ("broker", "drain", "3", "--admin", cluster.url)
+    planned = await asyncio.to_thread(run, *words, "--dry-run")
+    assert "no other broker can take 1 partition: everywhere-0\n" in planned.stderr
+    refused = await asyncio.to_thread(run, *words)
+    assert refused.returncode == 1
+    assert "1 partition of broker 3 cannot move: everywhere-0\n" in refused.stderr

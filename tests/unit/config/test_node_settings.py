@@ -122,6 +122,11 @@ def test_number_beyond_its_type_is_parsed_but_not_accepted(name: str, text: str)
     setting.accept(setting.text(setting.default))
 
 
+def test_error_says_how_throttled_replicas_are_written() -> None:
+    with pytest.raises(InvalidSetting, match=r"'orders:1' is not partition:broker or \*$"):
+        TOPIC_SETTINGS["leader.replication.throttled.replicas"].parse("0:1,orders:1")
+
+
 def test_every_default_is_valid() -> None:
     NodeSettings().validate()
     for setting in NODE_SETTINGS.values():
