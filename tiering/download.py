@@ -1,12 +1,14 @@
-"""Downloads one chunk of a remote segment, and verifies it against the manifest.
+"""Downloads one chunk of a remote segment, and verifies it against the manifest. The copier verifies segments
+with the same code before it uploads them.
 
-The CRC of each batch is valid, offsets have no gaps, leader epochs match the manifest entry, the chunk's
-first batch matches the offset index, and the segment's first and last offsets match the entry. A chunk that
-fails is downloaded once more, because the connection may have damaged it. A damaged chunk is never written to
-a file.
+The CRC of each batch is valid, offsets and leader epochs ascend and match the manifest entry, and the chunk's
+first batch matches the offset index. Offsets may have gaps, also at the segment's end, because a topic may
+have been compacted before it was tiered. A chunk that fails is downloaded once more, because the connection
+may have damaged it. A damaged chunk is never written to a file.
 """
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 from tierlog.base.files import Files
@@ -53,12 +55,28 @@ def _verify_and_write(
     return end_offset
 
 
+def verify_segment(index: SegmentIndex, path: Path, damaged_end: int) -> None:
+    """Check that readers will accept all chunks of a local segment. Raises CorruptObject or OSError. Blocks.
+
+    `damaged_end`: end of known damage, which is below the log start, where readers do not go; -1: none.
+    """
+    with path.open("rb", buffering=0) as file:
+        for start, end in pairwise(index.boundaries):
+            key = ChunkKey(index.partition, index.entry.uuid, start, end)
+            first_ends_at = index.batch_end_at(start) if start else index.entry.base_offset + 1
+            if first_ends_at is not None and first_ends_at <= damaged_end:
+                continue
+            file.seek(start)
+            verify_chunk(str(path), index, key, file.read(key.size))
+
+
 def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) -> int:
-    """Return the end offset, exclusive. Raises CorruptObject if the chunk contradicts the manifest."""
+    """Return the end offset of the last batch, exclusive. Raises CorruptObject if the chunk contradicts the
+    manifest."""
     if len(content) != key.size:
         raise CorruptObject(f"{name}: received {len(content)} bytes, expected {key.size}")
     entry = index.entry
-    following = entry.base_offset if key.start == 0 else None
+    least = entry.base_offset
     first_ends_at = index.batch_end_at(key.start)
     epochs = LeaderEpochs(entry.leader_epochs)
     at = 0
@@ -67,9 +85,10 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
             header = check_batch(content, at)
         except RecordsError as error:
             raise CorruptObject(f"{name}, position {key.start + at}: {error}") from error
-        if following is not None and header.base_offset != following:
+        if header.base_offset < least or header.next_offset > entry.end_offset:
             raise CorruptObject(
-                f"{name}: a batch starts at offset {header.base_offset}, expected {following}"
+                f"{name}: a batch has the offsets {header.base_offset} to {header.last_offset}, expected "
+                f"{least} to {entry.last_offset}"
             )
         if at == 0 and first_ends_at not in (None, header.next_offset):
             raise CorruptObject(
@@ -78,10 +97,6 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
         if not epochs.allows(header.leader_epoch, header.last_offset):
             what = f"unexpected leader epoch {header.leader_epoch} at offset {header.base_offset}"
             raise CorruptObject(f"{name}: {what}")
-        following = header.next_offset
+        least = header.next_offset
         at += header.size
-    if following is None or not entry.base_offset < following <= entry.end_offset:
-        raise CorruptObject(f"{name}: batches end at offset {following}, outside the segment")
-    if key.end == entry.log_bytes and following != entry.end_offset:
-        raise CorruptObject(f"{name}: the segment ends at offset {following}, expected {entry.end_offset}")
-    return following
+    return least

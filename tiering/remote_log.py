@@ -9,14 +9,16 @@ Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replic
 import asyncio
 import sys
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 from tierlog.base.files import Files, FileSlice
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
+from tierlog.config.topic import MAX_LONG
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
@@ -34,6 +36,9 @@ from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
 """Returns the remote state of the newest committed image."""
+
+FoundRecord = tuple[int, int, int]
+"""Offset, timestamp in milliseconds, leader epoch."""
 
 T = TypeVar("T")
 
@@ -95,19 +100,22 @@ class RemoteLog:
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
 
     async def read(self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool) -> LogSlice:
-        """Complete batches from the one that contains the offset, from at most one chunk. Raises
+        """Complete batches from the first one that ends above the offset, from at most one chunk. Raises
         ObjectStoreError.
 
         With `min_one`, returns the first batch even if it is larger than max_bytes; else the slice may be
-        empty.
+        empty. If compaction has removed all remote records from the offset on, an empty slice begins at the
+        end of the remote log: the local log has the next ones.
         """
         return await self._retrying(where, lambda state: self._read(where, state, offset, max_bytes, min_one))
 
-    async def offset_for_timestamp(
-        self, where: TopicIdPartition, timestamp: int
-    ) -> tuple[int, int, int] | None:
-        """(offset, timestamp, leader epoch) of the first remote record at or after a timestamp, or None."""
+    async def offset_for_timestamp(self, where: TopicIdPartition, timestamp: int) -> FoundRecord | None:
+        """The first remote record at or after a timestamp, or None."""
         return await self._retrying(where, lambda state: self._find_time(where, state, timestamp))
+
+    async def largest_timestamp(self, where: TopicIdPartition, above: int) -> FoundRecord | None:
+        """The first remote record with the largest timestamp; None if none is larger than `above`."""
+        return await self._retrying(where, lambda state: self._find_largest(where, state, above))
 
     async def aborted(
         self, where: TopicIdPartition, start_offset: int, end_offset: int
@@ -123,6 +131,8 @@ class RemoteLog:
     async def locate(self, where: TopicIdPartition, offset: int) -> RemotePlace:
         """Object, position and batch of an offset; for `tier explain`."""
         batch = await self._retrying(where, lambda state: self._find(where, state, offset))
+        if batch is None:
+            raise ObjectNotFound(f"{where}: compaction has removed offset {offset} and all remote ones above")
         header = batch.header
         key = self._keys.log(where, batch.index.entry)
         return RemotePlace(key, batch.position, header.size, header.base_offset, header.last_offset)
@@ -173,6 +183,8 @@ class RemoteLog:
         self, where: TopicIdPartition, remote: RemotePartition, offset: int, max_bytes: int, min_one: bool
     ) -> LogSlice:
         batch = await self._find(where, remote, offset)
+        if batch is None:
+            return empty_slice(remote.end_offset or offset)
         self._read_ahead(where, remote, batch)
         chunk, start = batch.chunk, batch.position
         if batch.header.size > max_bytes and not min_one:
@@ -181,19 +193,23 @@ class RemoteLog:
         part = FileSlice(chunk.file, start - chunk.key.start, end - start)
         return LogSlice((part,), end - start, batch.header.base_offset, end_offset)
 
-    async def _find(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> _Batch:
-        """The batch that contains an offset."""
-        entry = await self._entry(where, remote, offset)
-        index = await self._indexes.index(where, entry)
-        position = find_position(index.offset_index, entry.base_offset, offset)
-        while position < entry.log_bytes:
-            chunk = await self._chunk(where, index, index.chunk_at(position))
-            while position < chunk.key.end:
-                header = _header_at(chunk, position)
-                if header.last_offset >= offset:
-                    return _Batch(chunk, index, position, header)
-                position += header.size
-        raise CorruptObject(f"{self._keys.log(where, entry)}: no batch contains offset {offset}")
+    async def _find(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> _Batch | None:
+        """The first batch that ends above an offset of the remote log; None if compaction has removed it and
+        all later ones."""
+        while True:
+            entry = await self._entry(where, remote, offset)
+            index = await self._indexes.index(where, entry)
+            position = find_position(index.offset_index, entry.base_offset, offset)
+            while position < entry.log_bytes:
+                chunk = await self._chunk(where, index, index.chunk_at(position))
+                while position < chunk.key.end:
+                    header = _header_at(chunk, position)
+                    if header.last_offset >= offset:
+                        return _Batch(chunk, index, position, header)
+                    position += header.size
+            offset = entry.end_offset  # the segment has a gap at its end
+            if offset == remote.end_offset:
+                return None
 
     async def _entry(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteSegment:
         entries: tuple[RemoteSegment, ...] = remote.entries
@@ -232,21 +248,64 @@ class RemoteLog:
 
     async def _find_time(
         self, where: TopicIdPartition, remote: RemotePartition, timestamp: int
-    ) -> tuple[int, int, int] | None:
+    ) -> FoundRecord | None:
         least = remote.log_start_offset
         async for entry in self._entries_from(where, remote, least, timestamp):
-            if entry.max_timestamp < timestamp:
-                continue
-            index = await self._indexes.index(where, entry)
-            offset = max(least, find_offset_for_time(index.time_index, entry.base_offset, timestamp))
-            position = find_position(index.offset_index, entry.base_offset, offset)
-            while position < entry.log_bytes:
-                chunk = await self._chunk(where, index, index.chunk_at(position))
-                found = await asyncio.to_thread(_first_at_time, chunk, position, timestamp, least)
+            if entry.max_timestamp >= timestamp:
+                found = await self._first_at_time(where, entry, timestamp, least)
                 if found is not None:
                     return found
-                position = chunk.key.end
         return None
+
+    async def _first_at_time(
+        self, where: TopicIdPartition, entry: RemoteSegment, timestamp: int, least: int
+    ) -> FoundRecord | None:
+        index = await self._indexes.index(where, entry)
+        offset = max(least, find_offset_for_time(index.time_index, entry.base_offset, timestamp))
+        position = find_position(index.offset_index, entry.base_offset, offset)
+        while position < entry.log_bytes:
+            chunk = await self._chunk(where, index, index.chunk_at(position))
+            found = await asyncio.to_thread(_first_at_time, chunk, position, timestamp, least)
+            if found is not None:
+                return found
+            position = chunk.key.end
+        return None
+
+    async def _largest_in(
+        self, where: TopicIdPartition, entry: RemoteSegment, above: int, least: int
+    ) -> FoundRecord | None:
+        index, best = await self._indexes.index(where, entry), None
+        position = find_position(index.offset_index, entry.base_offset, max(least, entry.base_offset))
+        while position < entry.log_bytes:
+            chunk = await self._chunk(where, index, index.chunk_at(position))
+            found = await asyncio.to_thread(_largest_timestamp, chunk, position, above, least)
+            if found is not None:
+                best, above = found, found[1]
+            position = chunk.key.end
+        return best
+
+    async def _find_largest(
+        self, where: TopicIdPartition, remote: RemotePartition, above: int
+    ) -> FoundRecord | None:
+        """Segments with the largest timestamps first. A segment's maximum may lie below the log start, or be
+        its time of writing: then its batches are searched."""
+        best, start = None, remote.log_start_offset
+        ranges: list[RemoteSegment | PageRef] = [*remote.pages, *remote.entries]
+        heap = [(-one.max_timestamp, one.base_offset, one) for one in ranges if one.last_offset >= start]
+        heapify(heap)
+        while heap and -heap[0][0] > above:
+            newest, _, one = heappop(heap)
+            if isinstance(one, PageRef):
+                for entry in await self._indexes.page(where, one):
+                    if entry.last_offset >= start:
+                        heappush(heap, (-entry.max_timestamp, entry.base_offset, entry))
+                continue
+            found = await self._first_at_time(where, one, -newest, start)
+            if found is None:
+                found = await self._largest_in(where, one, above, start)
+            if found is not None and found[1] > above:
+                best, above = found, found[1]
+        return best
 
     async def _aborted(
         self, where: TopicIdPartition, remote: RemotePartition, start: int, end: int
@@ -331,20 +390,33 @@ def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
     return position + header.size, header.next_offset
 
 
-def _first_at_time(
+def _first_at_time(chunk: Chunk, position: int, timestamp: int, least_offset: int) -> FoundRecord | None:
+    """The first record at or after a position with at least this timestamp and offset."""
+    for header, window in _windows(chunk, position, timestamp, least_offset):
+        found, _ = at_once(find_timestamp(window, header, timestamp, least_offset))
+        if found is not None:
+            return found.offset, found.timestamp, header.leader_epoch
+    return None
+
+
+def _largest_timestamp(chunk: Chunk, position: int, above: int, least_offset: int) -> FoundRecord | None:
+    """The first record with the largest timestamp above `above`, at or after a position and an offset."""
+    best = None
+    for header, window in _windows(chunk, position, above + 1, least_offset):
+        _, newest = at_once(find_timestamp(window, header, MAX_LONG, least_offset))
+        if newest is not None and newest.timestamp > above:
+            best, above = (newest.offset, newest.timestamp, header.leader_epoch), newest.timestamp
+    return best
+
+
+def _windows(
     chunk: Chunk, position: int, timestamp: int, least_offset: int
-) -> tuple[int, int, int] | None:
-    """The first record at or after a position with at least this timestamp and offset: (offset, timestamp,
-    epoch)."""
+) -> Iterator[tuple[BatchHeader, Window]]:
+    """The batches from a position on that may have a record with at least this timestamp and offset."""
     part = FileSlice(chunk.file, position - chunk.key.start, chunk.key.end - position).read()
     try:
         for at, header in iter_batches(part):
-            if header.max_timestamp < timestamp or header.last_offset < least_offset:
-                continue
-            window = Window(record_pieces(part, at, header, NO_BOUND))
-            found, _ = at_once(find_timestamp(window, header, timestamp, least_offset))
-            if found is not None:
-                return found.offset, found.timestamp, header.leader_epoch
+            if header.max_timestamp >= timestamp and header.last_offset >= least_offset:
+                yield header, Window(record_pieces(part, at, header, NO_BOUND))
     except RecordsError as error:
         raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
-    return None

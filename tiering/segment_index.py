@@ -129,7 +129,7 @@ class SegmentIndexes:
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
         data = await self._load_bundle(partition, entry)
         try:
-            return await asyncio.to_thread(_index, partition, entry, data)
+            return await asyncio.to_thread(decode_index, partition, entry, data)
         except (BundleError, RecordsError) as error:
             raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
 
@@ -164,7 +164,7 @@ class SegmentIndexes:
         return page.entries
 
 
-def _index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
+def decode_index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
     """Decode and validate all indexes of a bundle. Raises BundleError or RecordsError."""
     bundle = decode_bundle(data)
     for _ in decode_time_index(bundle.time_index, entry.base_offset):

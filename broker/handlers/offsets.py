@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from tierlog.base.types import NO_TIMESTAMP
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.replication.replica import Replica
@@ -28,6 +29,7 @@ from tierlog.protocol.messages.offset_for_leader_epoch import (
 )
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.remote_log import FoundRecord, RemoteLog
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -193,7 +195,9 @@ class _Lookups:
     async def _by_timestamp(self, replica: Replica, timestamp: int, local: TimestampSearch) -> Result:
         """Search the manifest first, since remote records are older. Only offsets below the local start
         count."""
-        found = await _remote_by_timestamp(self._deps, replica, timestamp)
+        found = await _search_remote(
+            self._deps, lambda remote: remote.offset_for_timestamp(replica.id, timestamp)
+        )
         if found is not NOTHING and (
             isinstance(found, ErrorCode) or found.offset < replica.local_log_start_offset
         ):
@@ -201,15 +205,12 @@ class _Lookups:
         return await self._local_in_turns(local)
 
     async def _max_timestamp(self, replica: Replica, search: TimestampSearch) -> Result:
+        """Of two equal timestamps the remote one comes first."""
         local = await self._local_in_turns(search)
-        remote = self._deps.metadata.image.remote_partition(replica.topic_id, replica.name.partition)
-        newest = max(
-            [entry.max_timestamp for entry in remote.entries] + [page.max_timestamp for page in remote.pages],
-            default=-1,
-        )
-        if isinstance(local, ErrorCode) or newest < 0 or (local is not NOTHING and local.timestamp > newest):
+        if isinstance(local, ErrorCode):
             return local
-        found = await _remote_by_timestamp(self._deps, replica, newest)
+        above = NO_TIMESTAMP if local is NOTHING else local.timestamp - 1
+        found = await _search_remote(self._deps, lambda remote: remote.largest_timestamp(replica.id, above))
         return local if found is NOTHING else found
 
 
@@ -217,11 +218,13 @@ def _at(replica: Replica, offset: int) -> FoundTimestamp:
     return FoundTimestamp(offset, -1, replica.log.epochs.epoch_of(offset))
 
 
-async def _remote_by_timestamp(deps: Dependencies, replica: Replica, timestamp: int) -> Result:
+async def _search_remote(
+    deps: Dependencies, search: Callable[[RemoteLog], Awaitable[FoundRecord | None]]
+) -> Result:
     if deps.remote is None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        found = await deps.remote.offset_for_timestamp(replica.id, timestamp)
+        found = await search(deps.remote)
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:

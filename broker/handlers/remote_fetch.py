@@ -66,9 +66,21 @@ async def _read(
         return ErrorCode.KAFKA_STORAGE_ERROR, []
     try:
         found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        if not found.size and found.base_offset > item.offset:
+            return _read_local(item, found.base_offset, committed_only)
         aborted: list[tuple[int, int]] = []
         if committed_only and found.size:
             aborted = await remote.aborted(item.replica.id, item.offset, found.end_offset)
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
     return found, aborted
+
+
+def _read_local(
+    item: RemoteRead, offset: int, committed_only: bool
+) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
+    """The first local records: compaction has removed all remote ones from the fetch offset on."""
+    result = item.replica.read(offset, item.max_bytes, committed_only=committed_only, min_one=item.min_one)
+    if result.error or result.remote or result.slice is None:
+        return result.error or ErrorCode.KAFKA_STORAGE_ERROR, []  # a retry resolves the offset again
+    return result.slice, result.aborted

@@ -41,7 +41,7 @@ class SegmentDescriptor:
 
     @property
     def records(self) -> int:
-        """Number of records. Offsets have no gaps: compacted logs are never tiered (KIP-405)."""
+        """Number of offsets. A topic that was compacted earlier may have fewer records."""
         return self.end_offset - self.base_offset
 
 

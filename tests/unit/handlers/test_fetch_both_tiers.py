@@ -6,11 +6,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import crc32c
+import msgspec
 import pytest
-from tier_node import ABORT, PRODUCER, START_MS, TierNode, produce, write_transactional
+from compaction import clean
+from tier_node import ABORT, PRODUCER, START_MS, TierNode, content, produce, write_transactional
 
 from tierlog.broker.handlers.batch_validator import BatchValidator
-from tierlog.broker.handlers.context import Connection, RequestContext
+from tierlog.broker.handlers.context import Connection, Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.fetch_sessions import FetchSessions
@@ -19,13 +22,17 @@ from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
+from tierlog.metadata.controller import commands as c
+from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tierlog.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tierlog.records.writer import NewRecord
+from tierlog.records.batch import iter_batches
+from tierlog.records.record import iter_records
+from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.memory_store import MemoryStore
 
 
@@ -44,7 +51,9 @@ def dependencies(node: TierNode) -> Dependencies:
     )
 
 
-async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
+async def fetch(
+    node: TierNode, replica: Replica, offset: int, deps: Dependencies | None = None
+) -> PartitionData:
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_bytes=1 << 20,
@@ -52,7 +61,8 @@ async def fetch(node: TierNode, replica: Replica, offset: int) -> PartitionData:
         topics=[FetchTopic(topic=replica.name.topic, partitions=[asked])],
     )
     context = RequestContext(1, 12, 1, "test", Connection(1, "127.0.0.1", 1))
-    response = await fetch_handler(dependencies(node))(context, request)  # type: ignore[misc]
+    reply: Any = fetch_handler(deps or dependencies(node))(context, request)
+    response = await reply if isinstance(reply, Pending) else reply
     answer: PartitionData = response.responses[0].partitions[0]
     return answer
 
@@ -117,11 +127,101 @@ async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_lo
                 assert replica.local_log_start_offset == replica.log_end_offset > newest
                 return await super().run(steps)
 
-        deps = dataclasses.replace(dependencies(node), validator=Tiering())
-        asked = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
-        context = RequestContext(2, 8, 1, "test", Connection(1, "127.0.0.1", 1))
-        answer = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
-        [found] = answer.topics[0].partitions
+        found = await largest_timestamp(dataclasses.replace(dependencies(node), validator=Tiering()))
         last = replica.log_end_offset - 1
-        assert (found.error_code, found.offset, found.timestamp) == (0, last, START_MS + last)
+        assert found == (ErrorCode.NONE, last, START_MS + last)
+
+
+async def largest_timestamp(deps: Dependencies) -> tuple[int, int, int]:
+    """Error code, offset and timestamp."""
+    asked = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+    context = RequestContext(2, 8, 1, "test", Connection(1, "127.0.0.1", 1))
+    answer = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
+    [found] = answer.topics[0].partitions
+    return found.error_code, found.offset, found.timestamp
+
+
+@pytest.mark.parametrize("start", [0, 30, 31, 45, 59, 100])
+async def test_largest_timestamp_ignores_remote_records_below_the_log_start(
+    tmp_path: Path, start: int
+) -> None:
+    """The oldest record of each segment has its largest timestamp, and the oldest segment the largest."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        stamps = [START_MS + 1000 - 100 * (offset // 30) - offset % 30 for offset in range(120)]
+        for base in range(0, 120, 5):
+            new = [NewRecord(stamps[base + n], b"k", b"v" * 400, ()) for n in range(5)]
+            assert replica.as_leader.append(memoryview(encode_batch(new)), START_MS).error == ErrorCode.NONE
+            if base % 30 == 25:
+                replica.log.roll(START_MS)
+        await node.log_manager.flush("t")
+        await settled(node)
+        await node.move_log_start(replica, start)
+        replica.raise_log_start(start)
+        expected = max(range(start, 120), key=stamps.__getitem__)
+        assert await largest_timestamp(dependencies(node)) == (ErrorCode.NONE, expected, stamps[expected])
+
+
+async def test_records_of_a_topic_that_was_compacted_are_served_after_their_upload(tmp_path: Path) -> None:
+    """Their offsets have gaps."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", remote_storage_enable="false", cleanup_policy="compact")
+        for number in range(300):
+            new = [NewRecord(START_MS + number, b"%d" % (number % 7), b"%0200d" % number, ())]
+            assert replica.as_leader.append(memoryview(encode_batch(new)), START_MS).error == ErrorCode.NONE
+        assert clean(replica.log)
+        changes = tuple(
+            c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+            for key, value in {"cleanup.policy": "delete", "remote.storage.enable": "true"}.items()
+        )
+        topic = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=changes)
+        await node.metadata.submit(c.AlterConfigs(resources=(topic,)))
+        kept = await consume(node, replica)
+        assert len(kept) < 50
+        await node.log_manager.flush("t")
+        await settled(node)
+        assert replica.local_log_start_offset == replica.log_end_offset
+        for start in range(0, replica.log_end_offset, 9):
+            assert await consume(node, replica, start) == [offset for offset in kept if offset >= start]
+
+
+async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_records(tmp_path: Path) -> None:
+    """Apache Kafka's cleaner may remove the last batch of a segment. The last remote gap ends in the local
+    log."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", index_interval_bytes="100000")
+        produce(replica, 20)
+        await node.log_manager.flush("t")
+        await settled(node)
+        produce(replica, 1)
+        remote, entries, gaps = node.remote(replica), [], []
+        for entry in node.remote(replica).entries:
+            key = node.keys.log(node.where(replica), entry)
+            data = await node.store.get(key)
+            position, last = list(iter_batches(data))[-1]
+            assert position > 0
+            await node.store.put(key, data[:position], crc32c=crc32c.crc32c(data[:position]))
+            entries.append(msgspec.structs.replace(entry, log_bytes=position))
+            gaps.append((last.base_offset, entry.end_offset))
+        state = msgspec.structs.replace(remote, entries=tuple(entries))
+        for start, end in gaps:
+            deps = dataclasses.replace(dependencies(node), remote=node.fresh_remote_log(state))
+            answer = await fetch(node, replica, start, deps)
+            assert answer.error_code == ErrorCode.NONE
+            assert next(iter(iter_batches(content(answer.records))))[1].base_offset == end
+
+
+async def consume(node: TierNode, replica: Replica, start: int = 0) -> list[int]:
+    """The offsets of all records from one on, read as a consumer does: each fetch begins after the last
+    batch."""
+    offsets: list[int] = []
+    following = start
+    while following < replica.high_watermark:
+        answer = await fetch(node, replica, following)
+        assert answer.error_code == ErrorCode.NONE and answer.records
+        data = content(answer.records)
+        for at, header in iter_batches(data):
+            offsets += [record.offset for record in iter_records(data, at, max_bytes=1 << 20)]
+            following = header.next_offset
+    return [offset for offset in offsets if offset >= start]
