@@ -205,7 +205,7 @@ class _Lookups:
         return await self._local_in_turns(local)
 
     async def _max_timestamp(self, replica: Replica, search: TimestampSearch) -> Result:
-        """Of two equal timestamps the remote one comes first."""
+        """If both are equal, the remote one comes first."""
         local = await self._local_in_turns(search)
         if isinstance(local, ErrorCode):
             return local
