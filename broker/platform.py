@@ -19,7 +19,7 @@ from tierlog.base.open_files import OpenFiles
 from tierlog.base.process_limits import OTHER_DESCRIPTORS, descriptor_limit, share_of_logs
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway.admin import AdminServer
-from tierlog.broker.net.core.bounds import TURNED_AWAY_MAX
+from tierlog.broker.net.core.bounds import THROTTLED_CONNECTIONS_MAX
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.replication.broker_connection import BrokerConnection
 from tierlog.broker.storage.unclean_restart import boot_id
@@ -63,16 +63,17 @@ class Platform:
     snapshot_entries: int = SNAPSHOT_ENTRIES
     """Entries of the metadata log between two snapshots. The simulator has fewer."""
     keep_entries: int = KEEP_ENTRIES
+    """Entries before a snapshot that stay in memory, for followers that lag a little."""
 
 
 def production_platform(settings: NodeSettings) -> Platform:
     return Platform(
-        files=OsFiles(OpenFiles(_open_log_files(settings))),
+        files=OsFiles(OpenFiles(_max_open_log_files(settings))),
         clock=SystemClock(),
         rng=random.Random(),
         network=TcpNetwork(),
         peers=_http_peers,
-        sentinel=_child_process,
+        sentinel=_start_sentinel,
         listener=Listener,
         admin_server=AdminServer,
         boot_id=boot_id(),
@@ -96,7 +97,8 @@ class TcpNetwork:
 
 
 class _ProtocolAdapter(asyncio.BufferedProtocol):
-    """Passes the event loop's calls on. A class that may be compiled cannot inherit from asyncio's."""
+    """Passes the event loop's calls on to a BrokerConnection, which may be compiled and then cannot inherit
+    from a class of asyncio."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         self.connection = connection
@@ -130,15 +132,15 @@ def _http_peers(settings: NodeSettings, cluster_id: str, tasks: TaskGroup) -> Pe
     return HttpPeers(settings.node_id, cluster_id, secret, tasks, quorum_tls(settings))
 
 
-def _child_process(settings: NodeSettings, peers: Peers, tasks: TaskGroup) -> ProcessSentinel:
+def _start_sentinel(settings: NodeSettings, peers: Peers, tasks: TaskGroup) -> ProcessSentinel:
     sign = peers.sign_requests
     return Sentinel(settings.node_id, lambda body: sign(END_PATH, body), tasks, quorum_tls(settings))
 
 
-def _open_log_files(settings: NodeSettings) -> int:
+def _max_open_log_files(settings: NodeSettings) -> int:
     limit = descriptor_limit()
     wanted = settings.log_max_open_files
-    connections = settings.max_connections + TURNED_AWAY_MAX
+    connections = settings.max_connections + THROTTLED_CONNECTIONS_MAX
     share = share_of_logs(wanted, connections, limit)
     if share < wanted:
         needed = wanted + connections + OTHER_DESCRIPTORS

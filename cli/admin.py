@@ -1,4 +1,4 @@
-"""Client of the admin HTTP API: JSON calls, the event stream that replaces polling, the choice of a node."""
+"""Client of the admin HTTP API: JSON requests, the stream of change events, and the choice of a node."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class AdminApi:
             return json.load(response)
 
     def changes(self) -> Iterator[None]:
-        """Yield after each event of /v1/events; ends when the server closes the stream."""
+        """Yield after each event of /v1/events, until the server closes the stream."""
         with self._open("GET", "/v1/events", {}, None) as response:
             for line in response:
                 if line.startswith(b"data:"):
@@ -57,9 +57,9 @@ class AdminApi:
 
     def _request(self, method: str, url: str, body: bytes | None, *, redirected: bool = False) -> Any:
         request = urllib.request.Request(url, body, method=method)
-        if (
-            method != "GET"
-        ):  # even without a body: a browser sends this type cross-site only if CORS allows it
+        # also without a body, which proves to the node that no page of another site makes a browser send
+        # this: browsers send this type to another site only if CORS allows it
+        if method != "GET":
             request.add_header("Content-Type", "application/json")
         try:
             return urllib.request.urlopen(request, timeout=self._timeout_s, context=_tls(url))
@@ -79,7 +79,7 @@ class AdminApi:
 
 
 def bootstrap_of(admin: str) -> str:
-    """Brokers of the cluster that an admin API belongs to. Raises CliError."""
+    """Bootstrap addresses of the cluster that an admin API belongs to. Raises CliError."""
     brokers = admin_api(admin).get("/v1/cluster")["brokers"]
     return ",".join(f"{one['host']}:{one['port']}" for one in brokers if not one["fenced"])
 
@@ -125,9 +125,9 @@ def admin_api(
 
 
 def _admin_urls_of(bootstrap: str) -> list[str]:
-    """Admin APIs of the cluster's brokers, then of a voter: a controller node cannot serve requests about a
-    broker's logs. DescribeQuorum (KIP-853) returns the voters' addresses, and voters know the brokers' admin
-    APIs."""
+    """Admin APIs of the cluster's brokers, and last the one of a voter, which may be a controller node that
+    cannot serve requests about a broker's logs. DescribeQuorum (KIP-853) returns the voters' addresses, and
+    voters know the brokers' admin APIs."""
     from tierlog.cli.client import KafkaClient
 
     with KafkaClient(bootstrap, timeout_s=PROBE_TIMEOUT_S) as client:
@@ -146,7 +146,7 @@ def _admin_urls_of(bootstrap: str) -> list[str]:
 
 
 def _urls(host: str, port: int) -> list[str]:
-    """Possible URLs: the Kafka protocol does not tell whether the admin API uses TLS."""
+    """Possible URLs: the Kafka protocol does not say whether the admin API uses TLS."""
     authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     schemes = ("https", "http") if os.environ.get("TIERLOG_ADMIN_CERTIFICATE") else ("http",)
     return [f"{scheme}://{authority}" for scheme in schemes]

@@ -1,7 +1,7 @@
 """Synchronous Kafka client for the CLI: one socket per broker, one request at a time.
 
 It uses tierlog's own message classes (`protocol.messages`), so the CLI needs no client library. Each request
-has the newest version that both sides support, capped where newer versions name topics by id
+has the newest version that both sides support, except that versions which refer to topics by id are not used
 (`MAX_VERSIONS`).
 """
 
@@ -32,14 +32,14 @@ PROBE_TIMEOUT_S = 5.0
 and never responds."""
 
 MAX_VERSIONS = {0: 12, 1: 12, 8: 9, 9: 9}
-"""Produce, Fetch, OffsetCommit, OffsetFetch: the last version that names topics by name."""
+"""By API key (Produce, Fetch, OffsetCommit, OffsetFetch): the last version that refers to topics by name."""
 
 SLOW_S = 5.0
-"""After this wait for a response, the command prints what it waits for."""
+"""After waiting this long for a response, the command prints what it is waiting for."""
 
 RESPONSE_TIMEOUT_FACTOR = 1.5
-"""Times the request's timeout: a broker without a quorum responds with its own error when that timeout
-ends."""
+"""How long to wait for a response, as a multiple of the request's own timeout. When that ends, a broker
+without a quorum still responds with an error."""
 
 Address = tuple[str, int]
 
@@ -71,9 +71,9 @@ class Connection:
         """Send the request and return its response. Raises CliError if the broker does not support it or the
         connection breaks."""
         api = _api_of(request)
-        least, most = self._versions.get(api.key, (1, 0))
-        version = min(most, api.most, MAX_VERSIONS.get(api.key, api.most))
-        if version < max(least, api.least):
+        broker_min, broker_max = self._versions.get(api.key, (1, 0))
+        version = min(broker_max, api.max_version, MAX_VERSIONS.get(api.key, api.max_version))
+        if version < max(broker_min, api.min_version):
             hint = "Use the `tierlog` version that the broker runs."
             what = f"the broker at {self.name} supports no version of {api.name} that this command supports"
             raise CliError(what, hint=hint)
@@ -169,7 +169,7 @@ class KafkaClient:
         return (self._connection(address) if address else self._any_connection()).call(request)
 
     def metadata(self, names: list[str] | None = None) -> MetadataResponse:
-        """Brokers and topics (all topics without names). Never creates a topic."""
+        """Brokers, and the named topics, or all with None. Never creates a topic."""
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         response = cast(
             MetadataResponse, self.call(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
@@ -251,8 +251,8 @@ def raise_for(code: int, message: str | None, subject: str) -> None:
         return
     name = ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
     missing = name == "UNKNOWN_TOPIC_OR_PARTITION"
-    outcome = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
-    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOG_HINT), code=outcome)
+    exit_code = ExitCode.NOT_FOUND if missing else ExitCode.FAILED
+    raise CliError(f"{subject}: {message or name}", hint=_HINTS.get(name, LOG_HINT), code=exit_code)
 
 
 LOG_HINT = "See the broker's log, or check the cluster with `tierlog cluster health`."

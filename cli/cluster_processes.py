@@ -20,10 +20,10 @@ import msgspec
 from tierlog.cli.cluster_files import ClusterPlan, node_directory
 
 STOP_TIMEOUT_S = 20.0
-"""For a controlled shutdown. Nodes that all stop at once may wait for a controller that has already
+"""Time for a controlled shutdown. When all nodes stop at once, some wait for a controller that has already
 stopped."""
 
-FILE = "process.json"
+PROCESS_FILE = "process.json"
 
 
 class ProcessState(StrEnum):
@@ -48,8 +48,8 @@ def record_process(directory: Path, pid: int) -> None:
     """Record the process that runs the node of this directory."""
     stat = _stat(pid)
     if stat is not None:
-        found = msgspec.json.encode(NodeProcess(pid, stat.started))
-        (directory / FILE).write_bytes(found + b"\n")
+        encoded = msgspec.json.encode(NodeProcess(pid, stat.started))
+        (directory / PROCESS_FILE).write_bytes(encoded + b"\n")
 
 
 def state_of(directory: Path) -> ProcessState:
@@ -85,7 +85,7 @@ def send_signals(directory: Path, *numbers: signal.Signals, wait_s: float = 0.0)
 
 def read_process(directory: Path) -> NodeProcess | None:
     try:
-        return msgspec.json.decode((directory / FILE).read_bytes(), type=NodeProcess)
+        return msgspec.json.decode((directory / PROCESS_FILE).read_bytes(), type=NodeProcess)
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -102,6 +102,7 @@ def stop(directory: Path, node_ids: Iterable[int], timeout_s: float = STOP_TIMEO
     """Stop nodes in parallel by SIGTERM, and kill those that do not end in time. Returns the killed ones."""
 
     def stop_one(node_id: int) -> bool:
+        """Returns whether the node was killed."""
         node = node_directory(directory, node_id)
         # a paused process handles SIGTERM only after SIGCONT
         if send_signals(node, signal.SIGTERM, signal.SIGCONT, wait_s=timeout_s):
@@ -124,7 +125,7 @@ def _open_pidfd(directory: Path) -> Iterator[int | None]:
         except ProcessLookupError:
             descriptor = None
     try:
-        # checked after opening: the id may have been reused before
+        # checked after opening, because the id may have been reused in between
         yield descriptor if state_of(directory) is not ProcessState.DOWN else None
     finally:
         if descriptor is not None:

@@ -1,7 +1,8 @@
 """Observation of a cluster: the responses of all nodes' admin APIs, requested in parallel.
 
-A partitioned node has stale metadata. Brokers and partitions are therefore taken from the leader of the
-quorum, or else from the node with the highest applied index. Used by `cluster health` and the live view.
+A node that is cut off from the others has stale metadata. Brokers and partitions are therefore taken from the
+leader of the quorum, or else from the node with the highest applied index. Used by `cluster health` and the
+live view.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,17 +17,17 @@ from tierlog.cli.errors import CliError
 TIMEOUT_S = 3.0
 """A paused node, or one whose host is gone, never responds."""
 
-NAMED_MAX = 1000
-"""Partitions that are listed by name."""
+PARTITIONS_MAX = 1000
+"""Maximum number of unhealthy partitions that are requested."""
 
 Response = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """`quorum`: node -> GET /v1/quorum, None without a response. `brokers` and `unhealthy`: GET /v1/brokers
-    and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all brokers
-    (GET /v1/scrub), each row with its `broker`."""
+    """`quorum`: node -> GET /v1/quorum, None if the node did not respond. `brokers` and `unhealthy`: GET
+    /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
+    brokers (GET /v1/scrub), each row with its `broker`."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
@@ -42,7 +43,8 @@ class Observation:
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """As the leader reports them, or else the node with the highest applied index."""
+        """Voters as reported by the leader or, if there is none, by the node with the highest applied
+        index."""
         answers = [answer for answer in self.quorum.values() if answer]
         best = max(
             answers,
@@ -54,7 +56,7 @@ class Observation:
 
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Condition -> names such as "orders-3", for each condition that needs an operator, the most severe
-    first. `rows`: of GET /v1/partitions."""
+    first. `rows`: the rows of GET /v1/partitions."""
     found: dict[str, list[str]] = {one.value: [] for one in Condition if one in UNHEALTHY}
     for row in rows:
         for condition in row["conditions"]:
@@ -64,42 +66,46 @@ def partition_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def observe(seeds: Iterable[str]) -> Observation:
-    """Query the nodes at these URLs, and the nodes that they name."""
+    """Query the nodes at these URLs, and the nodes that those report as members of the quorum."""
     urls: dict[int, str] = {}
     quorum: dict[int, Response | None] = {}
-    asked: set[str] = set()
+    queried: set[str] = set()
     with ThreadPoolExecutor(16) as pool:
-        due = list(seeds)
-        while due := [url for url in dict.fromkeys(due) if url and url not in asked]:
-            asked.update(due)
-            for url, answer in zip(due, pool.map(lambda url: _ask(url, "/v1/quorum"), due), strict=True):
+        pending = list(seeds)
+        while pending := [url for url in dict.fromkeys(pending) if url and url not in queried]:
+            queried.update(pending)
+            answers = pool.map(lambda url: _ask(url, "/v1/quorum"), pending)
+            for url, answer in zip(pending, answers, strict=True):
                 if answer is not None:
                     quorum[int(answer["node_id"])] = answer
                     urls.setdefault(int(answer["node_id"]), url)
-                    named = {**answer["voters"], **answer.get("learners", {})}  # observers report no learners
-                    urls = {**{int(one): to for one, to in named.items() if to}, **urls}
-            due = list(urls.values())
-        answering = [one for one in sorted(quorum) if quorum[one] is not None]
-        scrubbed = pool.map(lambda one: _ask(urls[one], "/v1/scrub"), answering)
+                    # observers report no learners
+                    members = {**answer["voters"], **answer.get("learners", {})}
+                    urls = {**{int(one): to for one, to in members.items() if to}, **urls}
+            pending = list(urls.values())
+        responding = [one for one in sorted(quorum) if quorum[one] is not None]
+        scrubs = pool.map(lambda one: _ask(urls[one], "/v1/scrub"), responding)
         damaged = tuple(
             {"broker": one, **row}
-            for one, answer in zip(answering, scrubbed, strict=True)
+            for one, answer in zip(responding, scrubs, strict=True)
             for row in (answer or {}).get("damaged", ())
         )
-    seen = Observation(quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged)
-    return _with_partitions(seen, urls)
+    observation = Observation(
+        quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
+    )
+    return _with_partitions(observation, urls)
 
 
-def _with_partitions(seen: Observation, urls: Mapping[int, str]) -> Observation:
+def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Observation:
     """Add brokers and partitions, from the node with the newest metadata that responds."""
-    leader = seen.leader
-    applied = {one: int(answer["applied_index"]) for one, answer in seen.quorum.items() if answer}
+    leader = observation.leader
+    applied = {one: int(answer["applied_index"]) for one, answer in observation.quorum.items() if answer}
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
         brokers = _ask(urls[node], "/v1/brokers")
         if brokers is not None:
-            unhealthy = _ask(urls[node], "/v1/partitions", condition="unwell", limit=NAMED_MAX)
-            return replace(seen, brokers=brokers, unhealthy=unhealthy)
-    return seen
+            unhealthy = _ask(urls[node], "/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)
+            return replace(observation, brokers=brokers, unhealthy=unhealthy)
+    return observation
 
 
 def _ask(url: str, path: str, **query: object) -> Response | None:

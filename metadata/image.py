@@ -26,19 +26,19 @@ class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
     admin_url: str
     rack: str | None
     fenced: bool
-    stopping: bool = False  # controlled shutdown: it gains no leadership and joins no in-sync set
+    stopping: bool = False  # controlled shutdown: it is not elected and joins no ISR
     directories: tuple[UUID, ...] = ()
-    min_in_sync: int = 1  # min.insync.replicas of its configuration file
-    unclean_election: bool = False  # unclean.leader.election.enable of its configuration file
+    min_in_sync: int = 1  # min.insync.replicas in its configuration file
+    unclean_election: bool = False  # unclean.leader.election.enable in its configuration file
     formats: tuple[int, int] = (1, 1)  # lowest and highest format version that it supports
-    served_epoch: int = (
-        -1
-    )  # the last broker epoch in which it was unfenced; -1: none that its directories record
+    served_epoch: int = -1
+    """The last broker epoch in which it was unfenced. -1: it was never unfenced, or did not record the epoch
+    in its directories then (`keeps_epochs`)."""
     keeps_epochs: bool = False  # the process records its broker epoch in its directories
 
     @property
     def may_lead(self) -> bool:
-        """Whether the broker is active: it may be elected and join in-sync sets."""
+        """Whether the broker is active: it may be elected and join ISRs."""
         return not self.fenced and not self.stopping
 
     @property
@@ -98,11 +98,11 @@ class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     delete_queue: DeleteQueue = DeleteQueue()
     format_version: int = 1
     deleting: frozenset[UUID] = frozenset()
-    """Queued deletions whose objects may already be gone: no manifest may name them again."""
+    """Queued deletions that have begun: their objects may be gone, so no manifest may list them again."""
     time_ms: int = 0
-    """The quorum's time in the newest record that has one, while deletions are queued; otherwise 0. It
-    advances with the monotonic clock of the active controller and stops while there is none. Only its origin
-    is a wall clock's."""
+    """The quorum's time, from the newest record with a time, while deletions are queued; otherwise 0. It
+    starts at a controller's wall clock time, advances with the monotonic clock of the active controller, and
+    stops while there is none."""
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)

@@ -2,7 +2,7 @@
 
 A split is a byte range of one segment between two batch boundaries of its offset index, so every batch
 belongs to exactly one split. Only segments in the manifest are read; other objects in the bucket are not
-committed. The snapshot does the I/O between these steps.
+committed. `snapshot` calls these functions and does the I/O in between.
 """
 
 import uuid
@@ -24,7 +24,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, TopicDocument
 
 
-class OffsetsNotThere(ValueError):
+class OffsetsUnavailable(ValueError):
     """The requested offsets are not in the bucket: deleted by retention, or not uploaded yet."""
 
 
@@ -60,8 +60,8 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [start, end) of an object: complete batches. Records outside `offsets` and of `aborted`
-    transactions are dropped."""
+    """Bytes [start, end) of an object: complete batches. The reader drops records outside
+    `offsets` and records of `aborted` transactions."""
 
     source: Source
     key: str
@@ -73,7 +73,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Range left by the query's filters. It may be too wide, because Spark evaluates all filters again."""
+    """Topics, partitions and offsets to which the query's filters limit the scan. They may be too many,
+    because Spark evaluates all filters again."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -87,14 +88,14 @@ class Pruning:
     def narrow(self, column: str, comparison: str, value: object) -> "Pruning":
         """The pruning with one more condition. Unsupported columns and comparisons do not change it."""
         if comparison == "in" and isinstance(value, tuple) and value:
-            return self._within(column, frozenset(value))
+            return self._restricted_to(column, frozenset(value))
         if comparison == "=":
-            return self._within(column, frozenset((value,)))
+            return self._restricted_to(column, frozenset((value,)))
         if column == "offset" and type(value) is int:
-            return replace(self, offsets=_compared(self.offsets, comparison, value))
+            return replace(self, offsets=_clipped(self.offsets, comparison, value))
         return self
 
-    def _within(self, column: str, values: frozenset[object]) -> "Pruning":
+    def _restricted_to(self, column: str, values: frozenset[object]) -> "Pruning":
         if column == "topic" and all(type(value) is str for value in values):
             topics = frozenset(value for value in values if type(value) is str)
             return replace(self, topics=topics if self.topics is None else self.topics & topics)
@@ -133,21 +134,22 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
 
 def committed_range(root: ManifestRoot) -> OffsetRange:
     """The offsets in the bucket that retention has not deleted."""
-    held: list[PageRef | RemoteSegment] = [*root.pages, *root.entries]
-    if not held:
+    remote: list[PageRef | RemoteSegment] = [*root.pages, *root.entries]
+    if not remote:
         return OffsetRange(root.log_start_offset, root.log_start_offset)
-    return OffsetRange(max(root.log_start_offset, held[0].base_offset), held[-1].last_offset + 1)
+    return OffsetRange(max(root.log_start_offset, remote[0].base_offset), remote[-1].last_offset + 1)
 
 
 def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_data_loss: bool) -> int:
-    """The offset of a bound. Raises OffsetsNotThere if it is not in the bucket."""
+    """The offset of a bound. If it is not in the bucket, raises OffsetsUnavailable, or with
+    `fail_on_data_loss` False returns the nearest offset that is."""
     offset = bound.offset_of(source.topic, source.partition)
     if offset == EARLIEST:
         return committed.start
     if offset == LATEST:
         return committed.end
     if not committed.start <= offset <= committed.end and fail_on_data_loss:
-        raise OffsetsNotThere(
+        raise OffsetsUnavailable(
             f"{source}: offset {offset} is not in the bucket, which has [{committed.start}, {committed.end});"
             " set failOnDataLoss=false to read the available offsets"
         )
@@ -162,13 +164,15 @@ def entries_in(entries: Iterable[RemoteSegment], wanted: OffsetRange) -> list[Re
     return [entry for entry in entries if wanted.overlaps(entry)]
 
 
-def late_pages(root: ManifestRoot, timestamp_ms: int) -> list[PageRef]:
+def pages_from_time(root: ManifestRoot, timestamp_ms: int) -> list[PageRef]:
     """The pages that have a record at or after the timestamp."""
     return [page for page in root.pages if page.max_timestamp >= timestamp_ms]
 
 
-def late_entries(entries: Iterable[RemoteSegment], timestamp_ms: int, log_start: int) -> list[RemoteSegment]:
-    """The entries that have a record at or after the timestamp and end above the log start."""
+def entries_from_time(
+    entries: Iterable[RemoteSegment], timestamp_ms: int, log_start: int
+) -> list[RemoteSegment]:
+    """The entries that have a record at or after the timestamp and that end above the log start offset."""
     return [
         entry for entry in entries if entry.max_timestamp >= timestamp_ms and entry.end_offset > log_start
     ]
@@ -201,7 +205,7 @@ def split_segment(
     return [Split(source, key, at, to, offsets, aborted) for at, to in zip(cuts, ends, strict=True)]
 
 
-def _compared(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:
+def _clipped(offsets: OffsetRange, comparison: str, value: int) -> OffsetRange:
     start, end = offsets.start, offsets.end
     match comparison:
         case ">":

@@ -19,9 +19,9 @@ from tierlog.spark.plan import (
     Split,
     choose_sources,
     committed_range,
+    entries_from_time,
     entries_in,
-    late_entries,
-    late_pages,
+    pages_from_time,
     pages_in,
     resolve_bound,
     split_segment,
@@ -44,7 +44,7 @@ MAX_BATCH_BYTES = 512 << 20
 
 def plan_splits(bucket: Bucket, options: ReadOptions, pruning: Pruning) -> list[Split]:
     """All splits of a query, sorted by topic, partition and offset. Raises InvalidOption and
-    OffsetsNotThere."""
+    OffsetsUnavailable."""
     keys = Keys(find_cluster(bucket, options.cluster))
     documents = [decode_topic(bucket.read(key)) for key in bucket.keys(keys.topics())]
     sources = [source for source in choose_sources(documents, options) if pruning.keeps(source)]
@@ -95,7 +95,7 @@ class PartitionView:
         """The first committed offset with this timestamp or a later one; the end if there is none."""
         if self._root is None:
             return self.committed.end
-        for entry in self._late_entries(self._root, timestamp_ms):
+        for entry in self._entries_from_time(self._root, timestamp_ms):
             found = self._scan(entry, timestamp_ms)
             if found is not None:
                 return max(found, self.committed.start)
@@ -111,11 +111,11 @@ class PartitionView:
             yield from entries_in(self._page(page), wanted)
         yield from entries_in(root.entries, wanted)
 
-    def _late_entries(self, root: ManifestRoot, timestamp_ms: int) -> Iterator[RemoteSegment]:
+    def _entries_from_time(self, root: ManifestRoot, timestamp_ms: int) -> Iterator[RemoteSegment]:
         """In order. A page is read only if the record was not found before it."""
-        for page in late_pages(root, timestamp_ms):
-            yield from late_entries(self._page(page), timestamp_ms, self.committed.start)
-        yield from late_entries(root.entries, timestamp_ms, self.committed.start)
+        for page in pages_from_time(root, timestamp_ms):
+            yield from entries_from_time(self._page(page), timestamp_ms, self.committed.start)
+        yield from entries_from_time(root.entries, timestamp_ms, self.committed.start)
 
     def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
         """Read batches, starting at the time index's position, up to the first record at or after the

@@ -27,7 +27,7 @@ from tierlog.records.indexes import AbortedTxn, find_aborted, find_offset_for_ti
 from tierlog.records.record import record_pieces
 from tierlog.records.unpacking import NO_BOUND
 from tierlog.records.walk import find_timestamp
-from tierlog.records.window import Window, at_once
+from tierlog.records.window import Window, run_all_steps
 from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
 from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys
@@ -393,7 +393,7 @@ def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
 def _first_at_time(chunk: Chunk, position: int, timestamp: int, least_offset: int) -> FoundRecord | None:
     """The first record at or after a position with at least this timestamp and offset."""
     for header, window in _windows(chunk, position, timestamp, least_offset):
-        found, _ = at_once(find_timestamp(window, header, timestamp, least_offset))
+        found, _ = run_all_steps(find_timestamp(window, header, timestamp, least_offset))
         if found is not None:
             return found.offset, found.timestamp, header.leader_epoch
     return None
@@ -403,7 +403,7 @@ def _largest_timestamp(chunk: Chunk, position: int, above: int, least_offset: in
     """The first record with the largest timestamp above `above`, at or after a position and an offset."""
     best = None
     for header, window in _windows(chunk, position, above + 1, least_offset):
-        _, newest = at_once(find_timestamp(window, header, MAX_LONG, least_offset))
+        _, newest = run_all_steps(find_timestamp(window, header, MAX_LONG, least_offset))
         if newest is not None and newest.timestamp > above:
             best, above = (newest.offset, newest.timestamp, header.leader_epoch), newest.timestamp
     return best

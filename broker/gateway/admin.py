@@ -21,7 +21,7 @@ from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import refused
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
-from tierlog.broker.remote.tier_views import PartitionTier, TierRefused
+from tierlog.broker.remote.tier_views import PartitionTierStatus, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
@@ -249,7 +249,7 @@ def _tier_routes(current: Callable[[], RemoteLogManager]) -> list[web.AbstractRo
     ]
 
 
-def _partitions(found: Iterable[PartitionTier]) -> web.Response:
+def _partitions(found: Iterable[PartitionTierStatus]) -> web.Response:
     return web.json_response({"partitions": [asdict(one) for one in found]})
 
 

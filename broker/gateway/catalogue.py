@@ -132,7 +132,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Connections that are not read because queued.max.request.bytes was reached",
         ),
         _counter(
-            "tierlog_connections_room_waits_total",
+            "tierlog_connections_memory_waits_total",
             "Times that a connection had to wait for request memory (queued.max.request.bytes)",
         ),
         _gauge(

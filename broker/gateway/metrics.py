@@ -36,61 +36,61 @@ async def render(node: Node) -> bytes:
 
 
 def families(node: Node) -> Iterator[Family]:
-    """All families; the node may stop between two of them."""
+    """All families. The node may stop while they are read."""
     yield from _requests(node.stats)
     serving = node.serving
     if serving is not None:
-        yield from _waiting(serving)
+        yield from _delayed(serving)
         yield from _clients(serving.listener)
         yield from _groups(serving.groups)
         yield from quota_families(serving.quotas, serving.clock)
         yield from _throttled_replication(node, serving)
         yield from topic_families(serving.replicas)
         yield from log_families(serving.replicas)
-        yield from _in_sync(node, serving)
+        yield from _isr_families(node, serving)
         yield from _disks(serving)
         yield from move_families(serving.moves)
     yield from _remote(node)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
-    yield "tierlog_unexpected_failures_total", _one(node.failures.count)
+    yield "tierlog_unexpected_failures_total", _single(node.failures.count)
     yield from _process()
 
 
-def _one(value: float) -> list[Sample]:
+def _single(value: float) -> list[Sample]:
     return [((), value)]
 
 
-def _slices(of: Iterable[T]) -> Iterator[list[T]]:
-    """The items that exist now, in slices of PARTITIONS_PER_TURN."""
-    everything = list(of)
+def _slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """A copy of the items, in slices of PARTITIONS_PER_TURN."""
+    everything = list(items)
     return (
         everything[at : at + PARTITIONS_PER_TURN] for at in range(0, len(everything), PARTITIONS_PER_TURN)
     )
 
 
 def _requests(stats: RequestStats) -> Iterator[Family]:
-    asked = [(APIS[key].name, of) for key, of in sorted(stats.by_api.items()) if of.count]
-    yield "kafka_network_requestmetrics_requests_total", [((name,), of.count) for name, of in asked]
+    used = [(APIS[key].name, api) for key, api in sorted(stats.by_api.items()) if api.count]
+    yield "kafka_network_requestmetrics_requests_total", [((name,), api.count) for name, api in used]
     yield (
         "kafka_network_requestmetrics_errors_total",
-        [((name, ErrorCode(code).name), count) for name, of in asked for code, count in of.errors.items()],
+        [((name, ErrorCode(code).name), count) for name, api in used for code, count in api.errors.items()],
     )
-    yield "kafka_network_requestmetrics_totaltimems", [((name,), of.total()) for name, of in asked]
-    yield "kafka_network_requestmetrics_localtimems", [((name,), of.local()) for name, of in asked]
-    yield "kafka_network_requestmetrics_remotetimems", [((name,), of.remote()) for name, of in asked]
+    yield "kafka_network_requestmetrics_totaltimems", [((name,), api.total()) for name, api in used]
+    yield "kafka_network_requestmetrics_localtimems", [((name,), api.local()) for name, api in used]
+    yield "kafka_network_requestmetrics_remotetimems", [((name,), api.remote()) for name, api in used]
 
 
-def _waiting(serving: Serving) -> Iterator[Family]:
+def _delayed(serving: Serving) -> Iterator[Family]:
     purgatory, sessions = serving.purgatory, serving.sessions
     yield "kafka_server_delayedoperationpurgatory_purgatorysize", _by_operation(purgatory.waiting)
     yield "tierlog_purgatory_expired_total", _by_operation(purgatory.expired)
     yield "tierlog_purgatory_refused_total", _by_operation(purgatory.refused)
-    yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", _one(len(sessions))
-    yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _one(sessions.partitions)
-    yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _one(sessions.evictions)
-    yield "tierlog_fetch_sessions_refused_total", _one(sessions.refused)
-    yield "tierlog_produce_batches_in_validation", _one(serving.validator.batches)
+    yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", _single(len(sessions))
+    yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _single(sessions.partitions)
+    yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _single(sessions.evictions)
+    yield "tierlog_fetch_sessions_refused_total", _single(sessions.refused)
+    yield "tierlog_produce_batches_in_validation", _single(serving.validator.batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:
@@ -99,8 +99,8 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
 
 def _clients(listener: Listener) -> Iterator[Family]:
     memory_pool = listener.memory_pool
-    yield "tierlog_connections", _one(listener.connections)
-    yield "kafka_server_socket_server_metrics_connection_creation_total", _one(listener.accepted)
+    yield "tierlog_connections", _single(listener.connections)
+    yield "kafka_server_socket_server_metrics_connection_creation_total", _single(listener.accepted)
     yield (
         "kafka_server_socket_server_metrics_connection_close_total",
         [((str(why),), count) for why, count in listener.closed.items()],
@@ -110,18 +110,18 @@ def _clients(listener: Listener) -> Iterator[Family]:
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
     yield PAUSE  # each of the following reads all connections
-    yield "tierlog_connections_muted", _one(listener.muted)
+    yield "tierlog_connections_muted", _single(listener.muted)
     yield PAUSE
-    yield "tierlog_connections_saturated", _one(listener.saturated)
+    yield "tierlog_connections_saturated", _single(listener.saturated)
     yield PAUSE
-    yield "tierlog_connections_blocked", _one(listener.blocked)
-    yield "tierlog_connections_waiting_for_memory", _one(memory_pool.waiting)
-    yield "tierlog_connections_room_waits_total", _one(memory_pool.waits)
-    yield "kafka_network_socketserver_memorypoolused", _one(memory_pool.used)
-    yield "tierlog_requests_held_bytes", _one(memory_pool.held)
-    yield "tierlog_responses_kept_bytes", _one(listener.kept_bytes)
-    yield "kafka_server_socket_server_metrics_incoming_byte_total", _one(listener.received_bytes)
-    yield "kafka_server_socket_server_metrics_outgoing_byte_total", _one(listener.sent_bytes)
+    yield "tierlog_connections_blocked", _single(listener.blocked)
+    yield "tierlog_connections_waiting_for_memory", _single(memory_pool.waiting)
+    yield "tierlog_connections_memory_waits_total", _single(memory_pool.waits)
+    yield "kafka_network_socketserver_memorypoolused", _single(memory_pool.used)
+    yield "tierlog_requests_held_bytes", _single(memory_pool.held)
+    yield "tierlog_responses_kept_bytes", _single(listener.kept_bytes)
+    yield "kafka_server_socket_server_metrics_incoming_byte_total", _single(listener.received_bytes)
+    yield "kafka_server_socket_server_metrics_outgoing_byte_total", _single(listener.sent_bytes)
 
 
 _QUOTA_METRICS = {
@@ -136,12 +136,12 @@ _QUOTA_METRICS = {
 
 
 def _groups(groups: GroupService) -> Iterator[Family]:
-    yield "tierlog_group_member_bytes", _one(groups.member_bytes)
-    yield "tierlog_group_records_skipped", _one(groups.skipped_records)
+    yield "tierlog_group_member_bytes", _single(groups.member_bytes)
+    yield "tierlog_group_records_skipped", _single(groups.skipped_records)
 
 
 def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
-    """Pauses before each quota, which may take some ms."""
+    """Yields PAUSE before each quota, because its accounts may take some milliseconds."""
     yield "tierlog_quota_throttles_total", [((str(key),), quotas.throttled[key]) for key in QuotaKey]
     yield (
         "tierlog_quota_throttle_seconds_total",
@@ -170,17 +170,23 @@ def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
 def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
     by_topic: defaultdict[str, Traffic] = defaultdict(lambda: NO_TRAFFIC)
     everything = replicas.removed_traffic
-    for some in _slices(replicas):
+    for batch in _slices(replicas):
         yield PAUSE
-        for replica in some:
+        for replica in batch:
             by_topic[replica.name.topic] += replica.traffic
             everything += replica.traffic
     rows = [((), everything), *(((topic,), traffic) for topic, traffic in by_topic.items())]
-    yield "kafka_server_brokertopicmetrics_bytesin_total", [(at, traffic.bytes_in) for at, traffic in rows]
-    yield "kafka_server_brokertopicmetrics_bytesout_total", [(at, traffic.bytes_out) for at, traffic in rows]
+    yield (
+        "kafka_server_brokertopicmetrics_bytesin_total",
+        [(labels, traffic.bytes_in) for labels, traffic in rows],
+    )
+    yield (
+        "kafka_server_brokertopicmetrics_bytesout_total",
+        [(labels, traffic.bytes_out) for labels, traffic in rows],
+    )
     yield (
         "kafka_server_brokertopicmetrics_messagesin_total",
-        [(at, traffic.records_in) for at, traffic in rows],
+        [(labels, traffic.records_in) for labels, traffic in rows],
     )
 
 
@@ -194,111 +200,112 @@ _REPLICA_METRICS: dict[str, Callable[[Replica], int]] = {
 }
 
 
-def log_families(of: ReplicaManager) -> Iterator[Family]:
-    replicas, led = list(of), 0
+def log_families(manager: ReplicaManager) -> Iterator[Family]:
+    replicas, led = list(manager), 0
     names: list[tuple[str, str]] = []
-    for some in _slices(replicas):
+    for batch in _slices(replicas):
         yield PAUSE
-        names += [(replica.name.topic, str(replica.name.partition)) for replica in some]
-        led += sum(replica.is_leader for replica in some)
+        names += [(replica.name.topic, str(replica.name.partition)) for replica in batch]
+        led += sum(replica.is_leader for replica in batch)
     for name, value in _REPLICA_METRICS.items():
         yield name, zip(names, map(value, replicas), strict=True)
-    yield "kafka_server_replicamanager_partitioncount", _one(len(replicas))
-    yield "kafka_server_replicamanager_leadercount", _one(led)
+    yield "kafka_server_replicamanager_partitioncount", _single(len(replicas))
+    yield "kafka_server_replicamanager_leadercount", _single(led)
 
 
-def _in_sync(node: Node, serving: Serving) -> Iterator[Family]:
-    """Partitions that this broker leads, as in Kafka, so that a sum over the brokers counts each once."""
+def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
+    """Only of partitions that this broker leads, as in Kafka, so that a sum over all brokers counts each
+    partition once."""
     found: Counter[Condition] = Counter()
     at_min = 0
-    for some in _slices(serving.replicas):
+    for batch in _slices(serving.replicas):
         yield PAUSE
-        for replica in some:
+        for replica in batch:
             partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
             if partition is None or not replica.is_leader:
                 continue
-            least = replica.config.min_insync_replicas
-            found.update(conditions(partition, least))
-            at_min += len(partition.in_sync) == least
-    yield "kafka_server_replicamanager_underreplicatedpartitions", _one(found[Condition.UNDER_REPLICATED])
-    yield "kafka_server_replicamanager_underminisrpartitioncount", _one(found[Condition.BELOW_MIN])
-    yield "kafka_server_replicamanager_atminisrpartitioncount", _one(at_min)
-    yield "kafka_server_replicamanager_isrshrinks_total", _one(serving.alter_partition_manager.shrinks)
-    yield "kafka_server_replicamanager_isrexpands_total", _one(serving.alter_partition_manager.expands)
+            min_in_sync = replica.config.min_insync_replicas
+            found.update(conditions(partition, min_in_sync))
+            at_min += len(partition.in_sync) == min_in_sync
+    yield "kafka_server_replicamanager_underreplicatedpartitions", _single(found[Condition.UNDER_REPLICATED])
+    yield "kafka_server_replicamanager_underminisrpartitioncount", _single(found[Condition.BELOW_MIN])
+    yield "kafka_server_replicamanager_atminisrpartitioncount", _single(at_min)
+    yield "kafka_server_replicamanager_isrshrinks_total", _single(serving.alter_partition_manager.shrinks)
+    yield "kafka_server_replicamanager_isrexpands_total", _single(serving.alter_partition_manager.expands)
 
 
 def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
     leader, follower = serving.throttles.leader, serving.throttles.follower
     now_ms = serving.clock.monotonic_ms()
-    yield "kafka_server_leaderreplication_byte_rate", _one(leader.byte_rate(now_ms))
-    yield "kafka_server_followerreplication_byte_rate", _one(follower.byte_rate(now_ms))
-    sends = gets = 0
+    yield "kafka_server_leaderreplication_byte_rate", _single(leader.byte_rate(now_ms))
+    yield "kafka_server_followerreplication_byte_rate", _single(follower.byte_rate(now_ms))
+    leading = following = 0
     if leader.is_set or follower.is_set:
-        for some in _slices(serving.replicas):
+        for batch in _slices(serving.replicas):
             yield PAUSE
-            sends += sum(leader.is_throttled(one.name) and _lets_catch_up(one) for one in some)
-            gets += sum(follower.is_throttled(one.name) and _catches_up(node, one) for one in some)
-    yield "tierlog_replication_throttled_partitions", [(("leader",), sends), (("follower",), gets)]
+            leading += sum(leader.is_throttled(one.name) and _has_lagging_follower(one) for one in batch)
+            following += sum(follower.is_throttled(one.name) and _is_lagging(node, one) for one in batch)
+    yield "tierlog_replication_throttled_partitions", [(("leader",), leading), (("follower",), following)]
 
 
-def _lets_catch_up(replica: Replica) -> bool:
+def _has_lagging_follower(replica: Replica) -> bool:
     return replica.is_leader and not replica.followers.keys() <= replica.in_sync
 
 
-def _catches_up(node: Node, replica: Replica) -> bool:
+def _is_lagging(node: Node, replica: Replica) -> bool:
     partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
     return replica.is_follower and partition is not None and node.settings.node_id not in partition.in_sync
 
 
 def _disks(serving: Serving) -> Iterator[Family]:
     directories, cleaner = serving.replicas.directories, serving.cleaner
-    yield "kafka_server_replicamanager_offlinereplicacount", _one(serving.replicas.offline_count)
+    yield "kafka_server_replicamanager_offlinereplicacount", _single(serving.replicas.offline_count)
     yield "kafka_log_logflushstats_logflushrateandtimems", [((), serving.commits.seconds)]
-    yield "kafka_log_logmanager_offlinelogdirectorycount", _one(len(directories.offline))
+    yield "kafka_log_logmanager_offlinelogdirectorycount", _single(len(directories.offline))
     yield (
         "tierlog_log_directory_full",
         [((str(directory.path),), int(directory.is_full)) for directory in directories.online],
     )
     files = directories.open_files
-    yield "tierlog_log_open_files", _one(len(files))
-    yield "tierlog_log_open_files_limit", _one(files.most)
-    yield "tierlog_log_files_opened_total", _one(files.opened)
-    yield "tierlog_log_files_evicted_total", _one(files.evicted)
-    yield "tierlog_log_uncleanable_partitions", _one(cleaner.uncleanable)
-    yield "kafka_log_logcleanermanager_max_dirty_percent", _one(100 * cleaner.most_dirty)
-    yield "tierlog_log_cleaner_read_bytes_total", _one(cleaner.bytes_read)
-    yield "tierlog_log_cleaner_written_bytes_total", _one(cleaner.bytes_written)
+    yield "tierlog_log_open_files", _single(len(files))
+    yield "tierlog_log_open_files_limit", _single(files.limit)
+    yield "tierlog_log_files_opened_total", _single(files.opened)
+    yield "tierlog_log_files_evicted_total", _single(files.evicted)
+    yield "tierlog_log_uncleanable_partitions", _single(cleaner.uncleanable)
+    yield "kafka_log_logcleanermanager_max_dirty_percent", _single(100 * cleaner.most_dirty)
+    yield "tierlog_log_cleaner_read_bytes_total", _single(cleaner.bytes_read)
+    yield "tierlog_log_cleaner_written_bytes_total", _single(cleaner.bytes_written)
     scrubber, repair = serving.scrubber, serving.repair
-    yield "tierlog_log_scrub_read_bytes_total", _one(scrubber.bytes_read)
-    yield "tierlog_log_scrub_read_batches_total", _one(scrubber.batches_read)
-    yield "tierlog_log_scrub_passes_total", _one(scrubber.passes)
-    yield "tierlog_log_scrub_progress_ratio", _one(scrubber.progress)
-    yield "tierlog_log_damage_found_total", _one(repair.found_count)
-    yield "tierlog_log_damage_repaired_total", _one(repair.repaired)
-    yield "tierlog_log_damaged_partitions", _one(len(repair.damaged))
+    yield "tierlog_log_scrub_read_bytes_total", _single(scrubber.bytes_read)
+    yield "tierlog_log_scrub_read_batches_total", _single(scrubber.batches_read)
+    yield "tierlog_log_scrub_passes_total", _single(scrubber.passes)
+    yield "tierlog_log_scrub_progress_ratio", _single(scrubber.progress)
+    yield "tierlog_log_damage_found_total", _single(repair.found_count)
+    yield "tierlog_log_damage_repaired_total", _single(repair.repaired)
+    yield "tierlog_log_damaged_partitions", _single(len(repair.damaged))
 
 
 def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     under_way = moves.under_way
-    of_kafka = {
+    kafka_values = {
         "maxlag": max((move.offset_lag for move in under_way), default=0),
         "failedpartitionscount": len(moves.failed),
         "deadthreadcount": moves.dead,
     }
-    for name, value in of_kafka.items():
+    for name, value in kafka_values.items():
         yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]
-    yield "tierlog_directory_moves", _one(len(under_way))
+    yield "tierlog_directory_moves", _single(len(under_way))
     yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveOutcome]
-    yield "tierlog_directory_moves_copied_bytes_total", _one(moves.copied_bytes)
+    yield "tierlog_directory_moves_copied_bytes_total", _single(moves.copied_bytes)
 
 
 def _remote(node: Node) -> Iterator[Family]:
     image = node.metadata.image
     sizes: list[Sample] = []
     counts: list[Sample] = []
-    for some in _slices(image.remote.items()):
+    for batch in _slices(image.remote.items()):
         yield PAUSE
-        for key, remote in some:
+        for key, remote in batch:
             topic = image.topics.get(key.topic_id)
             if topic is None:
                 continue
@@ -308,7 +315,7 @@ def _remote(node: Node) -> Iterator[Family]:
             counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
     yield "tierlog_remote_log_size_bytes", sizes
     yield "tierlog_remote_log_segments", counts
-    yield "tierlog_remote_delete_queue_size", _one(len(image.delete_queue))
+    yield "tierlog_remote_delete_queue_size", _single(len(image.delete_queue))
 
 
 def _quorum(node: Node) -> Iterator[Family]:
@@ -319,12 +326,12 @@ def _quorum(node: Node) -> Iterator[Family]:
     is_voter = isinstance(status, NodeStatus)
     image = node.metadata.image
     partitions = offline = 0
-    for some in _slices(image.topics.values() if is_voter else ()):
+    for batch in _slices(image.topics.values() if is_voter else ()):
         yield PAUSE
-        partitions += sum(len(topic.partitions) for topic in some)
-        offline += sum(one.leader == NO_LEADER for topic in some for one in topic.partitions)
+        partitions += sum(len(topic.partitions) for topic in batch)
+        offline += sum(one.leader == NO_LEADER for topic in batch for one in topic.partitions)
     fenced = sum(broker.fenced for broker in image.brokers.values())
-    of_controller = {
+    controller_values = {
         "activecontrollercount": int(is_voter and status.leader == status.node_id),
         "offlinepartitionscount": offline,
         "globaltopiccount": len(image.topics),
@@ -332,11 +339,11 @@ def _quorum(node: Node) -> Iterator[Family]:
         "activebrokercount": len(image.brokers) - fenced,
         "fencedbrokercount": fenced,
     }
-    for name, value in of_controller.items():
-        yield f"kafka_controller_kafkacontroller_{name}", _one(value) if is_voter else []
+    for name, value in controller_values.items():
+        yield f"kafka_controller_kafkacontroller_{name}", _single(value) if is_voter else []
     yield "kafka_server_raft_metrics_current_state", [((status.role,), 1)]
-    yield "kafka_server_raft_metrics_current_leader", _one(status.leader)
-    yield "kafka_server_raft_metrics_number_of_voters", _one(len(status.voters))
+    yield "kafka_server_raft_metrics_current_leader", _single(status.leader)
+    yield "kafka_server_raft_metrics_number_of_voters", _single(len(status.voters))
     log = (
         {
             "current_epoch": status.term,
@@ -347,14 +354,14 @@ def _quorum(node: Node) -> Iterator[Family]:
         else {"high_watermark": status.applied_index + 1}
     )
     for name in ("current_epoch", "log_end_offset", "high_watermark"):
-        yield f"kafka_server_raft_metrics_{name}", _one(log[name]) if name in log else []
-    yield "tierlog_metadata_applied_index", _one(status.applied_index)
+        yield f"kafka_server_raft_metrics_{name}", _single(log[name]) if name in log else []
+    yield "tierlog_metadata_applied_index", _single(status.applied_index)
 
 
 def _process() -> Iterator[Family]:
     used = os.times()
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-    yield "process_cpu_seconds_total", _one(used.user + used.system)
-    yield "process_resident_memory_bytes", _one(resident_pages * os.sysconf("SC_PAGESIZE"))
-    yield "process_open_fds", _one(len(os.listdir("/proc/self/fd")))
-    yield "process_max_fds", _one(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield "process_cpu_seconds_total", _single(used.user + used.system)
+    yield "process_resident_memory_bytes", _single(resident_pages * os.sysconf("SC_PAGESIZE"))
+    yield "process_open_fds", _single(len(os.listdir("/proc/self/fd")))
+    yield "process_max_fds", _single(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

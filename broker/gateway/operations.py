@@ -126,13 +126,13 @@ async def _unregister(metadata: MetadataClient, request: web.Request) -> dict[st
 
 
 async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    """`?topic=…&condition=…&limit=…`; `unwell`: any condition that needs an operator."""
+    """`?topic=…&condition=…&limit=…`; `unhealthy`: any condition that needs an operator."""
     topic, text = request.query.get("topic"), request.query.get("condition")
     if topic is not None and topic not in metadata.image.topic_ids:
         raise refused(web.HTTPNotFound, f"there is no topic {topic!r}")
     try:
         limit = int(request.query["limit"]) if "limit" in request.query else None
-        wanted = UNHEALTHY if text == "unwell" else frozenset({Condition(text)} if text else ())
+        wanted = UNHEALTHY if text == "unhealthy" else frozenset({Condition(text)} if text else ())
     except ValueError as wrong:
         raise refused(web.HTTPBadRequest, str(wrong)) from None
     return await asyncio.to_thread(partitions_view, metadata.image, topic=topic, wanted=wanted, limit=limit)

@@ -25,7 +25,7 @@ from tierlog.broker.groups.core.events import (
     Token,
     TopicsChanged,
 )
-from tierlog.broker.groups.core.offsets import ByPartition
+from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.broker.groups.group_shard import GroupShard, LoadFailed
@@ -113,7 +113,7 @@ class GroupService:
             return convert(ErrorAnswer(error=shard))
         return shard.ask(build, convert)
 
-    def offsets(self, group_id: str) -> ByPartition | ErrorCode:
+    def offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
         """Committed, durable offsets of a group. Read-only."""
         shard = self._shard_of(group_id)
         return shard if isinstance(shard, ErrorCode) else shard.core.offsets(group_id)

@@ -48,12 +48,13 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
-LOAD_BYTES = 512 << 10  # read, then replayed, in one step of a load: the loop is busy for some 50 ms
-RECORDS_MAX_BYTES = 64 << 20  # of one decompressed batch; tierlog never compresses them, but Kafka may
+LOAD_BYTES = 512 << 10  # read and then replayed in one step of a load, which takes about 50 ms of the loop
+RECORDS_MAX_BYTES = 64 << 20  # of a decompressed batch; tierlog does not compress these batches, Kafka may
 MAX_WAITING = 50_000
-"""Requests that wait in one shard; each holds a future and its connection's place in line. Beyond it no new
-member is accepted. All other requests are served, so that joins of one group cannot expire the members of
-others: a request of a member replaces its last one, and commits wait for a limited time.
+"""Waiting requests of one shard, from which on it accepts no new members; each holds a future and blocks
+later requests of its connection. All other requests are served, so that joins of one group do not let members
+of other groups expire. Their number is limited: a member's request replaces its previous one, and commits
+time out.
 """
 
 R = TypeVar("R")
@@ -70,8 +71,8 @@ class _Written:
     end_offset: int  # the high watermark that makes it durable
     leader_epoch: int
     error: ErrorCode
-    late_ms: int = 0  # monotonic; set if it is not durable at once
-    is_late: bool = False  # the waiting requests have timed out
+    timeout_at_ms: int = 0  # monotonic; set if it is not durable at once
+    is_timed_out: bool = False  # the waiting requests have timed out
 
 
 @dataclass(slots=True)
@@ -82,9 +83,10 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Load:
-    """Counts of a replay. Skipped records are logged in one line, as there may be any number of them."""
+    """Counts of a replay. One log line reports all skipped records, because there may be any number of
+    them."""
 
-    damaged_at: int = NO_OFFSET  # the last batch that is
+    damaged_at: int = NO_OFFSET  # base offset of the last damaged batch
     records: int = 0
     skipped: int = 0
     first_skipped: str = ""
@@ -105,14 +107,15 @@ class GroupShard:
         topic_ids: Callable[[], Mapping[str, UUID]],
         commit_timeout_ms: int,
     ) -> None:
-        """`topic_ids`: topic ids of the broker's image, by name."""
+        """`topic_ids`: topic ids by name, from the broker's image."""
         self.partition = partition
         self.replica = replica
         self.core = Coordinator(settings)
         self.ready = False
         self.skipped_records = 0
         self.leader_epoch = replica.leader_epoch
-        self._lacks_damaged_since: int | None = None  # that many repairs, if its load skipped a damaged batch
+        self._repairs_at_damage: int | None = None
+        """The replica's count of repairs when a load skipped a damaged batch; None: it skipped none."""
         self.on_failure: Callable[[GroupShard], None] = lambda shard: None
         self._settings = settings
         self._clock = clock
@@ -122,13 +125,13 @@ class GroupShard:
         self._inbox: deque[Event] = deque()
         self._handling = False
         self._closed = False
-        self._moved = asyncio.Event()
+        self._replica_changed = asyncio.Event()
         self._tokens = count(1)
         self._waiting: dict[Token, _Waiter | None] = {}
         self._answered: dict[Token, Answer] = {}
         self._written: deque[_Written] = deque()
-        self._looks_for_late = False
-        replica.listeners.append(self._replica_moved)
+        self._late_timer_is_set = False
+        replica.listeners.append(self._on_replica_change)
 
     # ---- requests and events ----
 
@@ -140,7 +143,7 @@ class GroupShard:
             return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         token = Token(next(self._tokens))
         request = build(token)
-        if len(self._waiting) >= MAX_WAITING and self.core.takes_member_in(request):
+        if len(self._waiting) >= MAX_WAITING and self.core.adds_member(request):
             return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._waiting[token] = None
         self.submit(request)
@@ -152,8 +155,8 @@ class GroupShard:
         return future
 
     def fail_waiting(self, error: ErrorCode) -> None:
-        """Fail all waiting requests. They may still take effect, as a later leader decides about their
-        records."""
+        """Fail all waiting requests. They may still take effect: whether their records become durable is up
+        to a later leader."""
         for token, waiter in list(self._waiting.items()):
             if waiter is not None:
                 self._answer(token, ErrorAnswer(error=error))
@@ -181,11 +184,11 @@ class GroupShard:
     async def load(self) -> None:
         """Replay the partition. No event is handled before that is done. Raises LoadFailed."""
         while not self.replica.high_watermark_is_current and not self._closed:
-            # A new leader may have more committed records than it knows, with offsets of clients.
-            self._moved.clear()
-            await self._moved.wait()
+            # A new leader may have committed records, with offsets of clients, above its high watermark.
+            self._replica_changed.clear()
+            await self._replica_changed.wait()
         core, offset, load = Coordinator(self._settings), self.replica.log_start_offset, _Load()
-        self._lacks_damaged_since, repairs = None, self.replica.repairs
+        self._repairs_at_damage, repairs = None, self.replica.repairs
         while offset < self.replica.high_watermark and not self._closed:
             result = self.replica.read(offset, LOAD_BYTES)
             if result.error != ErrorCode.NONE or result.slice is None or not result.slice.parts:
@@ -199,7 +202,7 @@ class GroupShard:
             offset = result.slice.end_offset
             if load.damaged_at >= 0:
                 self.replica.suspect(load.damaged_at, "a coordinator cannot replay it")
-                self._lacks_damaged_since, load.damaged_at = repairs, NO_OFFSET
+                self._repairs_at_damage, load.damaged_at = repairs, NO_OFFSET
         if self._closed:
             return
         if self._is_repaired:
@@ -210,8 +213,8 @@ class GroupShard:
         self.skipped_records = load.skipped
         self._handle_inbox()
         if load.skipped:
-            # Older records of the same keys apply: consumers read records again, which a wrong offset would
-            # skip.
+            # Older records of the same keys stay in effect. Consumers then read some records again, but skip
+            # none, as they might with a wrong offset.
             _log.error(
                 "unusable records of __consumer_offsets were skipped",
                 partition=self.partition,
@@ -234,22 +237,22 @@ class GroupShard:
     def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> None:
         """Stop coordinating. Waiting requests fail, so that clients find the new coordinator."""
         self._closed = True
-        self._moved.set()
+        self._replica_changed.set()
         self.ready = False
-        if self._replica_moved in self.replica.listeners:
-            self.replica.listeners.remove(self._replica_moved)
-        self._forget(error)
+        if self._on_replica_change in self.replica.listeners:
+            self.replica.listeners.remove(self._on_replica_change)
+        self._fail_and_clear(error)
 
     def _fail(self) -> None:
         self.ready = False
-        self._forget(ErrorCode.NOT_COORDINATOR)
+        self._fail_and_clear(ErrorCode.NOT_COORDINATOR)
         self.on_failure(self)
 
-    def _forget(self, error: ErrorCode) -> None:
+    def _fail_and_clear(self, error: ErrorCode) -> None:
         self._timers.cancel_where(lambda key: isinstance(key, tuple) and key[0] == self.partition)
         self._inbox.clear()
         self._written.clear()
-        self._looks_for_late = False
+        self._late_timer_is_set = False
         for token in list(self._waiting):
             self._answer(token, ErrorAnswer(error=error))
 
@@ -270,7 +273,7 @@ class GroupShard:
 
     def _answer(self, token: Token, answer: Answer) -> None:
         if token not in self._waiting:
-            return  # it has failed before
+            return  # it has already failed
         waiter = self._waiting.pop(token)
         if waiter is None:  # still inside ask()
             self._answered[token] = answer
@@ -287,29 +290,30 @@ class GroupShard:
         self._written.append(written)
         self._report_durable()
         if self._written:
-            written.late_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
-            if not self._looks_for_late:
-                self._look_for_late(self._commit_timeout_ms)
+            written.timeout_at_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
+            if not self._late_timer_is_set:
+                self._set_late_timer(self._commit_timeout_ms)
 
-    def _look_for_late(self, delay_ms: int) -> None:
-        self._looks_for_late = True
-        self._timers.set((self.partition, "late appends"), delay_ms, self._tell_late)
+    def _set_late_timer(self, delay_ms: int) -> None:
+        self._late_timer_is_set = True
+        self._timers.set((self.partition, "late appends"), delay_ms, self._time_out_late)
 
-    def _tell_late(self) -> None:
-        """Time out the requests of late appends. Their records stay, and count once they are durable."""
-        self._looks_for_late = False
+    def _time_out_late(self) -> None:
+        """Time out the requests of late appends. Their records stay in the log and take effect once
+        durable."""
+        self._late_timer_is_set = False
         now_ms = self._clock.monotonic_ms()
-        for written in [each for each in self._written if not each.is_late]:
+        for written in [each for each in self._written if not each.is_timed_out]:
             if not self._written:
                 return  # the shard has failed
-            if written.late_ms > now_ms:
-                self._look_for_late(written.late_ms - now_ms)
+            if written.timeout_at_ms > now_ms:
+                self._set_late_timer(written.timeout_at_ms - now_ms)
                 return
-            written.is_late = True
+            written.is_timed_out = True
             self.submit(AppendLate(write_id=written.write_id))
 
-    def _replica_moved(self, replica: Replica) -> None:
-        self._moved.set()
+    def _on_replica_change(self, replica: Replica) -> None:
+        self._replica_changed.set()
         if self.ready and self._is_repaired:
             _log.info("a coordinator shard is rebuilt from its repaired log", partition=self.partition)
             self._fail()
@@ -318,11 +322,11 @@ class GroupShard:
 
     @property
     def _is_repaired(self) -> bool:
-        """Whether what a load skipped as damaged may be whole by now."""
-        return self._lacks_damaged_since not in (None, self.replica.repairs)
+        """Whether the log was repaired after a load skipped a damaged batch."""
+        return self._repairs_at_damage not in (None, self.replica.repairs)
 
     def _report_durable(self) -> None:
-        """In the order of the appends, even if a later one has failed at once."""
+        """Report results in the order of the appends, even if a later append failed at once."""
         while self._written:
             written = self._written[0]
             error = written.error or self.replica.as_leader.acknowledgement(
@@ -355,7 +359,7 @@ def _replay(core: Coordinator, data: bytes, load: _Load) -> None:
                 load.records += 1
                 _replay_record(core, record, load)
         except RecordsError as error:
-            load.skip(header.base_offset, error)  # what follows the record that cannot be read
+            load.skip(header.base_offset, error)  # the rest of the batch, from the unreadable record on
 
 
 def _replay_record(core: Coordinator, record: Record, load: _Load) -> None:

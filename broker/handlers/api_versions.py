@@ -40,7 +40,7 @@ def api_versions_handler(
 
     `limits` restricts the versions of a key to (minimum, maximum).
     """
-    ranges = {key: limits.get(key, (APIS[key].least, APIS[key].most)) for key in sorted(keys)}
+    ranges = {key: limits.get(key, (APIS[key].min_version, APIS[key].max_version)) for key in sorted(keys)}
 
     def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.version >= 3:

@@ -101,7 +101,7 @@ class Chain:
         served.stats.observe_pending(pending.begun, pending.waiting_from, self._clock())
         if not isinstance(work, asyncio.Future) or work.cancelled():
             if context.meter is not None:
-                context.meter.failed()
+                context.meter.on_error()
             return CLOSE
         result = work.exception() or work.result()
         if isinstance(result, BaseException):
@@ -116,7 +116,7 @@ class Chain:
         if served.count_errors is not None:
             served.count_errors(reply)
         if context.meter is not None:
-            context.meter.answered(reply)
+            context.meter.on_reply(reply)
 
     def _failed(self, context: RequestContext, request: Any, failure: BaseException) -> Reply:
         """The error response."""
@@ -130,6 +130,6 @@ class Chain:
             self.report(f"{APIS[context.api]} from {context.connection.peer_host}", failure)
         self._served[context.api].stats.errors[code] += 1
         if context.meter is not None:
-            context.meter.failed()
+            context.meter.on_error()
         reply = error_reply(context, request, code, message)
         return CLOSE if reply is None else reply

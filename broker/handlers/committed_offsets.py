@@ -18,7 +18,7 @@ from tierlog.broker.groups.core.events import (
     Request,
     Token,
 )
-from tierlog.broker.groups.core.offsets import ByPartition
+from tierlog.broker.groups.core.offsets import OffsetsByPartition
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
 from tierlog.metadata.image import ClusterImage, TopicImage
@@ -180,7 +180,7 @@ class _Handlers:
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _fetch_topic(
-        self, key: str | UUID, places: Iterable[int], kept: ByPartition
+        self, key: str | UUID, places: Iterable[int], kept: OffsetsByPartition
     ) -> OffsetFetchResponseTopics:
         name, error = str(key), ErrorCode.NONE
         if isinstance(key, UUID):
@@ -286,7 +286,7 @@ def _partition_errors(answer: Answer) -> tuple[dict[TopicPartition, ErrorCode], 
     return dict(partitions), _whole_error(answer)
 
 
-def _all_places(kept: ByPartition) -> list[tuple[str, list[int]]]:
+def _all_places(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:
     topics: dict[str, list[int]] = {}
     for place in sorted(kept):
         topics.setdefault(place.topic, []).append(place.partition)
@@ -294,7 +294,7 @@ def _all_places(kept: ByPartition) -> list[tuple[str, list[int]]]:
 
 
 def _old_topics(
-    wanted: Iterable[tuple[str, list[int]]], kept: ByPartition, error: ErrorCode
+    wanted: Iterable[tuple[str, list[int]]], kept: OffsetsByPartition, error: ErrorCode
 ) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
@@ -308,7 +308,7 @@ def _old_topics(
 
 
 def _partition(
-    kind: Any, kept: ByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
+    kind: Any, kept: OffsetsByPartition, topic: str, partition: int, error: ErrorCode = ErrorCode.NONE
 ) -> Any:
     """Without a committed offset: -1 and empty metadata, and no error."""
     committed = kept.get(TopicPartition(topic, partition)) if error == ErrorCode.NONE else None

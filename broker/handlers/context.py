@@ -40,11 +40,12 @@ class Connection:
 class Meter(Protocol):
     """The quotas of one request's client (handlers.meter)."""
 
-    def fetched(self, size: int) -> int:
-        """Throttle time in ms if sending `size` bytes exceeds the quota; 0: they are counted."""
+    def charge_fetch(self, size: int) -> int:
+        """The throttle time in ms if sending `size` bytes exceeds the quota. Otherwise counts them and
+        returns 0."""
 
-    def answered(self, reply: "Reply") -> None: ...
-    def failed(self) -> None: ...
+    def on_reply(self, reply: "Reply") -> None: ...
+    def on_error(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -84,24 +85,24 @@ class Pending:
     """A reply that is not ready, and what of its request the connection must observe until it is.
 
     `work`: a future of the reply, or a coroutine, which `handlers.chain` makes a task. A future is cancelled
-    with its connection; a task is so only if it reads, since a change goes on without its client.
+    with its connection. A task is cancelled only if it reads, because a change continues without its client.
     `keeps`: bytes of the request that stay in memory: WHOLE_FRAME, whose views stay valid, or the number of
     bytes that the handler has copied.
-    `later_wait_for`: later requests of the connection start when this future or the reply is done. The
-    request keeps no bytes from then on. None: they do not wait.
+    `blocks_later_until`: later requests of the connection wait until this future or the reply is done. From
+    then on the request keeps no bytes. None: later requests do not wait.
     """
 
-    __slots__ = ("begun", "keeps", "later_wait_for", "outlives_connection", "waiting_from", "work")
+    __slots__ = ("begun", "blocks_later_until", "keeps", "outlives_connection", "waiting_from", "work")
 
     def __init__(
         self,
         work: "asyncio.Future[Any] | Coroutine[Any, Any, Any]",
         keeps: int = 0,
-        later_wait_for: "asyncio.Future[None] | None" = None,
+        blocks_later_until: "asyncio.Future[None] | None" = None,
     ) -> None:
         self.work = work
         self.keeps = keeps
-        self.later_wait_for = later_wait_for
+        self.blocks_later_until = blocks_later_until
         self.outlives_connection = False
         self.begun = self.waiting_from = 0.0  # when the handler was called, and when it returned
 

@@ -57,14 +57,15 @@ from tierlog.protocol.primitives import STRING_BYTES_MAX
 
 RESOURCES_PER_TURN = 20  # a topic with settings of its own takes half a millisecond
 RUNS_MAX = 1_000
-"""Maximum number of encoded runs of default settings kept for one response."""
-_OWN = frozenset({Source.TOPIC, Source.GROUP, Source.CLIENT_METRICS})
+"""Maximum number of encoded results without overrides, and of encoded runs of consecutive default settings,
+that are kept while one response is built."""
+_OWN_SOURCES = frozenset({Source.TOPIC, Source.GROUP, Source.CLIENT_METRICS})
 _SCOPES = {TOPIC: ConfigScope.TOPIC, GROUP: ConfigScope.GROUP, CLIENT_METRICS: ConfigScope.CLIENT_METRICS}
 
 
 def describe_configs_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: DescribeConfigsRequest) -> Reply | Pending:
-        # each once: a small request must not get many copies of ten kilobytes
+        # duplicates are dropped, so that a small request cannot ask for many copies of ten kilobytes
         once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
         description, resources = _Description(deps, context.version, request), list(once.values())
         if len(resources) > RESOURCES_PER_TURN:
@@ -102,7 +103,8 @@ class _Description:
         self._entries = nested_array_writer(
             DescribeConfigsResponse, version, DescribeConfigsResult, "configs"
         )
-        self._by_default: dict[tuple[int, frozenset[str]], _Settings | Outcome] = {}  # by type and keys
+        self._without_overrides: dict[tuple[int, frozenset[str]], _Settings | Outcome] = {}
+        """By type and keys."""
         self._runs: dict[tuple[int, tuple[str, ...]], bytes] = {}  # by type and names
 
     def reply(self, results: Sequence[Sequence[bytes]]) -> RawReply:
@@ -112,37 +114,37 @@ class _Description:
         return RawReply(parts, self._errors)
 
     def refuse(self, resource: DescribeConfigsResource) -> Sequence[bytes]:
-        return self._failed(resource, Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE))
+        return self._error_result(resource, Outcome(error=ErrorCode.POLICY_VIOLATION, message=TOO_LARGE))
 
     def describe(self, resource: DescribeConfigsResource) -> Sequence[bytes]:
         """The encoded result, in pieces."""
-        found = self._found(resource)
+        found = self._lookup(resource)
         if isinstance(found, Outcome):
-            return self._failed(resource, found)
+            return self._error_result(resource, found)
         result = _result(resource)
         return self._entries.before(result, found.count), *found.pieces, self._entries.after(result)
 
-    def _found(self, resource: DescribeConfigsResource) -> _Settings | Outcome:
+    def _lookup(self, resource: DescribeConfigsResource) -> _Settings | Outcome:
         kind, keys = resource.resource_type, frozenset(resource.configuration_keys or ())
-        refused = self._refused(kind, resource.resource_name)
+        refused = self._validation_error(kind, resource.resource_name)
         if refused is not None:
             return refused
         if kind == BROKER:
-            return self._settings_of(kind, self._described_node(resource.resource_name), keys)
+            return self._settings_of(kind, self._describe_node(resource.resource_name), keys)
         overrides = self._image.overrides(_SCOPES[kind], resource.resource_name)
         if overrides:
-            return self._settings_of(kind, self._described(kind, overrides), keys)
-        found = self._by_default.get((kind, keys))
+            return self._settings_of(kind, self._describe(kind, overrides), keys)
+        found = self._without_overrides.get((kind, keys))
         if found is None:
-            found = self._settings_of(kind, self._described(kind, {}), keys)
-            if len(self._by_default) < RUNS_MAX:
-                self._by_default[kind, keys] = found
+            found = self._settings_of(kind, self._describe(kind, {}), keys)
+            if len(self._without_overrides) < RUNS_MAX:
+                self._without_overrides[kind, keys] = found
         return found
 
     def _settings_of(
         self, kind: int, found: Sequence[Described], keys: frozenset[str]
     ) -> _Settings | Outcome:
-        """The requested settings; without keys all."""
+        """The requested settings, or all if the request names none."""
         wanted = [item for item in found if not keys or item.name in keys]
         if (long := _too_long(wanted)) is not None:
             message = (
@@ -153,11 +155,13 @@ class _Description:
         return _Settings(len(wanted), tuple(self._encoded(kind, wanted)))
 
     def _encoded(self, resource_type: int, found: Iterable[Described]) -> Iterable[bytes]:
-        """The resource's own settings, and runs of defaults between them, each encoded once."""
+        """The resource's own settings, and between them runs of defaults, each of which is encoded only
+        once."""
         if resource_type == BROKER:
-            yield self._entries.elements(map(self._entry, found))  # two resources: this node, and all nodes
+            # not kept: the only resources are this node and the cluster
+            yield self._entries.elements(map(self._entry, found))
             return
-        for is_own, run in groupby(found, lambda item: item.source in _OWN):
+        for is_own, run in groupby(found, lambda item: item.source in _OWN_SOURCES):
             items = list(run)
             if is_own:
                 yield self._entries.elements(map(self._entry, items))
@@ -170,13 +174,13 @@ class _Description:
                     self._runs[key] = encoded
             yield encoded
 
-    def _failed(self, resource: DescribeConfigsResource, why: Outcome) -> Sequence[bytes]:
+    def _error_result(self, resource: DescribeConfigsResource, why: Outcome) -> Sequence[bytes]:
         result = _result(resource)
         result.error_code, result.error_message = why.error, why.message
         self._errors[why.error] += 1
         return self._entries.before(result, 0), self._entries.after(result)
 
-    def _refused(self, kind: int, name: str) -> Outcome | None:
+    def _validation_error(self, kind: int, name: str) -> Outcome | None:
         if kind == BROKER:
             here = str(self._settings.node_id)
             message = f"Unexpected broker id, expected {here} or empty string, but received {name}"
@@ -190,12 +194,12 @@ class _Description:
         title = "Group name" if kind == GROUP else "Client metrics subscription name"
         return None if name else invalid(f"{title} must not be empty")
 
-    def _described(self, kind: int, overrides: Mapping[str, str]) -> list[Described]:
+    def _describe(self, kind: int, overrides: Mapping[str, str]) -> list[Described]:
         if kind == TOPIC:
             return describe_topic(self._settings, self._image, overrides)
         return describe_group(overrides) if kind == GROUP else describe_client_metrics(overrides)
 
-    def _described_node(self, name: str) -> list[Described]:
+    def _describe_node(self, name: str) -> list[Described]:
         if name == "":
             return describe_cluster(self._image.overrides(ConfigScope.CLUSTER, ""))
         return describe_node(self._settings, self._image)
@@ -227,7 +231,8 @@ def _result(resource: DescribeConfigsResource) -> DescribeConfigsResult:
 
 
 def _too_long(found: Iterable[Described]) -> str | None:
-    """A setting with an overlong value, which comes from an earlier version or from the node's file."""
+    """The name of a setting with an overlong value. An earlier version accepted it, or it is in the node's
+    file."""
     for item in found:
         if any(len((synonym.value or "").encode()) > STRING_BYTES_MAX for synonym in item.synonyms):
             return item.name
@@ -235,13 +240,13 @@ def _too_long(found: Iterable[Described]) -> str | None:
 
 
 BROKER_LOGGER = 8
-TYPES_FROM = 1  # v0 lists only client metrics subscriptions
+RESOURCE_TYPES_VERSION = 1  # v0 lists only client metrics subscriptions
 
 
 def list_config_resources_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: ListConfigResourcesRequest) -> Reply:
-        asked = request.resource_types if context.version >= TYPES_FROM else [CLIENT_METRICS]
-        types = set(asked) or set(_NAMES)
+        requested = request.resource_types if context.version >= RESOURCE_TYPES_VERSION else [CLIENT_METRICS]
+        types = set(requested) or set(_NAMES)
         if not types <= _NAMES.keys():
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         return ListConfigResourcesResponse(
@@ -256,7 +261,7 @@ def list_config_resources_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _with_settings(scope: ConfigScope) -> Callable[[ClusterImage], Iterable[str]]:
+def _names_with_overrides(scope: ConfigScope) -> Callable[[ClusterImage], Iterable[str]]:
     return lambda image: sorted(name for of, name in image.configs if of is scope)
 
 
@@ -265,8 +270,8 @@ def _brokers(image: ClusterImage) -> Iterable[str]:
 
 
 _NAMES: Mapping[int, Callable[[ClusterImage], Iterable[str]]] = {
-    GROUP: _with_settings(ConfigScope.GROUP),
-    CLIENT_METRICS: _with_settings(ConfigScope.CLIENT_METRICS),
+    GROUP: _names_with_overrides(ConfigScope.GROUP),
+    CLIENT_METRICS: _names_with_overrides(ConfigScope.CLIENT_METRICS),
     BROKER_LOGGER: lambda image: (),  # log levels cannot be changed
     BROKER: _brokers,
     TOPIC: lambda image: sorted(image.topic_ids),

@@ -250,7 +250,7 @@ class _Fetcher:
         request."""
         if not replica.as_leader.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if replica.as_leader.has_no_more_than(item.fetch_offset, item.last_fetched_epoch):
+        if replica.as_leader.has_nothing_for(item.fetch_offset, item.last_fetched_epoch):
             self._record_fetch(params, follower, item, replica, read)
             return PartitionAnswer(item.partition, replica)
         most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
@@ -421,7 +421,7 @@ def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replic
 def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
     """An empty response for a client over its quota; its session does not change (KIP-219)."""
     found = (answer.records for answer in read.answers)
-    throttle_time_ms = meter.fetched(sum(part.size for part in found if part is not None))
+    throttle_time_ms = meter.charge_fetch(sum(part.size for part in found if part is not None))
     if not throttle_time_ms:
         return None
     session_id = 0 if scope.session is None else scope.session.id

@@ -16,20 +16,20 @@ from tierlog.protocol.api import FETCH_KEY, PRODUCE_KEY
 from tierlog.protocol.messages.fetch import FetchRequest
 from tierlog.protocol.messages.produce import ProduceRequest
 
-Mute = Callable[[Connection, int], None]
-"""Mutes the connection for so many milliseconds."""
+MuteConnection = Callable[[Connection, int], None]
+"""Mutes the connection for the given number of milliseconds."""
 
 
 class RequestMeter:
-    """A request and its client's quotas."""
+    """Charges one request to its client's quotas."""
 
     __slots__ = (
-        "_client_id", "_clock", "_connection", "_gets_response", "_is_checked", "_is_replica", "_mute",
-        "_produced", "_quotas", "_user",
+        "_client_id", "_clock", "_connection", "_gets_response", "_is_replica", "_mute", "_produced",
+        "_quotas", "_request_is_charged", "_user",
     )  # fmt: skip
 
     def __init__(
-        self, quotas: ClientQuotas, clock: Clock, mute: Mute, context: RequestContext, request: Any
+        self, quotas: ClientQuotas, clock: Clock, mute: MuteConnection, context: RequestContext, request: Any
     ) -> None:
         self._quotas = quotas
         self._clock = clock
@@ -38,7 +38,7 @@ class RequestMeter:
         self._user = connection.user
         self._client_id = connection.client_id = account_name(context.client_id or "")
         self._gets_response = True
-        self._is_checked = False  # the request_percentage quota
+        self._request_is_charged = False  # to the request_percentage quota
         self._is_replica = False
         self._produced = 0
         if context.api == PRODUCE_KEY:
@@ -47,11 +47,14 @@ class RequestMeter:
         elif context.api == FETCH_KEY:
             self._is_replica = max(request.replica_id, request.replica_state.replica_id) >= 0
             if not self._is_replica:
-                self._cap(request)
+                self._limit_fetch_size(request)
 
-    def fetched(self, size: int) -> int:
-        """A response that exceeds a quota is not sent, so its bytes do not count."""
-        self._is_checked = True
+    def charge_fetch(self, size: int) -> int:
+        """Charge a Fetch response of `size` bytes. Returns the throttle time in milliseconds, or 0.
+
+        A throttled response is not sent, so its bytes are not counted.
+        """
+        self._request_is_charged = True
         throttle_ms = self._charge(QuotaKey.REQUEST_PERCENTAGE, 0.0)
         if throttle_ms:
             return throttle_ms
@@ -59,28 +62,28 @@ class RequestMeter:
         key = QuotaKey.CONSUMER_BYTE_RATE
         return self._quotas.charge_unless_over(key, self._user, self._client_id, size, now_ms)
 
-    def answered(self, reply: Reply) -> None:
+    def on_reply(self, reply: Reply) -> None:
         """Mute the client for its throttle time, or for the handler's if that is longer."""
         if self._is_replica:
             return  # exempt: Fetch has verified that the client is a broker of this cluster
-        throttle_ms = max(self._check_quotas(), getattr(reply, "throttle_time_ms", 0))
+        throttle_ms = max(self._charge_request(), getattr(reply, "throttle_time_ms", 0))
         if not throttle_ms or reply is CLOSE:
             return
         if hasattr(reply, "throttle_time_ms"):
             reply.throttle_time_ms = throttle_ms
         self._mute(self._connection, throttle_ms)
 
-    def failed(self) -> None:
-        """An error response carries no throttle time, but the connection is muted."""
-        throttle_ms = self._check_quotas()
+    def on_error(self) -> None:
+        """Mute the connection after an error response, which carries no throttle time."""
+        throttle_ms = self._charge_request()
         if throttle_ms:
             self._mute(self._connection, throttle_ms)
 
-    def _check_quotas(self) -> int:
+    def _charge_request(self) -> int:
         throttle_ms = 0
         if self._produced:
             throttle_ms = self._charge(QuotaKey.PRODUCER_BYTE_RATE, self._produced)
-        if self._gets_response and not self._is_checked:  # with acks=0 only bytes count, as in Kafka
+        if self._gets_response and not self._request_is_charged:  # with acks=0 only bytes count, as in Kafka
             throttle_ms = max(throttle_ms, self._charge(QuotaKey.REQUEST_PERCENTAGE, 0.0))
         return throttle_ms
 
@@ -88,12 +91,12 @@ class RequestMeter:
         now_ms = self._clock.monotonic_ms()
         return self._quotas.charge(key, self._user, self._client_id, amount, now_ms)
 
-    def _cap(self, request: FetchRequest) -> None:
+    def _limit_fetch_size(self, request: FetchRequest) -> None:
         """Limit the response to the quota's burst: a larger one would be discarded."""
-        most = self._quotas.most_at_once(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
-        if most is not None:
-            request.max_bytes = min(request.max_bytes, most)
-            request.min_bytes = min(request.min_bytes, most)
+        max_burst = self._quotas.max_burst(QuotaKey.CONSUMER_BYTE_RATE, self._user, self._client_id)
+        if max_burst is not None:
+            request.max_bytes = min(request.max_bytes, max_burst)
+            request.min_bytes = min(request.min_bytes, max_burst)
 
 
 def _size(request: ProduceRequest) -> int:

@@ -129,7 +129,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         keeps = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.validator, unvalidated, appended, append, answer)
-        return Pending(deps.tasks.spawn("produce", work), keeps, later_wait_for=appended)
+        return Pending(deps.tasks.spawn("produce", work), keeps, blocks_later_until=appended)
 
     def finish(
         context: RequestContext,

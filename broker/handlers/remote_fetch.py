@@ -1,4 +1,4 @@
-"""Remote reads of a Fetch: reads all its remote partitions concurrently, in tasks.
+"""Remote reads of a Fetch request: all its partitions with remote offsets are read concurrently, in tasks.
 
 Called by `fetch`.
 """
@@ -35,8 +35,8 @@ async def read_remote(
     sources: list[tuple[Replica, int]],
     respond: Callable[[], Reply],
 ) -> Reply:
-    """Wait up to remote.fetch.max.wait.ms for the reads. Late data is cached for the next fetch. `sources`:
-    gets the replicas whose records were read, and the bytes of each."""
+    """Wait up to remote.fetch.max.wait.ms for the reads. Data that arrives later is cached for the next
+    fetch. Each replica whose records were read is appended to `sources` with the bytes read."""
     tasks = [
         deps.tasks.spawn(f"remote read of {item.replica.name}", _read(deps.remote, item, committed_only))
         for item in reads
@@ -48,7 +48,7 @@ async def read_remote(
         found, aborted = task.result()
         if isinstance(found, LogSlice):
             item.answer.records = found if found.size else None
-            # remote records are committed, which a new leader or a follower may not know yet
+            # remote records are committed, even if a new leader or a follower does not know it yet
             item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
             item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
             sources.append((item.replica, found.size))

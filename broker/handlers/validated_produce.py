@@ -54,7 +54,7 @@ def keep_bytes(request: ProduceRequest, unvalidated: list[UnvalidatedBatch]) -> 
 async def append_validated(
     validator: BatchValidator,
     unvalidated: list[UnvalidatedBatch],
-    later_wait_for: "asyncio.Future[None]",
+    blocks_later_until: "asyncio.Future[None]",
     append: Callable[[UnvalidatedBatch, ValidationResult | None], None],
     finish: Callable[[], Reply | Pending],
 ) -> Reply:
@@ -64,7 +64,7 @@ async def append_validated(
         await _append_one(validator, unvalidated.pop(), append)
     reply = finish()
     if reply is not CLOSE:  # else no later request is handled
-        later_wait_for.set_result(None)
+        blocks_later_until.set_result(None)
     return await reply if isinstance(reply, Pending) else reply
 
 

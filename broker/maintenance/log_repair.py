@@ -1,20 +1,20 @@
 """Log repair: stops serving damaged batches and replaces them with intact ones from another replica.
 
 The damaged range is read from any replica that serves all of it, the leader first, and written over the
-damage (`storage/range_repair.py`). The replica keeps its role, its place in the ISR and everything else it
-has, so replicas damaged in different places repair each other. If no replica serves the range, nothing is
-changed. It is tried again, less often each time, until a replica serves it, retention deletes it, or an
+damage (`storage/range_repair.py`). The replica keeps its role, its place in the ISR and its other records, so
+replicas damaged in different places repair each other. If no replica serves the range, nothing is changed,
+and repair is tried again, less often each time, until a replica serves it, retention deletes it, or an
 operator decides. Reads of the range fail with CORRUPT_MESSAGE; everything else is served.
 
 The last resort is to truncate the log at the damage and fetch again from there. It is for ranges that cannot
 be replaced in place, because compaction left other batches on the other replicas, or because the range is not
-committed and will not be. Before it, this broker checks that another in-sync replica serves all committed
-records that will be truncated, and the controller must have removed this replica from the ISR and the
-eligible leader replicas. A follower is reported as having lost its log, and so is a leader, after which the
-controller elects another one. From before the report until the truncation a follower does not fetch: its
-fetch offset would tell the leader that it has what it is about to remove, and the leader would add it to the
-ISR again. The leader forgets earlier fetch offsets with the image that marks the replica; until then, the
-controller takes no ISR proposal of that leader.
+committed and will not be. Before truncating, this broker checks that another in-sync replica serves all
+committed records that will be truncated, and the controller must have removed this replica from the ISR and
+the eligible leader replicas. To that end the replica is reported as having lost its log; if it is the leader,
+the controller elects another one. The follower stops fetching before the report and resumes after the
+truncation: its fetch offset would claim records that it is about to remove, and the leader would add it to
+the ISR again. The leader discards earlier fetch offsets when its image marks the replica. Until then the
+controller rejects ISR proposals of that leader.
 
 Damage below the log start is left alone: no replica serves that range, and retention deletes it.
 
@@ -41,12 +41,12 @@ from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.metadata.records import PartitionRecord
 
 RETRY_S = 0.5
-"""First delay until the image has the report, a flush has completed, or another replica serves the range. It
-doubles with each attempt, up to RETRY_MAX_S.
+"""Delay before the second attempt: the image may lack the report, a flush may be in progress, or no replica
+may serve the range. It doubles with each attempt, up to RETRY_MAX_S.
 """
 
 RETRY_MAX_S = 8.0
-"""Keeps the delay short enough that a replica that comes back is soon asked."""
+"""Short enough that a replica that comes back is soon used."""
 
 REPAIR_TRIES = 3
 """Attempts before a log may be truncated: by then uncommitted records are committed, and a restarted broker
@@ -78,8 +78,8 @@ class LogRepair:
         self._tasks = tasks
         self._report_lost = report_lost
         self._reader = None if network is None else RangeReader(broker_id, network)
-        self._one_range = asyncio.Lock()
-        """Only one range at a time is in memory."""
+        self._range_lock = asyncio.Lock()
+        """Held while a range is in memory, so that only one is."""
         self._repairing: dict[Replica, asyncio.Task[None]] = {}
         self._damaged: set[Replica] = set()  # some may be repaired or gone
         self.found_count = self.repaired = 0
@@ -96,7 +96,7 @@ class LogRepair:
             self._record(event)
 
     def _record(self, event: DamageFound) -> None:
-        """Damaged records are no longer served."""
+        """Stop serving the damaged records, and start a repair."""
         replica, segment, log = event.replica, event.segment, event.replica.log
         self._damaged.add(replica)
         for one in event.damage:
@@ -122,15 +122,15 @@ class LogRepair:
         await asyncio.gather(*self._repairing.values(), return_exceptions=True)
 
     async def _repair(self, replica: Replica) -> None:
-        tries, time_s = 0, asyncio.get_running_loop().time
+        tries, now_s = 0, asyncio.get_running_loop().time
         try:
             while replica.log.damage_in_reach and self._is_here(replica):
-                began_s = time_s()
+                began_s = now_s()
                 if await self._continue(replica, tries):
                     tries = 0
                 else:
                     wait_s = RETRY_S if replica.as_follower.is_fetching_paused else RETRY_S * 2**tries
-                    took_s = time_s() - began_s  # up to a read of everything after the damage
+                    took_s = now_s() - began_s  # it may have read everything after the damage
                     await asyncio.sleep(max(min(wait_s, RETRY_MAX_S), took_s))
                     tries = min(tries + 1, 2 * REPAIR_TRIES)
         finally:
@@ -140,7 +140,7 @@ class LogRepair:
     @safeguard("a damaged replica leaves the ISR before it is truncated")
     @safeguard("log repair keeps batches that are intact")
     async def _continue(self, replica: Replica, tries: int) -> bool:
-        """Do the next step. Returns False if there is none now."""
+        """Do the next step. Returns False if no step is possible now."""
         if await self._repair_ranges(replica):
             return True
         return tries >= REPAIR_TRIES and await self._prepare_truncation(replica)
@@ -152,14 +152,14 @@ class LogRepair:
         any_repaired = False
         for repair in range_repairs(replica.log):
             if repair.is_current and await self._repair_range(replica, repair):
-                any_repaired = True  # which makes other repairs of that segment void
+                any_repaired = True  # the other repairs of that segment are outdated now
         return any_repaired
 
     async def _repair_range(self, replica: Replica, repair: RangeRepair) -> bool:
         where = repair.damage
         for source in self._sources(replica):
             try:
-                async with self._one_range:
+                async with self._range_lock:
                     written = await self._write(replica, repair, source)
                 if written:
                     await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, repair.sync)
@@ -215,8 +215,8 @@ class LogRepair:
         partition = image.partition(*replica.id)
         if partition is None:
             return []
-        asked = sorted(partition.replicas, key=lambda one: one != partition.leader)
-        brokers = [image.brokers.get(one) for one in asked if one != self._broker_id]
+        broker_ids = sorted(partition.replicas, key=lambda one: one != partition.leader)
+        brokers = [image.brokers.get(one) for one in broker_ids if one != self._broker_id]
         return [broker for broker in brokers if broker is not None and not broker.fenced]
 
     def _is_here(self, replica: Replica) -> bool:
@@ -225,7 +225,7 @@ class LogRepair:
     # -- the last resort --
 
     async def _prepare_truncation(self, replica: Replica) -> bool:
-        """Do the next step towards a truncation. Returns False if there is none now."""
+        """Do the next step towards a truncation. Returns False if no step is possible now."""
         partition = self._image().partition(*replica.id)
         if partition is None or self._report_lost is None:
             return False
@@ -247,7 +247,7 @@ class LogRepair:
 
     @safeguard("a log is truncated only if another replica serves what it loses")
     async def _is_served_elsewhere(self, replica: Replica, partition: PartitionRecord) -> bool:
-        """Whether an in-sync replica serves everything committed that a truncation removes."""
+        """Whether an in-sync replica serves all committed records that a truncation removes."""
         damage, brokers = replica.log.damage_in_reach, self._image().brokers
         if self._reader is None or not damage:
             return False
@@ -255,7 +255,9 @@ class LogRepair:
         others = self._complete_replicas(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
-                await self._reader.read(brokers[one], replica, start, end, rules_of(replica.log), most=None)
+                await self._reader.read(
+                    brokers[one], replica, start, end, rules_of(replica.log), max_bytes=None
+                )
             except RangeUnavailable:
                 continue
             return self._is_here(replica) and replica.log.damage_in_reach[:1] == damage[:1]
@@ -281,9 +283,9 @@ class LogRepair:
             replica.as_follower.truncate_to(start, self._clock.now_ms())
         except BlockingIOError:
             return False  # a flush is under way
-        except CorruptLog as more:  # there is more damage in the remaining part
+        except CorruptLog as fault:  # the remaining part is damaged too
             for segment in log.segments:
-                replica.suspect(segment.base_offset, str(more))
+                replica.suspect(segment.base_offset, str(fault))
             return False
         except OSError as failure:  # the directory handles it
             _log.error("cannot truncate a damaged log", partition=str(replica.name), error=str(failure))

@@ -1,8 +1,8 @@
 """Range reader: reads a range of a partition's log from another replica and checks every batch.
 
-It uses the ordinary Fetch API as a consumer does: any replica serves what it knows to be committed (KIP-392),
-and of a tiered partition also what is remote. Each batch is checked against its CRC, the batches before it,
-and the leader epochs of the log that is repaired. Called by `LogRepair`.
+It uses the ordinary Fetch API as a consumer does: any replica serves the records that it knows to be
+committed (KIP-392), and in a tiered partition also the remote ones. Each batch is checked against its CRC,
+the batches before it, and the leader epochs of the log that is repaired. Called by `LogRepair`.
 """
 
 import asyncio
@@ -22,16 +22,17 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 PART_BYTES = 128 << 10
-"""Bytes per fetch: they are checked on the event loop, within a millisecond unless the batches are tiny."""
+"""Bytes per fetch. They are checked on the event loop, which takes less than a millisecond unless the batches
+are tiny."""
 
 WAIT_MS = 500
 """How long the other replica may wait until the range is committed or read from the object store."""
 
-ANSWER_TIMEOUT_S = 10.0
-"""Additional time after which another replica is tried."""
+RESPONSE_TIMEOUT_S = 10.0
+"""Time to wait for a response, in addition to WAIT_MS. After that, another replica is tried."""
 
 THROTTLED_MAX_S = 30.0
-"""Longest throttle time (KIP-219) that is waited for: consumer quotas apply here too. After a longer one
+"""Longest throttle time (KIP-219) that is waited for: consumer quotas apply here too. If it is longer,
 the range is read again later, from its start.
 """
 
@@ -52,12 +53,12 @@ class RangeReader:
         start: int,
         end: int,
         rules: HeaderRules,
-        most: int | None,
+        max_bytes: int | None,
     ) -> Buffer:
-        """The batches in [start, end), at most `most` bytes. None: only check that the range can be read.
-        Raises RangeUnavailable.
+        """The batches in [start, end), at most `max_bytes` bytes. With None, only checks that the range can
+        be read and returns nothing. Raises RangeUnavailable.
         """
-        found, whole = bytearray(), CheckedPrefix(0, start, NO_EPOCH)
+        found, checked = bytearray(), CheckedPrefix(0, start, NO_EPOCH)
         if start >= end:
             return found
         try:
@@ -65,17 +66,18 @@ class RangeReader:
         except Unreachable as failure:
             raise RangeUnavailable(str(failure)) from None
         try:
-            while whole.next_offset < end:
-                before = whole
-                offset = max(before.next_offset, replica.log_start_offset)  # its batch comes whole
+            while checked.next_offset < end:
+                before = checked
+                # in the middle of a batch, Fetch returns all of it
+                offset = max(before.next_offset, replica.log_start_offset)
                 part = await self._fetch(caller, replica.topic_id, replica.name.partition, offset)
-                whole = check(part, whole, end, rules)
-                if most is not None:
-                    found += part[: whole.size - before.size]
-                    if len(found) > most:
-                        raise RangeUnavailable(f"other batches: more than {most} bytes")
-                if whole.next_offset == before.next_offset:
-                    raise RangeUnavailable(f"no batch at offset {whole.next_offset}")
+                checked = check(part, checked, end, rules)
+                if max_bytes is not None:
+                    found += part[: checked.size - before.size]
+                    if len(found) > max_bytes:
+                        raise RangeUnavailable(f"other batches: more than {max_bytes} bytes")
+                if checked.next_offset == before.next_offset:
+                    raise RangeUnavailable(f"no batch at offset {checked.next_offset}")
             return found
         except (Unreachable, CorruptLog) as failure:
             raise RangeUnavailable(str(failure)) from None
@@ -83,34 +85,34 @@ class RangeReader:
             caller.close()
 
     async def _fetch(self, caller: Caller, topic_id: UUID, partition: int, offset: int) -> Buffer:
-        """What is valid until the next call."""
-        asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=PART_BYTES)
+        """The records at the offset. The buffer is valid until the next call."""
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=PART_BYTES)
         request = FetchRequest(
             max_wait_ms=WAIT_MS,
             min_bytes=1,
             max_bytes=PART_BYTES,
-            topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+            topics=[FetchTopic(topic_id=topic_id, partitions=[wanted])],
         )
-        response = await self._unthrottled(caller, request)
+        response = await self._call(caller, request)
         if response.error_code:
             raise RangeUnavailable(ErrorCode(response.error_code).name)
         for topic in response.responses:
-            for answer in topic.partitions:
-                if answer.error_code:
-                    raise RangeUnavailable(ErrorCode(answer.error_code).name)
-                records = answer.records
+            for data in topic.partitions:
+                if data.error_code:
+                    raise RangeUnavailable(ErrorCode(data.error_code).name)
+                records = data.records
                 return records if isinstance(records, bytes | bytearray | memoryview) else b""
-        raise RangeUnavailable("no answer")
+        raise RangeUnavailable("the response has no partition")
 
-    async def _unthrottled(self, caller: Caller, request: FetchRequest) -> FetchResponse:
-        """The response; if a consumer quota throttles the first, empty one, the second."""
-        timeout_s = WAIT_MS / 1000 + ANSWER_TIMEOUT_S
+    async def _call(self, caller: Caller, request: FetchRequest) -> FetchResponse:
+        """Send the request, and send it again if a consumer quota throttled it (with an empty response)."""
+        timeout_s = WAIT_MS / 1000 + RESPONSE_TIMEOUT_S
         response: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
         throttled_s = response.throttle_time_ms / 1000
         if response.responses or response.error_code or not throttled_s:
             return response
         if throttled_s > THROTTLED_MAX_S:
-            raise RangeUnavailable(f"a quota of consumers allows the next read in {throttled_s:g} s")
+            raise RangeUnavailable(f"the consumer quota delays the next read by {throttled_s:g} s")
         await asyncio.sleep(throttled_s)
         again: FetchResponse = await caller.call(FETCH_KEY, replica_fetch.VERSION, request, timeout_s)
         return again

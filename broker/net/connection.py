@@ -1,8 +1,8 @@
 """Channel: one client connection on a raw non-blocking socket, as Kafka's KafkaChannel.
 
-Drives `net.core.protocol`, which decides what is received, which requests start, and in which order
-responses leave. One readable event costs one receive, however many frames it brings, and one send for all
-responses that are ready. A handler that answers at once needs no task.
+Drives `net.core.protocol`, which decides what is received, which requests start, and in which order responses
+leave. A readable socket costs one receive, however many frames arrive, and one send for all responses that
+are ready. A handler that returns its reply at once needs no task.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from tierlog.protocol.primitives import MalformedFrame
 
 
 class Stopwatch(Protocol):
-    """Calls back, and counts the time for the connection's client."""
+    """Runs a callback and charges its time to the connection's client."""
 
     def __call__(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None: ...
 
 
 class Owner(Protocol):
-    """What connections share: their listener."""
+    """The listener, which its connections share."""
 
     loop: asyncio.AbstractEventLoop
     bounds: Bounds
@@ -43,10 +43,11 @@ class Owner(Protocol):
         """Called when the connection is closed."""
 
     def count_kept(self, count: int) -> None:
-        """Count bytes of responses in memory that a client has not accepted; negative: fewer."""
+        """Add to the bytes of responses in memory that clients have not accepted; negative: subtract."""
 
     def limit_held(self) -> None:
-        """Called when more than the memory pool's limit was received and cannot be handled yet."""
+        """Called when the bytes that were received and cannot be handled yet exceed the memory pool's
+        limit."""
 
 
 class Channel:
@@ -62,10 +63,10 @@ class Channel:
         )
         self._outbox = Outbox(sock, self.core.out)
         self._reading = self._writing = self._has_turn = False
-        self.kept_bytes = 0  # of responses in memory that the client has not accepted
+        self.kept_bytes = 0  # bytes of responses in memory that the client has not accepted
         self._muted_until = 0.0
         self._unmute_timer: asyncio.Handle | None = None
-        self._read_or_not()
+        self._update_reading()
 
     def close(self, why: CloseReason, detail: str = "") -> None:
         """Close at once. Pending futures are cancelled; responses of running tasks are dropped."""
@@ -107,12 +108,12 @@ class Channel:
     # ---- muting -----------------------------------------------------------------------------------
 
     def mute(self, seconds: float) -> None:
-        """Do not read the connection for this time, or longer if it is already muted for longer."""
+        """Stop reading the connection for this time. A longer mute that is in progress stays."""
         core, loop = self.core, self._owner.loop
         if core.halts & HALT_CLOSED:
             return
         core.on(Event.MUTED)
-        if core.gone_at is not None:
+        if core.client_left_at is not None:
             loop.call_soon(self.close, CloseReason.CLIENT)
             return
         until = loop.time() + seconds
@@ -130,12 +131,12 @@ class Channel:
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
             self._unmute_timer = self._owner.loop.call_soon(self._timed(self._unmute))
-            self._muted_until = 0.0  # a later mute counts whatever its time
+            self._muted_until = 0.0  # so that a later mute takes effect, however short
 
     def _unmute(self) -> None:
         self._unmute_timer = None
         self.core.on(Event.UNMUTED)
-        self.core.active_at = self._owner.loop.time()  # it was not read meanwhile
+        self.core.active_at = self._owner.loop.time()  # the time in which it was not read is no idle time
         self._flush()
 
     # ---- receiving --------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class Channel:
     def _on_readable(self) -> None:
         owner, core = self._owner, self.core
         try:
-            if core.has_partial:
+            if core.has_partial_frame:
                 count = self._socket.recvmsg_into(core.buffers_to_fill())[0]
             else:
                 count = self._socket.recv_into(owner.buffers.shared)
@@ -159,7 +160,7 @@ class Channel:
         return self._flush()
 
     def _start_requests(self) -> None:
-        """Start the requests that were received, and answer those that need not wait."""
+        """Start the requests that were received, and queue the responses of those that need not wait."""
         core, dispatcher = self.core, self._owner.dispatcher
         try:
             while (request := core.next_request()) is not None:
@@ -177,10 +178,10 @@ class Channel:
             self.close(CloseReason.UNANSWERED, str(failure))
 
     def _wait(self, request: Request, pending: Pending) -> None:
-        """Answer when the work is done."""
-        if pending.later_wait_for is not None:
+        """Call back when the work is done, and when later requests may start."""
+        if pending.blocks_later_until is not None:
             released = self._timed(partial(self._release_later, request))
-            pending.later_wait_for.add_done_callback(released)
+            pending.blocks_later_until.add_done_callback(released)
         if isinstance(pending.work, asyncio.Future):
             pending.work.add_done_callback(self._timed(partial(self._completed, request, pending)))
 
@@ -193,14 +194,14 @@ class Channel:
                 return None
             parts = dispatcher.parts(request, reply)
         except Exception as failure:
-            dispatcher.report(f"an answer to {self.connection.peer_host}", failure)
+            dispatcher.report(f"a response to {self.connection.peer_host}", failure)
             return self.close(CloseReason.UNANSWERED, str(failure))
         if work.cancelled():
             return self.close(CloseReason.STOPPING, "the request was cancelled")
         core.respond(request, parts)
         following = core.next_to_answer
         if following is not None and following.pending is not None and _is_done(following.pending):
-            return None  # its callback runs next: both leave with one system call
+            return None  # its callback runs next, and sends both responses with one system call
         return self._flush()
 
     def _release_later(self, request: Request, _done: "asyncio.Future[None]") -> None:
@@ -224,8 +225,8 @@ class Channel:
     # ---- sending ----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send what is ready and start what waited for it, until neither goes on. Called after each change of
-        what is queued."""
+        """Send queued responses and start the requests that waited for them, until neither is possible.
+        Called after each change of the queues."""
         core = self.core
         self._send()
         while core.resume():
@@ -238,7 +239,7 @@ class Channel:
         if core.halts & HALT_YIELDED and not self._has_turn:
             self._has_turn = True
             self._owner.loop.call_soon(self._timed(self._take_turn))
-        self._read_or_not()
+        self._update_reading()
 
     def _send(self) -> None:
         """Send queued responses as far as the socket accepts them."""
@@ -251,7 +252,7 @@ class Channel:
         except OSError as failure:
             return self.close(CloseReason.NETWORK, str(failure))
         if not out.parts:
-            if core.is_ended:
+            if core.is_last_response_sent:
                 return self.close(CloseReason.UNANSWERED)
             if self._writing:
                 owner.loop.remove_writer(self._fd)
@@ -269,14 +270,14 @@ class Channel:
         self.core.active_at = self.core.blocked_at = self._owner.loop.time()
         self._flush()
 
-    # ---- reading or not ---------------------------------------------------------------------------
+    # ---- start and stop reading ---------------------------------------------------------------------------
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
         core = self.core
-        if core.has_held or not core.receives:
+        if core.has_held_bytes or not core.receives:
             self._stop_reading()
         elif not self._reading:
-            core.reads_again(self._owner.loop.time())
+            core.on_reading_resumed(self._owner.loop.time())
             self._owner.loop.add_reader(self._fd, self._timed(self._on_readable))
             self._reading = True
 
@@ -285,8 +286,8 @@ class Channel:
             self._owner.loop.remove_reader(self._fd)
             self._reading = False
 
-    def rearm(self) -> None:
-        """Called when the owner's stopwatch changes."""
+    def update_stopwatch(self) -> None:
+        """Register the socket's callback again. Called when the owner's stopwatch changes."""
         if self._reading:
             self._stop_reading()
             self._flush()

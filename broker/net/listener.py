@@ -24,9 +24,9 @@ from tierlog.broker.net.connection import Channel, Stopwatch
 from tierlog.broker.net.core.bounds import (
     ACCEPT_PAUSE_S,
     ACCEPTS_PER_TURN,
-    SWEPT_PER_TURN,
-    TURNED_AWAY_MAX,
-    TURNED_AWAY_OF_ADDRESS_MAX,
+    SWEEP_PER_TURN,
+    THROTTLED_CONNECTIONS_MAX,
+    THROTTLED_CONNECTIONS_PER_ADDRESS_MAX,
     Bounds,
 )
 from tierlog.broker.net.core.close_reasons import CloseReason
@@ -125,8 +125,8 @@ class Listener:
         self._host = host
         self._port = port
         self._channels: dict[int, Channel] = {}
-        self._turned_away: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
-        self._turned_away_of: Counter[str] = Counter()
+        self._throttled_connections: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
+        self._throttled_per_address: Counter[str] = Counter()
         self._per_address: Counter[str] = Counter()
         self._second = 0
         self._accepted_in_second = 0
@@ -170,7 +170,7 @@ class Listener:
         if stopwatch != self.stopwatch:  # each access to a method creates a new object
             self.stopwatch = stopwatch
             for channel in [*self._channels.values()]:
-                channel.rearm()
+                channel.update_stopwatch()
 
     async def bind(self) -> tuple[str, int]:
         """Bind the address, which a broker registers before it serves. Returns host and port."""
@@ -214,10 +214,10 @@ class Listener:
     async def close(self) -> None:
         """Stop listening and close all connections."""
         self.stop_accepting()
-        for _, timer in self._turned_away.values():
+        for _, timer in self._throttled_connections.values():
             timer.cancel()
-        for turned_away in [*self._turned_away]:
-            self._close_turned_away(turned_away)
+        for accepted in [*self._throttled_connections]:
+            self._close_throttled(accepted)
         for channel in tuple(self._channels.values()):
             channel.close(CloseReason.STOPPING)
 
@@ -289,7 +289,7 @@ class Listener:
             self._refuse(refusal, host)
             return
         if self.admission is not None and (throttle_ms := self.admission(host)):
-            self._turn_away(accepted, host, throttle_ms / 1000)
+            self._throttle_connection(accepted, host, throttle_ms / 1000)
             return
         self.accepted += 1
         accepted.setblocking(False)
@@ -303,24 +303,27 @@ class Listener:
         bounds = self.bounds
         if len(self._channels) >= bounds.connections:
             return Refusal.ALL
-        most = bounds.connections_of_address.get(host, bounds.connections_per_address)
+        most = bounds.connections_per_address_overrides.get(host, bounds.connections_per_address)
         return Refusal.ADDRESS if self._per_address[host] >= most else None
 
-    def _turn_away(self, accepted: socket.socket, host: str, seconds: float) -> None:
+    def _throttle_connection(self, accepted: socket.socket, host: str, seconds: float) -> None:
         """Close the connection after its throttle time: clients reconnect at once if they are refused at once
         (KIP-612).
         """
         self._refuse(Refusal.QUOTA, host)
-        is_too_many = self._turned_away_of[host] >= TURNED_AWAY_OF_ADDRESS_MAX
-        if is_too_many or len(self._turned_away) >= TURNED_AWAY_MAX:
+        is_too_many = self._throttled_per_address[host] >= THROTTLED_CONNECTIONS_PER_ADDRESS_MAX
+        if is_too_many or len(self._throttled_connections) >= THROTTLED_CONNECTIONS_MAX:
             accepted.close()
             return
-        self._turned_away_of[host] += 1
-        self._turned_away[accepted] = host, self.loop.call_later(seconds, self._close_turned_away, accepted)
+        self._throttled_per_address[host] += 1
+        self._throttled_connections[accepted] = (
+            host,
+            self.loop.call_later(seconds, self._close_throttled, accepted),
+        )
 
-    def _close_turned_away(self, accepted: socket.socket) -> None:
-        host, _ = self._turned_away.pop(accepted)
-        _one_less(self._turned_away_of, host)
+    def _close_throttled(self, accepted: socket.socket) -> None:
+        host, _ = self._throttled_connections.pop(accepted)
+        _one_less(self._throttled_per_address, host)
         accepted.close()
 
     def _refuse(self, refusal: Refusal, host: str) -> None:
@@ -364,10 +367,10 @@ class Listener:
 
     def _sweep_some(self, left: Iterator[Channel]) -> None:
         now = self.loop.time()
-        some = list(islice(left, SWEPT_PER_TURN))
+        some = list(islice(left, SWEEP_PER_TURN))
         for channel in some:
             channel.close_if_overdue(now)
-        if len(some) == SWEPT_PER_TURN:
+        if len(some) == SWEEP_PER_TURN:
             self._timers["sweep"] = self.loop.call_later(0, self._sweep_some, left)
         else:
             self._timers["sweep"] = self.loop.call_later(self.bounds.sweep_s, self._sweep)

@@ -1,6 +1,6 @@
-"""Outbox: sends a connection's queue, bytes with sendmsg and file slices with sendfile.
+"""Outbox: sends the queued parts of a connection, bytes with sendmsg and file slices with sendfile.
 
-A file slice is not read before it is sent, so responses that a client does not accept use no memory. A small
+A file slice is not read before it is sent, so responses that wait for a slow client use no memory. A small
 slice, and the end of a large one, is read and sent together with the bytes around it: with sendfile a
 response with one small batch would take three system calls and two packets, and wake the client twice. Called
 by `net.connection`.
@@ -12,17 +12,17 @@ from itertools import islice
 
 from tierlog.base.files import FileSlice
 from tierlog.broker.net.core.bounds import (
-    ALLOCATED_BYTES,
-    COPIED_BYTES,
-    LAST_BYTES,
+    ALLOCATE_BYTES_MAX,
+    COPY_BYTES_MAX,
     SEND_BUFFERS,
     SEND_TURN_BYTES,
+    SENDFILE_TAIL_BYTES,
 )
 from tierlog.broker.net.core.send_queue import SendQueue
 
 
 class Outbox:
-    """A socket, and the queue of what is sent on it."""
+    """Sends a queue on a socket."""
 
     def __init__(self, sock: socket.socket, queue: SendQueue) -> None:
         self._socket = sock
@@ -37,9 +37,9 @@ class Outbox:
         try:
             while parts and total < SEND_TURN_BYTES:
                 first = parts[0]
-                if isinstance(first, FileSlice) and first.count > COPIED_BYTES:
-                    most = min(first.count - LAST_BYTES, SEND_TURN_BYTES - total)
-                    sent = os.sendfile(self._fd, first.file.fd, first.position, most)
+                if isinstance(first, FileSlice) and first.count > COPY_BYTES_MAX:
+                    count = min(first.count - SENDFILE_TAIL_BYTES, SEND_TURN_BYTES - total)
+                    sent = os.sendfile(self._fd, first.file.fd, first.position, count)
                     if not sent:
                         raise _truncated(first)
                 else:
@@ -56,14 +56,15 @@ class Outbox:
         for part in islice(self.queue.parts, SEND_BUFFERS):
             if not isinstance(part, FileSlice):
                 buffers.append(part)
-            elif part.count <= COPIED_BYTES - used:
-                room = _copied[used : used + part.count]
-                buffers.append(part.read() if part.count <= ALLOCATED_BYTES else room[: part.read_into(room)])
+            elif part.count <= COPY_BYTES_MAX - used:
+                target = _slice_buffer[used : used + part.count]
+                is_small = part.count <= ALLOCATE_BYTES_MAX
+                buffers.append(part.read() if is_small else target[: part.read_into(target)])
                 if len(buffers[-1]) < part.count:
                     raise _truncated(part)
                 used += part.count
             else:
-                flags = socket.MSG_MORE  # the file's first bytes share the packet
+                flags = socket.MSG_MORE  # so that the file's first bytes are sent in the same packet
                 break
         return self._socket.sendmsg(buffers, (), flags)
 
@@ -72,5 +73,5 @@ def _truncated(part: FileSlice) -> OSError:
     return OSError(f"{part.file.path} is shorter than a slice of it")
 
 
-_copied = memoryview(bytearray(COPIED_BYTES))
+_slice_buffer = memoryview(bytearray(COPY_BYTES_MAX))
 """Buffer for slices that are sent with sendmsg; free again when sendmsg returns."""

@@ -120,10 +120,10 @@ class ClientQuotas:
             return True, 0
         return True, self._count_throttle(key, use, min(bucket.throttle_ms(bound, now_ms), THROTTLE_MAX_MS))
 
-    def most_at_once(self, key: QuotaKey, user: str, client_id: str) -> int | None:
-        """The burst of an idle client; more always exceeds the quota. None: no quota."""
+    def max_burst(self, key: QuotaKey, user: str, client_id: str) -> int | None:
+        """The burst of an idle client; a larger value always exceeds the quota. None without a quota."""
         limit = self._limits.of_client(key, user, client_id)
-        return None if limit is None else int(limit.bound * self._windows.least_ms / 1000)
+        return None if limit is None else int(limit.bound * self._windows.min_span_ms / 1000)
 
     def report(self, key: QuotaKey, now_ms: int) -> list[Report]:
         """The accounts with the longest throttle time."""

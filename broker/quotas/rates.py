@@ -1,15 +1,15 @@
 """Rates over sliding windows, and token buckets: the meters of quotas, computed as in Kafka.
 
 A rate is the sum of samples divided by the time that they span. A sample covers one window; the span is at
-least all windows but one, so that a first burst is averaged over that time. The burst is the bound times
-(windows - 1) times the window size. Samples older than all windows are dropped and allow another burst, so a
-client that sends large pieces may reach twice its bound, as in Kafka.
+least all windows but one, so that a first burst is averaged over that time. The burst, which an idle client
+may use at once, is the bound times (windows - 1) times the window size. Samples older than all windows are
+dropped and allow another burst, so a client that sends large pieces may reach twice its bound, as in Kafka.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
-NEVER_MS = 2**53
+WAIT_MS_MAX = 2**53
 """Maximum wait: with a bound near 0 it would be infinite."""
 
 
@@ -22,18 +22,18 @@ class Windows:
 
     @property
     def total_ms(self) -> int:
-        """After this time without use a rate is 0."""
+        """The time without use after which a rate is 0."""
         return self.count * self.size_ms
 
     @property
-    def least_ms(self) -> int:
-        """The minimum span; for a single window a millisecond."""
+    def min_span_ms(self) -> int:
+        """The minimum span: all windows but one. For a single window it is one millisecond."""
         return max((self.count - 1) * self.size_ms, 1)
 
 
 @dataclass(slots=True)
 class _Sample:
-    begun_ms: int
+    start_ms: int
     last_ms: int
     total: float
 
@@ -49,7 +49,7 @@ class WindowedRate:
 
     def record(self, value: float, now_ms: int) -> None:
         last = self._samples[-1] if self._samples else None
-        if last is None or now_ms - last.begun_ms >= self._windows.size_ms:
+        if last is None or now_ms - last.start_ms >= self._windows.size_ms:
             self._forget(now_ms)
             last = _Sample(now_ms, now_ms, 0.0)
             self._samples.append(last)
@@ -57,22 +57,23 @@ class WindowedRate:
         last.last_ms = now_ms
 
     def per_second(self, now_ms: int, more: float = 0.0) -> float:
-        """The rate with `more` recorded now."""
+        """The rate as if `more` were recorded now."""
         self._forget(now_ms)
         return (self._total() + more) * 1000 / self._span_ms(now_ms)
 
     def throttle_ms(self, bound: float, now_ms: int, more: float = 0.0) -> int:
-        """By how much the span must grow for the rate to fall to its bound; 0 if it is not above."""
+        """How long to wait until the rate falls to its bound; 0 if it is not above. `more` as in
+        `per_second`."""
         rate = self.per_second(now_ms, more)
         if rate <= bound:
             return 0
-        return round(min((rate - bound) / bound * self._span_ms(now_ms), NEVER_MS))
+        return round(min((rate - bound) / bound * self._span_ms(now_ms), WAIT_MS_MAX))
 
     def check(self) -> bool:
         """Whether samples are in order, a window apart, and not too many."""
         samples = self._samples
         in_order = all(
-            one.last_ms < following.begun_ms and one.begun_ms + self._windows.size_ms <= following.begun_ms
+            one.last_ms < following.start_ms and one.start_ms + self._windows.size_ms <= following.start_ms
             for one, following in zip(samples, list(samples)[1:], strict=False)
         )
         return in_order and len(samples) <= self._windows.count + 1
@@ -81,7 +82,7 @@ class WindowedRate:
         return sum(sample.total for sample in self._samples)
 
     def _span_ms(self, now_ms: int) -> int:
-        elapsed = now_ms - self._samples[0].begun_ms if self._samples else 0
+        elapsed = now_ms - self._samples[0].start_ms if self._samples else 0
         missing = self._windows.count - 1 - elapsed // self._windows.size_ms
         return max(elapsed + max(missing, 0) * self._windows.size_ms, 1)
 
@@ -91,8 +92,8 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """Bucket of controller mutations (KIP-599): full at first, refilled at `bound` a second, and below zero
-    after a request that took more than it held. Times must not go back.
+    """Bucket of controller mutations (KIP-599): it is full at first and is refilled with `bound` tokens per
+    second. A request may take more than it has, and then it is below zero. Times must not go back.
     """
 
     __slots__ = ("_refilled_ms", "_tokens", "_windows")
@@ -117,4 +118,4 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Time until the bucket is not below zero."""
         left = self.left(bound, now_ms)
-        return round(min(-left / bound * 1000, NEVER_MS)) if left < 0 else 0
+        return round(min(-left / bound * 1000, WAIT_MS_MAX)) if left < 0 else 0

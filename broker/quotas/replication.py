@@ -25,14 +25,14 @@ Throttled = Mapping[str, frozenset[int] | None]
 class Throttle:
     """One direction: a token bucket of one second, and the current rate."""
 
-    __slots__ = ("_at_ms", "_available", "_counted", "_rate", "_throttled")
+    __slots__ = ("_available", "_measured", "_rate", "_refilled_ms", "_throttled")
 
     def __init__(self) -> None:
         self._rate = UNLIMITED_RATE
         self._throttled: Throttled = {}
         self._available = 0.0
-        self._at_ms = 0
-        self._counted = WindowedRate(Windows())  # Kafka's replication.quota.window.num and .size.seconds
+        self._refilled_ms = 0
+        self._measured = WindowedRate(Windows())  # Kafka's replication.quota.window.num and .size.seconds
 
     @property
     def is_set(self) -> bool:
@@ -48,23 +48,23 @@ class Throttle:
         return partitions is None or partition.partition in partitions
 
     def available_bytes(self, now_ms: int) -> int:
-        """Bytes allowed now; a larger batch may pass as a whole if any are."""
-        refill = self._rate * (now_ms - self._at_ms) / 1000
+        """Bytes allowed now. If there are any, a larger batch may pass as a whole."""
+        refill = self._rate * (now_ms - self._refilled_ms) / 1000
         self._available = min(self._available + refill, float(self._rate))
-        self._at_ms = now_ms
+        self._refilled_ms = now_ms
         return max(int(self._available), 0)
 
     def record(self, count: int) -> None:
-        """Count bytes that were allowed by the last `available_bytes`."""
+        """Count bytes that the last call of `available_bytes` allowed."""
         self._available -= count
-        self._counted.record(count, self._at_ms)
+        self._measured.record(count, self._refilled_ms)
 
     def byte_rate(self, now_ms: int) -> float:
         """Rate of throttled replicas; others are not counted."""
-        return self._counted.per_second(now_ms)
+        return self._measured.per_second(now_ms)
 
     def wait_ms(self) -> int:
-        """Time until bytes are allowed again, as of the last `available_bytes`."""
+        """Time until bytes are allowed again, from the last call of `available_bytes` on."""
         if self._available >= 1:
             return 0
         if not self._rate:
@@ -88,19 +88,19 @@ class ReplicationThrottles:
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.configs is new.configs:
             return
-        of_node = self._settings
-        self._configure(self.leader, "leader", of_node.leader_replication_throttled_rate, new)
-        self._configure(self.follower, "follower", of_node.follower_replication_throttled_rate, new)
+        settings = self._settings
+        self._configure(self.leader, "leader", settings.leader_replication_throttled_rate, new)
+        self._configure(self.follower, "follower", settings.follower_replication_throttled_rate, new)
 
     def _configure(self, throttle: Throttle, direction: str, rate: int, image: ClusterImage) -> None:
         name, node_id = f"{direction}.replication.throttled.rate", str(self._settings.node_id)
-        for scope, of in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, node_id)):
-            rate = int(image.overrides(scope, of).get(name, rate))
+        for scope, resource in ((ConfigScope.CLUSTER, ""), (ConfigScope.BROKER, node_id)):
+            rate = int(image.overrides(scope, resource).get(name, rate))
         throttled: dict[str, frozenset[int] | None] = {}
         if rate < UNLIMITED_RATE:
-            of_topic = f"{direction}.replication.throttled.replicas"
+            replicas_setting = f"{direction}.replication.throttled.replicas"
             for (scope, topic), values in image.configs.items():
-                if scope is ConfigScope.TOPIC and of_topic in values:
+                if scope is ConfigScope.TOPIC and replicas_setting in values:
                     config = TopicConfig.parse(values)
                     replicas = config.follower_replication_throttled_replicas
                     if throttle is self.leader:

@@ -26,11 +26,11 @@ from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
 from tierlog.broker.remote.tier_views import (
-    OffsetPlace,
-    PartitionTier,
+    OffsetLocation,
+    PartitionTierStatus,
     TierRefused,
     describe,
-    find_place,
+    locate_offset,
 )
 from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
@@ -465,7 +465,7 @@ class RemoteLogManager:
 
     # -- admin API --
 
-    async def flush(self, topic: str) -> list[PartitionTier]:
+    async def flush(self, topic: str) -> list[PartitionTierStatus]:
         """Roll and upload a topic. Returns once the manifests in the bucket cover the current log
         ends.
 
@@ -499,7 +499,7 @@ class RemoteLogManager:
             state.progress.clear()
             await state.progress.wait()
 
-    def status(self, topic: str | None = None) -> list[PartitionTier]:
+    def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
         """The status of every tiered partition that this broker leads, sorted by name."""
         image = self._metadata.image
         found = [
@@ -509,7 +509,7 @@ class RemoteLogManager:
         chosen = [line for line in found if topic is None or line.topic == topic]
         return sorted(chosen, key=lambda line: (line.topic, line.partition))
 
-    async def explain(self, topic: str, partition: int, offset: int) -> OffsetPlace:
+    async def explain(self, topic: str, partition: int, offset: int) -> OffsetLocation:
         """Where an offset is. Raises TierRefused or ObjectStoreError."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
@@ -519,7 +519,7 @@ class RemoteLogManager:
             held = f"has offsets {start} to {end - 1}" if start < end else "has no records"
             raise TierRefused(f"{topic}-{partition} {held}")
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
-        return await find_place(replica, remote, self._remote_log, offset)
+        return await locate_offset(replica, remote, self._remote_log, offset)
 
     def _why_not_here(self, topic: str, partition: int) -> str:
         found = self._metadata.image.topic(topic)

@@ -2,9 +2,9 @@
 objects.
 
 It runs on the live broker with the lowest id. Two brokers may briefly both run it, without harm, since every
-step can be repeated. Topics without tiering have no document. Objects are deleted when the grace has passed
-since the manifest dropped them. The controller decides that, in the quorum's time, and marks the entries of
-the delete queue before any deletion; this broker's clock only decides when to ask
+step can be repeated. Topics without tiering have no document. Objects are deleted a grace period after the
+manifest dropped them. The controller decides when that has passed, in the quorum's time, and marks the
+entries of the delete queue before any deletion; this broker's clock only decides when to ask the controller
 (docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. Owned by
 `tiering`.
 """
@@ -33,11 +33,11 @@ _log = structlog.get_logger("tierlog.tiering")
 RETRY_S = 5.0
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
-the quorum's time, so a new controller loses at most this much of a grace."""
+the quorum's time, so a new controller extends a grace period by at most this time."""
 
 
 AwaitJobs = Callable[[], Awaitable[None]]
-"""Returns once no job of a deleted topic is running: it could put an object after the topic's deletion."""
+"""Waits until no job of a deleted topic is running, because a job could still put an object of the topic."""
 
 
 class RemoteStorageCleaner:
@@ -64,8 +64,8 @@ class RemoteStorageCleaner:
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
-        self._was_replaced = False  # since the last round, even for a moment
-        # topics which may have been deleted before they had a document
+        self._was_interrupted = False  # another broker was the cleaner at some time since the last round
+        # deleted topics, of which some may never have had a document in the bucket
         self._deleted: dict[UUID, TopicDocument] = {}
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
@@ -77,7 +77,7 @@ class RemoteStorageCleaner:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
         if old.brokers is not new.brokers and not self._is_cleaner(new):
-            self._was_replaced = True
+            self._was_interrupted = True
         if old.time_ms != new.time_ms:
             self._time_seen_ms = self._clock.monotonic_ms()
         parts = ("brokers", "topics", "configs", "remote", "delete_queue")
@@ -107,10 +107,11 @@ class RemoteStorageCleaner:
     async def clean(self) -> float:
         """Run one round. Returns the seconds until the next one, unless the image changes before."""
         image = self._metadata.image
-        if self._was_replaced or not self._is_cleaner(image):
-            self._described = self._described_of = None  # another broker may have written to the bucket
+        if self._was_interrupted or not self._is_cleaner(image):
+            # read the bucket again, since another broker may have written to it
+            self._described = self._described_of = None
             self._deleted.clear()
-            self._was_replaced = False
+            self._was_interrupted = False
         if not self._is_cleaner(image):
             return LONGEST_SLEEP_S
         await self._await_jobs()
@@ -157,8 +158,8 @@ class RemoteStorageCleaner:
         )
 
     async def _delete_due(self, image: ClusterImage) -> float:
-        """Delete the marked objects. If there are none, ask the controller to mark more once some may be
-        due."""
+        """Delete the objects of marked entries. If no entry is marked, ask the controller to mark the due
+        ones, as soon as some may be due. Returns the seconds until the next round."""
         if not image.delete_queue:
             return LONGEST_SLEEP_S
         if not image.deleting:
@@ -170,11 +171,12 @@ class RemoteStorageCleaner:
         marked = [image.delete_queue[uuid] for uuid in image.deleting]
         if not marked:
             return max(self._wait_s(image), RETRY_S)
-        await self._delete(image, sorted(marked, key=lambda line: (line.queued_ms, line.uuid)))
+        await self._delete(image, sorted(marked, key=lambda entry: (entry.queued_ms, entry.uuid)))
         return 0.0
 
     def _wait_s(self, image: ClusterImage) -> float:
-        """Seconds until the oldest entry may be due, or the quorum's time must be committed again."""
+        """Seconds until the oldest entry may be due or the quorum's time must be committed again. 0 or less:
+        now."""
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
         oldest_ms = image.delete_queue.oldest_ms
         due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms

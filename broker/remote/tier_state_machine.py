@@ -1,10 +1,10 @@
 """Tier state machine: starts a follower at its leader's local log start, when earlier offsets are remote
 (KIP-405).
 
-It gets the local log start from the leader, and restores leader epochs and producer state as of the end of
-the remote segment before it: without producer state, a replica elected later would append a retry twice.
-While the image does not have that segment, or the store is unavailable, the fetcher backs off and retries.
-Called by the fetchers, through app.py.
+It gets the local log start from the leader. From the remote segment before it, it restores the leader epochs
+and the producer state at the segment's end: without producer state, the replica as a later leader would
+append a retried batch twice. While the image does not have that segment, or the object store is unavailable,
+the fetcher backs off and retries. Called by the fetchers, through app.py.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LIST_OFFSETS_VERSION = 9
 EARLIEST_LOCAL = -4
 RESPONSE_TIMEOUT_S = 10.0
 CONCURRENT_STARTS_MAX = 8
-"""Replicas that one broker starts at a time; with a new disk it may have thousands."""
+"""Replicas that one broker starts at a time. After a disk was replaced, thousands may need it."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 
@@ -79,7 +79,7 @@ class TierStateMachine:
             return False
         local_start = await self._local_start(replica, position)
         if local_start <= position.offset:
-            return True  # another leader, which has the offset locally
+            return True  # this leader, unlike the previous one, has the offset locally
         history = await self._remote.history(replica.id, local_start - 1)
         if replica.as_follower.fetch_position() != position:
             return False  # the leader has changed, or the replica was removed or has failed
@@ -87,19 +87,20 @@ class TierStateMachine:
             history.end_offset,
             self._clock.now_ms(),
             log_start_offset=max(step.log_start_offset, replica.log_start_offset),
-            epochs=[EpochEntry(*line) for line in history.leader_epochs],
+            epochs=[EpochEntry(*entry) for entry in history.leader_epochs],
             producer_snapshot=history.producer_snapshot,
         )
         # The restored state must be durable first; the fsync runs in a thread, as there may be many starts.
         await asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, replica.flush)
-        if replica.failed is None and replica.log.is_empty:  # otherwise an append has created the file
+        # if the log is not empty, an append has created the segment's file
+        if replica.failed is None and replica.log.is_empty:
             replica.log.active.create()
         _log.info("started a replica from the tier", partition=str(replica.name), offset=history.end_offset)
         return True
 
     async def _local_start(self, replica: Replica, position: FetchPosition) -> int:
-        """Get the leader's local log start. On the fetcher's connection this would wait behind a held
-        fetch."""
+        """Get the leader's local log start, on a new connection: on the fetcher's, the request would wait
+        behind a delayed Fetch."""
         leader = self._image().brokers.get(replica.leader)
         if leader is None or self._network is None:
             raise _Rejected(f"broker {replica.leader} is not registered")

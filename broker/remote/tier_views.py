@@ -16,13 +16,13 @@ from tierlog.tiering.remote_log import RemoteLog
 
 
 class TierRefused(Exception):
-    """A request about tiering cannot succeed; the message tells the operator why."""
+    """An operator's request about tiering cannot succeed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionTier:
-    """Where a partition's offsets are. Ends are exclusive. The remote offsets are None without remote
-    data."""
+class PartitionTierStatus:
+    """Offsets and sizes of a partition in both tiers. Ends are exclusive. Without remote data the remote
+    offsets are None."""
 
     topic: str
     partition: int
@@ -42,9 +42,9 @@ class PartitionTier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetPlace:
-    """Where one offset is: `tier` is `local` or `remote`, `position` that of its batch in the file or
-    object."""
+class OffsetLocation:
+    """Where one offset is. `tier`: `local` or `remote`. `position`: start of its batch in the file or object
+    `location`. `also_remote`: the object that has a local offset too."""
 
     tier: str
     location: str
@@ -57,11 +57,11 @@ class OffsetPlace:
 
 def describe(
     replica: Replica, remote: RemotePartition, uploading: bool, last_error: str | None
-) -> PartitionTier:
+) -> PartitionTierStatus:
     """The current status of a partition, from its leader."""
     segments = replica.segments
     first = remote.first_offset
-    return PartitionTier(
+    return PartitionTierStatus(
         topic=replica.name.topic,
         partition=replica.name.partition,
         log_start_offset=replica.log_start_offset,
@@ -81,21 +81,21 @@ def describe(
     )
 
 
-async def find_place(
+async def locate_offset(
     replica: Replica, remote: RemotePartition, remote_log: RemoteLog, offset: int
-) -> OffsetPlace:
+) -> OffsetLocation:
     """The location from which an offset is served. Raises TierRefused or ObjectStoreError."""
     tiered = remote.first_offset is not None and remote.first_offset <= offset < (remote.end_offset or 0)
     if offset >= replica.local_log_start_offset:
         place = None
         if tiered:
-            with suppress(ObjectStoreError):  # a local offset has a location without the store
+            with suppress(ObjectStoreError):  # the store is not needed to locate a local offset
                 place = await remote_log.locate(replica.id, offset)
-        return _local_place(replica, offset, place.key if place else None)
+        return _local_location(replica, offset, place.key if place else None)
     place = await remote_log.locate(replica.id, offset) if tiered else None
     if place is None:
         raise TierRefused(f"{replica.name}: offset {offset} is in neither tier")
-    return OffsetPlace(
+    return OffsetLocation(
         tier="remote",
         location=place.key,
         position=place.position,
@@ -105,14 +105,14 @@ async def find_place(
     )
 
 
-def _local_place(replica: Replica, offset: int, also_remote: str | None) -> OffsetPlace:
-    """Uses the read path itself, so that the result is what a consumer is served."""
+def _local_location(replica: Replica, offset: int, also_remote: str | None) -> OffsetLocation:
+    """The batch that a consumer would get, since this is the same read path."""
     found = replica.read(offset, 1).slice
     part = found.parts[0] if found is not None and found.parts else None
     if not isinstance(part, FileSlice):
         raise TierRefused(f"{replica.name}: offset {offset} cannot be read now")
     header = read_header(part.read())
-    return OffsetPlace(
+    return OffsetLocation(
         tier="local",
         location=part.file.path.name,
         position=part.position,

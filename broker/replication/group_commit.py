@@ -17,7 +17,7 @@ import structlog
 from tierlog.base.histogram import Histogram
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_state import LogDirState
-from tierlog.broker.storage.disk_threads import all_done
+from tierlog.broker.storage.disk_threads import wait_for_disk
 from tierlog.broker.storage.log_flusher import LogClosed
 
 FLUSH_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -56,7 +56,7 @@ class GroupCommit:
         works: defaultdict[LogDirState, Waiters] = defaultdict(list)
         for replica in {**self._requested, **self._in_progress}:
             works[replica.log_dir].append(self.flush(replica))
-        ended = await asyncio.gather(*(all_done(flushes, timeout_s) for flushes in works.values()))
+        ended = await asyncio.gather(*(wait_for_disk(flushes, timeout_s) for flushes in works.values()))
         for log_dir, all_ended in zip(works, ended, strict=True):
             for work in works[log_dir]:
                 _ = work.exception() if work.done() else work.cancel()

@@ -1,9 +1,10 @@
 """Leader role of a replica: appends records of clients, and records what its followers fetch.
 
-The controller assigns the role with a leader epoch. The core decides, the log writes. Until this replica is
-elected, appends are refused with NOT_LEADER_OR_FOLLOWER, and the rest changes nothing. If flush.messages
-requires an fsync, the acknowledgement of acks=1 waits for it, but `append` does not: see `acknowledgement`.
-One owner: the event loop. Called by the handlers, the coordinators and the AlterPartition manager.
+The controller assigns the role with a leader epoch. The core decides, the log writes. While this replica is
+not the leader, appends are refused with NOT_LEADER_OR_FOLLOWER and other calls have no effect. If
+flush.messages requires an fsync, the acknowledgement of acks=1 waits for it, but `append` does not: see
+`acknowledgement`. One owner: the event loop. Called by the handlers, the coordinators and the AlterPartition
+manager.
 """
 
 from collections.abc import Mapping
@@ -41,8 +42,9 @@ from tierlog.records.errors import RecordsError
 
 
 class AppendResult(NamedTuple):
-    """Offsets of the batch (for a duplicate, of its first copy), or -1 and an error: the batch was not
-    written, or, with KAFKA_STORAGE_ERROR, that is unknown. If `validation` is set, run it and append again.
+    """Offsets of the batch (for a duplicate, of its first copy). After an error they are -1, and the batch
+    was not written; after KAFKA_STORAGE_ERROR it may have been. If `validation` is set, run it and append
+    again.
     """
 
     error: ErrorCode
@@ -77,10 +79,10 @@ class LeaderRole:
     ) -> AppendResult:
         """Append one batch in place: offset and epoch are written into `records`, which must be writable.
 
-        `from_client=False` is for coordinators, which build their batches here: only the CRC and leadership
-        are checked. Unless `at_once`, a batch whose records take long to validate is not written; the result
-        has the validation to run. Then call again with its result as `validated`; everything else is checked
-        again.
+        `from_client=False` is for coordinators, which build their batches in this process: only the CRC and
+        leadership are checked. With `at_once=False`, a batch whose records take long to validate is not
+        written, and the result contains the validation to run. Call again with its result as `validated`;
+        everything else is checked again.
         """
         config = self._log.config
         if self._replica.failed is not None:
@@ -99,7 +101,7 @@ class LeaderRole:
             from_client=from_client,
         )
         if verdict is not None:
-            return self._answer(verdict)
+            return self._result_of(verdict)
         try:
             must_validate = from_client and (
                 validated is not None or self._must_validate_records(records, header, now_ms)
@@ -116,7 +118,7 @@ class LeaderRole:
                 validated = validation.at_once()
             verdict, records, header = validated.refused, validated.records, validated.header
         if verdict is not None:
-            return self._answer(verdict)
+            return self._result_of(verdict)
         return self._write(records, header, now_ms)
 
     def _must_validate_records(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
@@ -149,15 +151,15 @@ class LeaderRole:
         last_offset = base_offset + header.last_offset_delta
         return AppendResult(ErrorCode.NONE, base_offset, last_offset, append_time, log.log_start_offset)
 
-    def _answer(self, verdict: Duplicate | Rejection) -> AppendResult:
+    def _result_of(self, verdict: Duplicate | Rejection) -> AppendResult:
         if isinstance(verdict, Rejection):
             if (
                 verdict.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
                 and self._replica.log_dir.refusal is not None
             ):
-                # The previous batch was refused for the full disk, and will be retried. librdkafka takes a
-                # gap for a loss of its sequences: it starts a new epoch, and duplicates what it had in flight
-                # elsewhere.
+                # The previous batch was refused because the disk is full, and will be retried. After
+                # OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka would start a new producer epoch and send its
+                # batches in flight to other partitions twice.
                 verdict = Rejection(ErrorCode.KAFKA_STORAGE_ERROR, self._replica.log_dir.refusal)
             return self._refuse(verdict)
         if self._log.log_end_offset > self._core.log_end_offset:
@@ -165,8 +167,8 @@ class LeaderRole:
             self._replica.after_append()
             if self.acknowledgement(verdict.last_offset + 1, 1):
                 return self._refuse(self._storage_error(self._replica.failed))
-        by_log = self._log.config.message_timestamp_type == "LogAppendTime"
-        append_time = verdict.timestamp if by_log else -1
+        log_append_time = self._log.config.message_timestamp_type == "LogAppendTime"
+        append_time = verdict.timestamp if log_append_time else -1
         return AppendResult(
             ErrorCode.NONE, verdict.base_offset, verdict.last_offset, append_time, self._log.log_start_offset
         )
@@ -185,7 +187,7 @@ class LeaderRole:
         self, end_offset: int, acks: int = ALL_IN_SYNC, leader_epoch: int | None = None
     ) -> ErrorCode | None:
         """NONE if a batch that ends at `end_offset`, appended in that leader epoch, is acknowledged, an error
-        if it has failed, None while that is undecided. Listeners are called when that may have changed.
+        if it has failed, None while neither is known. Listeners are called when that may have changed.
         """
         core = self._core
         known = core.acknowledgement(end_offset, acks, leader_epoch)
@@ -199,20 +201,20 @@ class LeaderRole:
         self, follower: int, broker_epoch: int, offset: int, now_ms: int, log_start_offset: int = 0
     ) -> bool:
         """Record a fetch for which `read_for_follower` found no divergence: the follower has everything below
-        `offset`. Returns whether the in-sync set may have to change: then call `isr_proposal`. `now_ms` is
+        `offset`. Returns whether the ISR may have to change: then call `isr_proposal`. `now_ms` is
         monotonic.
         """
         core = self._core
         known, reported = core.followers.get(follower), (broker_epoch, log_start_offset)
-        is_news = known is not None and reported != (known.broker_epoch, known.log_start_offset)
+        state_changed = known is not None and reported != (known.broker_epoch, known.log_start_offset)
         moved = core.follower_fetched(follower, broker_epoch, offset, now_ms, log_start_offset)
-        if moved or not core.may_commit or is_news:
-            # Requests may wait for a record that too few in-sync replicas have, or DeleteRecords for the log
-            # start of a live process.
+        if moved or not core.may_commit or state_changed:
+            # Requests may wait until enough in-sync replicas have a record, DeleteRecords for the log start
+            # offset of a live follower.
             self._replica.notify()
         if core.repeated_fetch_offset is not None:
             at, core.repeated_fetch_offset = core.repeated_fetch_offset, None
-            self._replica.suspect(at, f"broker {follower} fetches it again and again")
+            self._replica.suspect(at, f"broker {follower} fetches it repeatedly")
         return core.isr_due
 
     @property
@@ -221,9 +223,9 @@ class LeaderRole:
         rises."""
         return self._core.low_watermark(self._log.log_start_offset)
 
-    def has_no_more_than(self, offset: int, last_epoch: int) -> bool:
-        """Whether `read_for_follower` has nothing for a follower at `offset`, neither records nor divergence.
-        A quick check: it may return False although that is so.
+    def has_nothing_for(self, offset: int, last_epoch: int) -> bool:
+        """Whether `read_for_follower` would return neither records nor a divergence for a follower at
+        `offset`. A quick check, which may return False even then.
         """
         log = self._log
         if offset != log.log_end_offset or not self._core.is_leader or self._replica.failed is not None:

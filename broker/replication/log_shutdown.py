@@ -14,7 +14,7 @@ import structlog
 from tierlog.base.types import TopicPartition
 from tierlog.broker.replication.checkpoint_writer import CheckpointWriter
 from tierlog.broker.replication.replica import Replica
-from tierlog.broker.storage.disk_threads import all_done
+from tierlog.broker.storage.disk_threads import wait_for_disk
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
 
@@ -37,7 +37,7 @@ class LogShutdown:
             for name, replica in self.replicas.items()
             if replica.log_dir is directory
         }
-        hangs = not await all_done(closing.values(), self.timeout_s)
+        hangs = not await wait_for_disk(closing.values(), self.timeout_s)
         unclean = set(self.not_open)
         for name, end in closing.items():
             if end.done() and (failure := end.exception()) is not None:
@@ -45,7 +45,7 @@ class LogShutdown:
                 unclean.add(name)
         if clean and not hangs:
             mark = partial(self._mark_clean, directory, unclean)
-            hangs = not await all_done([loop.run_in_executor(directory.threads, mark)], self.timeout_s)
+            hangs = not await wait_for_disk([loop.run_in_executor(directory.threads, mark)], self.timeout_s)
         if hangs:
             directory.mark_hung(self.timeout_s)
             _log.error("a log directory was not closed cleanly: it hangs", directory=str(directory.path))

@@ -1,4 +1,4 @@
-"""Thread pool of one log directory: a slow disk only delays work on its own directory.
+"""Thread pool of one log directory: a slow disk delays only the work on its own directory.
 
 At most DISK_THREADS run at a time; further work is queued. A thread that hangs in the kernel cannot be
 stopped, so the threads are daemons, and neither `shutdown` nor process exit waits for them (threads of a
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class DiskThreads(Executor):
-    def __init__(self, name: str, most: int = DISK_THREADS) -> None:
+    def __init__(self, name: str, max_threads: int = DISK_THREADS) -> None:
         self._name = name
-        self._most = most
+        self._max_threads = max_threads
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._count = 0
@@ -31,7 +31,7 @@ class DiskThreads(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
         self._queue.put((future, partial(fn, *args, **kwargs)))
-        if not self._idle.acquire(blocking=False) and self._count < self._most:
+        if not self._idle.acquire(blocking=False) and self._count < self._max_threads:
             self._count += 1
             name = f"{self._name}-{self._count}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -57,11 +57,11 @@ class DiskThreads(Executor):
             self._idle.release()
 
 
-async def all_done(works: "Collection[asyncio.Future[Any]]", timeout_s: float) -> bool:
-    """Wait for tasks of one disk. Returns False if none of them completes within `timeout_s`: the
-    disk hangs.
+async def wait_for_disk(tasks: "Collection[asyncio.Future[Any]]", timeout_s: float) -> bool:
+    """Wait until all tasks of one disk are done. Returns False once no task has completed for `timeout_s`:
+    the disk hangs.
     """
-    pending = set(works)
+    pending = set(tasks)
     while pending:
         ended, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not ended:

@@ -10,9 +10,10 @@ from tierlog.base.types import TopicPartition
 LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 DELETED = ".deleted"
 CLEANED = ".cleaned"
-"""Being written by compaction; not valid yet."""
+"""A segment that compaction is writing; not valid yet."""
 SWAP = ".swap"
-"""Complete. Once its `.log` has this suffix, it replaces the segments it was made from."""
+"""A complete compacted segment. Once its `.log` has this suffix, it replaces the segments it was made
+from."""
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 DAMAGED = "damaged"
 """Marks a log that was damaged and truncated, until that has been reported."""
@@ -22,14 +23,14 @@ DELETED_DIRECTORY = "-delete"
 FUTURE_DIRECTORY = "-future"
 """A copy of the log that will replace it (KIP-113)."""
 MOVED_AWAY = ".moved-away"
-"""Suffix of an empty file next to a partition's directory. It names the directory that the partition was
-being moved to: if that has the partition too, the copy there is the log.
+"""Suffix of an empty file next to a partition's directory, which marks a move of the partition. Its name
+contains the id of the target directory: if that has the partition too, the log there is the valid one.
 """
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)")
-_LEFTOVER = re.compile(r"\d{20}\..*(\.deleted|\.cleaned|\.swap|\.tmp)|.*\.tmp")
+_TEMPORARY = re.compile(r"\d{20}\..*(\.deleted|\.cleaned|\.swap|\.tmp)|.*\.tmp")
 _FUTURE = re.compile(r"(.*)\.[0-9a-f]{32}" + FUTURE_DIRECTORY)
-_LEFT = re.compile(r"(.*?)(?:\.([0-9a-f]{32}))?" + re.escape(MOVED_AWAY))
+_MOVED_AWAY = re.compile(r"(.*?)(?:\.([0-9a-f]{32}))?" + re.escape(MOVED_AWAY))
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 
 
@@ -55,7 +56,7 @@ def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
 
 def is_temporary(name: str) -> bool:
     """Whether a crash between two steps left the file; it is deleted when the log is opened."""
-    return _LEFTOVER.fullmatch(name) is not None
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
@@ -79,7 +80,7 @@ def parse_moved_away(name: str) -> tuple[TopicPartition, UUID | None] | None:
     """The partition and the directory id it was being moved to, from a `.moved-away` file name. Files of
     earlier versions have no directory id.
     """
-    found = _LEFT.fullmatch(name)
+    found = _MOVED_AWAY.fullmatch(name)
     partition = parse_partition_directory(found[1]) if found else None
     if found is None or partition is None:
         return None
@@ -87,6 +88,7 @@ def parse_moved_away(name: str) -> tuple[TopicPartition, UUID | None] | None:
 
 
 def renamed_directory(name: str, unique: str, kind: str) -> str:
-    """The name of a partition's directory that is deleted or set aside, truncated to a valid file name."""
+    """The new name of a partition's directory that is being deleted or set aside, no longer than a file name
+    may be."""
     suffix = f".{unique}{kind}"
     return name[: 255 - len(suffix)] + suffix

@@ -2,7 +2,7 @@
 
 The log is authoritative: each batch is checked by its CRC and its offsets, and the other files are compared
 with it. A problem counts as damage unless a broker repairs it when it starts: the end of a log after the
-recovery point may be torn if it was not closed clean, and its indexes are rebuilt. Called by the command
+recovery point may be torn if it was not closed cleanly, and its indexes are rebuilt. Called by the command
 line.
 """
 
@@ -37,11 +37,12 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
 
 MESSAGES_PER_FILE = 5
-"""Maximum number of messages per file: the index of another segment is wrong in every entry."""
+"""Maximum number of messages per file: an index that belongs to another segment is wrong in every entry."""
 
 
 class Problem(NamedTuple):
-    """`damage`: it loses records or misleads readers; otherwise a broker repairs it when it starts."""
+    """`damage`: records are lost or readers get wrong data; otherwise a broker repairs the file when it
+    starts."""
 
     path: Path
     message: str
@@ -55,7 +56,7 @@ class Totals:
         self.segments = self.batches = self.records = self.size = 0
 
 
-Advance = Callable[[int], None]
+OnBytesRead = Callable[[int], None]
 """Called with the number of bytes that have been read."""
 
 
@@ -68,7 +69,7 @@ class Verification:
         self,
         partition: PartitionFiles,
         totals: Totals,
-        advance: Advance = lambda size: None,
+        advance: OnBytesRead = lambda size: None,
         *,
         records: bool = False,
         compacted: bool = False,
@@ -106,7 +107,7 @@ class Verification:
             for offset in self._snapshots:
                 yield Problem(
                     self._file(offset, SNAPSHOT),
-                    "it is beyond the log",
+                    "it is beyond the end of the log",
                     self._is_durable(offset),
                 )
         if not self._compacted:
@@ -154,7 +155,7 @@ class Verification:
             yield Problem(path, fault, not last or self._is_durable(self._end))
         self._totals.segments += 1
         self._totals.size += path.stat().st_size
-        for file, check in checks.items() if intact else ():  # else what follows the damage is not known
+        for file, check in checks.items() if intact else ():  # after damage the rest of the log is unknown
             for message in islice([*messages[file], *check.end()], MESSAGES_PER_FILE):
                 yield Problem(file, message, self._is_durable(self._end - 1))
         if not intact and not last:
@@ -217,8 +218,8 @@ class Verification:
                 self._unreadable.append(Problem(file, str(error), self._is_durable(base)))
 
     def _epoch(self, path: Path, found: BatchFound) -> Iterator[Problem]:
-        """No CRC covers a batch's epoch or the leader epoch checkpoint. If one batch disagrees, the batch is
-        wrong; if two batches agree with each other, the file is.
+        """No CRC covers a batch's epoch or the leader epoch checkpoint. If only one batch disagrees with the
+        file, the batch is wrong. If two batches in a row have the same other epoch, the file is.
         """
         header, unconfirmed = found.header, self._unconfirmed
         epoch, expected = header.leader_epoch, self._epochs.epoch_of(header.last_offset)
@@ -228,14 +229,14 @@ class Verification:
         elif unconfirmed is not None and epoch == self._wrong_epoch:
             yield unconfirmed._replace(
                 path=self._partition.directory / EPOCH_CHECKPOINT,
-                message=f"offset {header.base_offset} has leader epoch {expected}, in the log {epoch}",
+                message=f"leader epoch {expected} at offset {header.base_offset}, but {epoch} in the log",
             )
             return
-        elif epoch != self._wrong_epoch:  # its other batches have been reported
+        elif epoch != self._wrong_epoch:  # each wrong epoch is reported once
             self._wrong_epoch = epoch
             at = f"position {found.position}: leader epoch {epoch} at offset {header.base_offset}"
             is_damage = self._is_durable(header.base_offset)
-            self._unconfirmed = Problem(path, f"{at}, in {EPOCH_CHECKPOINT} {expected}", is_damage)
+            self._unconfirmed = Problem(path, f"{at}, but {expected} in {EPOCH_CHECKPOINT}", is_damage)
         if unconfirmed is not None:
             yield unconfirmed
 
@@ -256,5 +257,6 @@ class Verification:
         return segment_file(self._partition.directory, offset, suffix)
 
     def _is_durable(self, offset: int) -> bool:
-        """Whether the offset was durable, so that no broker would rebuild what holds it."""
+        """Whether the offset is below the recovery point, so that a broker does not recover its files at
+        startup."""
         return self._partition.recovery_point is None or offset < self._partition.recovery_point

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S = 0.5
 SHOWN_MAX = 20
-"""Partition names in a table; JSON has up to 1,000."""
+"""Maximum number of partition names in a row of the table; JSON has up to 1,000."""
 
 app = typer.Typer(no_args_is_help=True, help="Check the health of a cluster; run a local cluster.")
 
@@ -49,7 +49,7 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
     try:
         api = admin_api(admin, bootstrap, timeout_s=10)
         node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
-        _check_same(metadata.cluster_id, node["cluster_id"], api.url)
+        _check_same_cluster(metadata.cluster_id, node["cluster_id"], api.url)
     except CliError as failure:
         if as_json:
             raise
@@ -78,30 +78,30 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
     columns = {"node": "node", "address": "address", "rack": "rack", "controller": "controller"}
     print_rows(columns, brokers, title=f"Cluster {metadata.cluster_id}")
     if quorum:
-        plain = [
+        scalars = [
             {"name": name, "value": value}
             for name, value in quorum.items()
             if not isinstance(value, dict | list)
         ]
-        print_rows({"name": "name", "value": "value"}, plain, title=f"Metadata quorum, from {api.url}")
+        print_rows({"name": "name", "value": "value"}, scalars, title=f"Metadata quorum, from {api.url}")
     if partitions:
         _print_names(partitions["counts"], partitions["names"])
 
 
-def _check_same(of_brokers: str | None, of_admin: str, url: str) -> None:
-    if of_brokers != of_admin:
+def _check_same_cluster(broker_cluster: str | None, admin_cluster: str, url: str) -> None:
+    if broker_cluster != admin_cluster:
         raise usage(
-            f"the brokers belong to cluster {of_brokers}, but {url} belongs to cluster {of_admin}",
+            f"the brokers belong to cluster {broker_cluster}, but {url} belongs to cluster {admin_cluster}",
             hint="Omit --admin (or TIERLOG_ADMIN): the admin API is found through the brokers.",
         )
 
 
 def _partitions(api: "AdminApi") -> dict[str, Any]:
     """Number of partitions in each condition, and the names of the unhealthy ones."""
-    from tierlog.cli.observation import NAMED_MAX, partition_names
+    from tierlog.cli.observation import PARTITIONS_MAX, partition_names
 
     counts = api.get("/v1/brokers")["partitions"]
-    unhealthy = api.get("/v1/partitions", condition="unwell", limit=NAMED_MAX)["partitions"]
+    unhealthy = api.get("/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)["partitions"]
     return {"counts": counts, "names": partition_names(unhealthy)}
 
 
@@ -133,7 +133,7 @@ def health(
 
 
 def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
-    """The first healthy result, or the last one within the time."""
+    """The first result without problems, or the last one when the time is up."""
     deadline = time.monotonic() + within_s
     while True:
         is_last = time.monotonic() >= deadline

@@ -1,8 +1,8 @@
 """`tierlog dev`: a temporary single-node broker, for a laptop or a test suite.
 
 Its data and object store are in a temporary directory, removed when the broker stops; `--data-dir` keeps
-them. Once it serves, `--json` prints `{"bootstrap": …, "admin": …, "pid": …}` on one line, which
-`cli.process` reads.
+them. Once the broker accepts requests, `--json` prints `{"bootstrap": …, "admin": …, "pid": …}` on one line,
+which `cli.process` reads.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ DEV_SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
     "remote.cache.bytes": str(256 << 20),
 }
-"""Differences from the default settings that suit a single node; `--set` and the environment override
+"""Defaults for a single node where they differ from those of a cluster. `--set` and the environment override
 them."""
 
 
@@ -86,8 +86,8 @@ def dev(
 def _settings(
     port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
 ) -> "NodeSettings":
-    """Defaults, ports and directory, then the environment, then the object store and `--set`; later ones
-    win."""
+    """The settings of the node, in ascending precedence: defaults with ports and directory, the environment,
+    the object store and `--set`."""
     from tierlog.cli.node import read_settings
 
     return read_settings(

@@ -136,7 +136,7 @@ def _protocol() -> str:
             "",
             "| API | key | versions |",
             "| --- | --- | --- |",
-            *(f"| {api.name} | {api.key} | {api.least} to {api.most} |" for api in served),
+            *(f"| {api.name} | {api.key} | {api.min_version} to {api.max_version} |" for api in served),
             "",
         ]
     )

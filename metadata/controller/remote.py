@@ -9,7 +9,7 @@ Invariants, whatever brokers do:
 - The log start offset never decreases.
 
 All commands may be repeated: a repetition of what already happened is acknowledged. A function raises Refusal
-for a command that it refuses.
+to refuse a command.
 """
 
 from collections.abc import Sequence
@@ -26,28 +26,32 @@ from tierlog.protocol.errors import ErrorCode
 
 MAX_ENTRIES = 512  # per partition in memory; the oldest must be spilled to pages first
 MAX_STARTED = 16  # concurrent copies per partition
-SPILL_MS = 600_000  # time to finish a page; after that its grace begins
+SPILL_TIMEOUT_MS = 600_000  # time to finish a page; after that, the grace period of its deletion begins
 MAX_DELETES = 500  # marked by one record, which contains their ids
 
 
-def waiting_since_ms(line: QueuedDelete) -> int:
-    """The quorum's time when the deletion was queued. The grace of an unfinished page begins later."""
-    return line.queued_ms - SPILL_MS if line.is_unfinished_page else line.queued_ms
+def waiting_since_ms(deletion: QueuedDelete) -> int:
+    """When the deletion was queued, in the quorum's time. The `queued_ms` of an unfinished page is later by
+    SPILL_TIMEOUT_MS, because its grace period begins only then.
+    """
+    if deletion.is_unfinished_page:
+        return deletion.queued_ms - SPILL_TIMEOUT_MS
+    return deletion.queued_ms
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
     partition = _partition(image, command.topic_id, command.partition)
     _check_leader(partition, command.broker_id, command.leader_epoch)
     remote = image.remote_partition(command.topic_id, command.partition)
-    copy = _announced(command, now_ms)
+    copy = _copy_started(command, now_ms)
     known = _find(remote.started, command.uuid)
     if known is not None and _range(known) == _range(copy) and known.leader_epoch == copy.leader_epoch:
         return done()
     _check_fresh_uuid(image, remote, command.uuid)
-    stale = [other for other in remote.started if _superseded(other, copy)]
+    stale = [other for other in remote.started if _supersedes(copy, other)]
     kept = [other for other in remote.started if other not in stale]
     _check_start(remote, kept, copy)
-    return done(*(_abandoned(command, other.uuid, now_ms) for other in stale), copy)
+    return done(*(_copy_abandoned(command, other.uuid, now_ms) for other in stale), copy)
 
 
 def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknowledged]:
@@ -79,7 +83,7 @@ def abandon_copy(image: ClusterImage, command: c.AbandonCopy, now_ms: int) -> De
         return done()
     if command.leader_epoch not in (partition.leader_epoch, copy.leader_epoch):
         _check_epoch(partition, command.leader_epoch)
-    return done(_abandoned(command, copy.uuid, now_ms))
+    return done(_copy_abandoned(command, copy.uuid, now_ms))
 
 
 def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) -> Decision[c.LogStartReply]:
@@ -123,7 +127,7 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
             base_offset=command.base_offset,
             last_offset=command.last_offset,
             leader_epoch=command.leader_epoch,
-            expires_ms=now_ms + SPILL_MS,
+            expires_ms=now_ms + SPILL_TIMEOUT_MS,
         )
     )
 
@@ -136,8 +140,8 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
     if page in remote.pages:
         return done()
     _check_epoch(partition, command.leader_epoch)
-    begun = image.delete_queue.get(page.uuid)
-    if begun is None or not begun.is_unfinished_page or image.is_being_deleted(page.uuid):
+    deletion = image.delete_queue.get(page.uuid)
+    if deletion is None or not deletion.is_unfinished_page or image.is_being_deleted(page.uuid):
         message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
     spilled = remote.entries[: max(page.entries, 0)]
@@ -194,28 +198,29 @@ def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.C
 
 
 def _check_base(remote: RemotePartition, base_offset: int) -> None:
-    """The copy must follow the last finished one. If all finished ones were deleted, offsets up to the log
-    start may be missing, which may be inside a later segment. The first copy of a partition may start
-    anywhere."""
-    least = remote.end_offset if remote.end_offset is not None else remote.copied_end_offset
-    if least is None:
+    """A copy must start where the last finished one ended. If retention has deleted all finished copies, it
+    may start later, up to the log start offset (which may be inside a segment). The first copy of a partition
+    may start anywhere."""
+    earliest = remote.end_offset if remote.end_offset is not None else remote.copied_end_offset
+    if earliest is None:
         return
-    most = least if remote.end_offset is not None else max(least, remote.log_start_offset)
-    if not least <= base_offset <= most:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"the next copy starts at {least}, not at {base_offset}")
+    latest = earliest if remote.end_offset is not None else max(earliest, remote.log_start_offset)
+    if not earliest <= base_offset <= latest:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"the next copy starts at {earliest}, not at {base_offset}")
 
 
 def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
-    """A key is used for one attempt only: a queued deletion would delete the new object."""
-    used = uuid in image.delete_queue or _find(remote.started, uuid) is not None
-    named = {entry.uuid for entry in remote.entries} | {page.uuid for page in remote.pages}
-    if used or uuid in named:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{uuid} was used already")
+    """An id is used for one attempt only: a queued deletion of an earlier attempt would delete the new
+    object."""
+    is_pending = uuid in image.delete_queue or _find(remote.started, uuid) is not None
+    in_manifest = {entry.uuid for entry in remote.entries} | {page.uuid for page in remote.pages}
+    if is_pending or uuid in in_manifest:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{uuid} was already used")
 
 
-def _superseded(other: StartedCopy, copy: r.CopyStarted) -> bool:
-    """A copy of another epoch can never finish. An overlapping copy of this epoch was abandoned by its
-    leader, with all copies after it."""
+def _supersedes(copy: r.CopyStarted, other: StartedCopy) -> bool:
+    """Whether a new copy replaces a started one. A copy of another epoch can never finish. If a copy of the
+    same epoch overlaps the new one, the leader has abandoned it and all copies after it."""
     return other.leader_epoch != copy.leader_epoch or copy.base_offset <= other.last_offset
 
 
@@ -228,7 +233,7 @@ def _matches(page: r.PageRef, spilled: Sequence[r.RemoteSegment]) -> bool:
     )
 
 
-def _announced(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
+def _copy_started(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
     return r.CopyStarted(
         topic_id=command.topic_id,
         partition=command.partition,
@@ -240,7 +245,7 @@ def _announced(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
     )
 
 
-def _abandoned(command: c.StartCopy | c.AbandonCopy, uuid: UUID, now_ms: int) -> r.CopyAbandoned:
+def _copy_abandoned(command: c.StartCopy | c.AbandonCopy, uuid: UUID, now_ms: int) -> r.CopyAbandoned:
     return r.CopyAbandoned(topic_id=command.topic_id, partition=command.partition, uuid=uuid, at_ms=now_ms)
 
 

@@ -2,8 +2,9 @@
 
 Started by `sentinel` as a script that uses only the standard library, so that it stays small. The broker
 holds the other end of the pipe on standard input. The kernel closes that end when the last thread of the
-broker has ended, however it ended, and at no other time. Each line replaces the instructions: the addresses,
-and the exact bytes to send, which the broker has signed in advance. This process knows no secret.
+broker has ended, however it ended, and never earlier. Each line of input contains instructions that replace
+the previous ones: the addresses, and the exact bytes to send, which the broker has signed in advance. This
+process knows no secret.
 """
 
 import json
@@ -16,7 +17,7 @@ import time
 from typing import Any
 
 SEND_TIMEOUT_S = 3.0
-"""After that, the broker's session has usually ended anyway."""
+"""By then the broker's session has usually expired anyway."""
 
 ATTEMPT_TIMEOUT_S = 1.0
 RETRY_S = 0.05
@@ -25,10 +26,11 @@ RETRY_S = 0.05
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it has to outlive the broker
-    newest = b""
+    latest = b""
     for line in sys.stdin.buffer:
-        newest = line if line.endswith(b"\n") else newest  # the broker may have died while it wrote one
-    instructions = json.loads(newest or b'{"notices": []}')
+        # a line without an end: the broker died while it wrote it
+        latest = line if line.endswith(b"\n") else latest
+    instructions = json.loads(latest or b'{"notices": []}')
     tls = instructions.get("tls")
     threads = [threading.Thread(target=_notify, args=(notice, tls)) for notice in instructions["notices"]]
     for thread in threads:

@@ -129,7 +129,7 @@ def test_every_string_field_of_every_api_is_among_them() -> None:
     wanted = {
         (api.key, version, *names)
         for api in apis
-        for version in range(api.least, api.most + 1)
+        for version in range(api.min_version, api.max_version + 1)
         for names in _string_fields(api.request, version)
     }
     assert found == wanted

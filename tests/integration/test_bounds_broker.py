@@ -145,7 +145,7 @@ def test_large_request_waits_for_request_memory(broker: TierlogBroker, sockets: 
         wait_for_metric(broker, number * 900_000, "kafka_network_socketserver_memorypoolused")
     client = connect(broker, sockets)
     client.sendall(whole)
-    wait_for_metric(broker, 1, "tierlog_connections_room_waits_total")
+    wait_for_metric(broker, 1, "tierlog_connections_memory_waits_total")
     assert metric(broker, "kafka_network_socketserver_memorypoolused") < 2 * MIB
     for holder in holders:
         holder.close()

@@ -22,7 +22,7 @@ import yaml
 from waiting import until
 
 from tierlog.base.process_limits import OTHER_DESCRIPTORS
-from tierlog.broker.net.core.bounds import TURNED_AWAY_MAX
+from tierlog.broker.net.core.bounds import THROTTLED_CONNECTIONS_MAX
 from tierlog.cli import process
 from tierlog.cli.cluster_files import free_ports
 from tierlog.config.node import NodeSettings
@@ -82,7 +82,9 @@ def test_unit_allows_enough_time_and_descriptors() -> None:
     stop_ms = defaults.controlled_shutdown_timeout_ms + 2 * defaults.log_dirs_stop_timeout_ms
     assert int(service["TimeoutStopSec"]) * 1000 > stop_ms
     assert stop_ms < process.STOP_TIMEOUT_S * 1000
-    wanted = defaults.log_max_open_files + defaults.max_connections + TURNED_AWAY_MAX + OTHER_DESCRIPTORS
+    wanted = (
+        defaults.log_max_open_files + defaults.max_connections + THROTTLED_CONNECTIONS_MAX + OTHER_DESCRIPTORS
+    )
     assert int(service["LimitNOFILE"]) >= wanted
     assert (service["KillSignal"], service["Restart"]) == ("SIGTERM", "on-failure")
 

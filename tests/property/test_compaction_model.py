@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tierlog.config.topic import TopicConfig
 from tierlog.records.codecs import Codec
 from tierlog.records.record import Record
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord
 
 KEYS = [b"a", b"b", b"c", b"a longer key, of which a digest is kept", b"the same, but another of them"]
@@ -129,9 +129,9 @@ class Compaction(RuleBasedStateMachine):
     @rule(at=st.integers(-6, 51))
     def look_up_time(self, at: int) -> None:
         stored = records_of(self.log)
-        found = at_once(self.log.offset_for_timestamp(NOW + at))
+        found = run_all_steps(self.log.offset_for_timestamp(NOW + at))
         assert (found and found.offset) == next((r.offset for r in stored if r.timestamp >= NOW + at), None)
-        newest = at_once(self.log.max_timestamp())
+        newest = run_all_steps(self.log.max_timestamp())
         assert (newest and newest.timestamp) == max((r.timestamp for r in stored), default=None)
 
     @rule(clean=st.booleans())

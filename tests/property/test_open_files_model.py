@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
         links = [Path("/proc/self/fd", name) for name in OsFiles().list_directory(Path("/proc/self/fd"))]
         targets = [link.readlink() for link in links if link.is_symlink()]
         open_now = sum(target.is_relative_to(self.directory) for target in targets)
-        assert open_now <= self.bound.most + len({id(part.file) for _, part in self.held})
+        assert open_now <= self.bound.limit + len({id(part.file) for _, part in self.held})
 
 
 TestOpenFiles = Machine.TestCase

@@ -20,7 +20,7 @@ from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, iter_batches, read_header
 from tierlog.records.codecs import Codec
 from tierlog.records.record import Record, iter_records
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -212,7 +212,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(-1, 51))
     def look_up_time(self, at: int) -> None:
-        found = at_once(self.log.offset_for_timestamp(NOW + at))
+        found = run_all_steps(self.log.offset_for_timestamp(NOW + at))
         expected = next(
             (offset for offset in sorted(self.model) if self.model[offset].timestamp >= NOW + at), None
         )

@@ -29,7 +29,7 @@ def test_rate_is_bounded_by_recent_values(
         recorded.append((now, value))
         lately = sum(value for at, value in recorded if now - at < windows.total_ms + windows.size_ms)
         assert rate.check()
-        assert rate.per_second(now) <= lately * 1000 / windows.least_ms + 1e-6
+        assert rate.per_second(now) <= lately * 1000 / windows.min_span_ms + 1e-6
         assert (rate.throttle_ms(bound, now) > 0) <= (rate.per_second(now) > bound)
     assert rate.per_second(now + windows.total_ms) == 0
 
@@ -65,10 +65,10 @@ def test_charge_unless_over_never_exceeds_the_bound(
         did_nothing = rate.per_second(now) == 0
         if not quotas.charge_unless_over(FETCH, "u", "c", value, now):
             rate.record(value, now)
-            less_than_a_ms = 0.5 / windows.least_ms
+            less_than_a_ms = 0.5 / windows.min_span_ms
             assert did_nothing or rate.per_second(now) <= bound * (1 + less_than_a_ms + 1e-9)
         now += pause
-    most = quotas.most_at_once(FETCH, "u", "c")
+    most = quotas.max_burst(FETCH, "u", "c")
     assert most is not None
     assert quotas.charge_unless_over(FETCH, "u", "c", most, now + windows.total_ms) == 0
 

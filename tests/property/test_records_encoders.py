@@ -20,7 +20,7 @@ from tierlog.records.errors import RecordsError
 from tierlog.records.record import Record, iter_records
 from tierlog.records.unpacking import decompress
 from tierlog.records.walk import BadField, walk_fields, walk_one, walk_structure
-from tierlog.records.window import Window, at_once
+from tierlog.records.window import Window, run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 LIMIT = 1 << 24
@@ -212,9 +212,9 @@ def test_fast_and_slow_paths_of_the_walk_agree(
         walk = walk_structure(Window(iter(pieces)), count)
         if failed or position != len(batch):
             with pytest.raises(RecordsError):
-                at_once(walk)
+                run_all_steps(walk)
         else:
-            assert at_once(walk) == largest
+            assert run_all_steps(walk) == largest
 
 
 @settings(max_examples=500, deadline=None)
@@ -240,9 +240,9 @@ def test_walk_over_fields_agrees_with_the_decoder(
         failed = True
     if failed:
         with pytest.raises(RecordsError):
-            at_once(walk)
+            run_all_steps(walk)
         return
-    assert at_once(walk) == max(record.timestamp for record in read)
+    assert run_all_steps(walk) == max(record.timestamp for record in read)
     assert bad == [
         BadField(record.offset, None if record.key is None else record.timestamp)
         for record in read

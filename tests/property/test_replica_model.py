@@ -27,7 +27,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
 from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord
 
 KEYS = [b"a", b"b", b"a longer key, of which compaction keeps a digest"]
@@ -402,7 +402,7 @@ class Partition(ReplicaDriver):
             for record in iter_records(data, max_bytes=1 << 20)
             if record.offset >= self.model.start
         ]
-        found = at_once(self.replica.offset_for_timestamp(target))
+        found = run_all_steps(self.replica.offset_for_timestamp(target))
         assert (found and found.offset) == next((at for at, ms in everything if ms >= target), None)
         if found:
             (epoch,) = {b.leader_epoch for b in self.model.batches if b.base <= found.offset <= b.last}

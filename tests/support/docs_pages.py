@@ -1,8 +1,9 @@
 """Runs the commands on the documentation pages against a broker.
 
-A ```console block holds commands after `$ ` and, below them, their output (not compared: it has offsets and
-times). ```python blocks are programs. ```console kcat and ```console java need those clients.
-`tierlog dev` stands for the broker given; its addresses are put in place.
+A ```console block holds commands after `$ ` and, below them, their output, which is not compared because it
+has offsets and times. ```python blocks are programs. ```console kcat and ```console java need those clients.
+`tierlog dev` and `tierlog server` are not run: the given broker takes their place, and its addresses replace
+the default ones in the commands.
 """
 
 import os
@@ -41,11 +42,11 @@ def blocks(page: str) -> list[Block]:
 def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path | None = None) -> int:
     """Run the blocks that need no client or the given one; return how many of them need it.
 
-    `tools` is a directory of commands that goes before the PATH.
+    `tools` is a directory of commands that is put first in the PATH.
     """
     environment = {**os.environ, "TIERLOG_BOOTSTRAP": broker.bootstrap, "TIERLOG_ADMIN": broker.admin_url}
-    places = [*([tools] if tools else []), Path(sys.executable).parent, os.environ["PATH"]]
-    environment["PATH"] = os.pathsep.join(map(str, places))
+    path = [*([tools] if tools else []), Path(sys.executable).parent, os.environ["PATH"]]
+    environment["PATH"] = os.pathsep.join(map(str, path))
     ran = 0
     for block in blocks(page):
         for program in block.programs() if block.client in ("", client) else []:
@@ -53,9 +54,9 @@ def run_page(page: str, broker: TierlogBroker, client: str = "", *, tools: Path 
             text = text.replace("127.0.0.1:9092", broker.bootstrap).replace(
                 "http://127.0.0.1:9644", broker.admin_url
             )
-            ended = subprocess.run(
+            result = subprocess.run(
                 [*words, text], env=environment, capture_output=True, text=True, timeout=60, check=False
             )
-            assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
+            assert result.returncode == 0, f"{text}\n{result.stdout}\n{result.stderr}"
             ran += block.client == client
     return ran

@@ -287,7 +287,7 @@ def _in_other_versions(requests: list[Recorded]) -> Iterator[Recorded]:
     for each in requests:
         api = APIS[each.kind[0]]
         message, header = _decoded(each)
-        for version in range(api.least, api.most + 1):
+        for version in range(api.min_version, api.max_version + 1):
             if (api.key, version) not in done:
                 done.add((api.key, version))
                 frame = encode_request(api, version, header.correlation_id, header.client_id, message)
@@ -302,7 +302,7 @@ def _every_request(traffic: Traffic) -> Iterator[Recorded]:
     yield from _in_other_versions(traffic.requests)
     for api in APIS.values():
         if api.name in SERVED:
-            for version in range(api.least, api.most + 1):
+            for version in range(api.min_version, api.max_version + 1):
                 frame = encode_request(api, version, 1, "other", _filled(api.request))
                 yield Recorded("other", frame[4:])
 

@@ -428,7 +428,7 @@ def _compile_all() -> None:
     """Compile all codecs. They compile at first use, which is not to be charged to a case."""
     for api in APIS.values():
         if api.name in SERVED:
-            for version in range(api.least, api.most + 1):
+            for version in range(api.min_version, api.max_version + 1):
                 reader(api.request, version)
                 writer(api.response, version)
 

@@ -90,27 +90,28 @@ class BucketWriter:
             index_crc32c=crc32c.crc32c(bundle),
             leader_epoch=0,
         )
-        place = TopicIdPartition(self.topics[topic], partition)
-        self.put(self.keys.log(place, entry), log)
-        self.put(self.keys.index(place, entry), bundle)
-        self.entries.setdefault(place, []).append(entry)
+        where = TopicIdPartition(self.topics[topic], partition)
+        self.put(self.keys.log(where, entry), log)
+        self.put(self.keys.index(where, entry), bundle)
+        self.entries.setdefault(where, []).append(entry)
         self.rows.setdefault((topic, partition), []).extend(rows_of(topic, partition, log))
         return entry
 
     def commit(
         self, topic: str, partition: int, *, log_start: int = 0, paged: int = 0, uncommitted: int = 0
     ) -> None:
-        """Write the root: the first `paged` entries go to a page, the last `uncommitted` are left out."""
-        place = TopicIdPartition(self.topics[topic], partition)
-        entries = tuple(self.entries[place][: len(self.entries[place]) - uncommitted])
+        """Write the manifest root. The first `paged` entries go to a page, and the last `uncommitted` ones
+        are left out."""
+        where = TopicIdPartition(self.topics[topic], partition)
+        entries = tuple(self.entries[where][: len(self.entries[where]) - uncommitted])
         pages = []
         if paged:
-            page = ManifestPage(topic_id=place.topic_id, partition=partition, entries=entries[:paged])
+            page = ManifestPage(topic_id=where.topic_id, partition=partition, entries=entries[:paged])
             encoded = encode_page(page)
             pages.append(page_reference(random_uuid(self.rng), page, encoded))
-            self.put(self.keys.page(place, pages[0]), encoded)
+            self.put(self.keys.page(where, pages[0]), encoded)
         root = ManifestRoot(
-            topic_id=place.topic_id,
+            topic_id=where.topic_id,
             partition=partition,
             version=1,
             metadata_index=1,
@@ -119,26 +120,26 @@ class BucketWriter:
             pages=tuple(pages),
             entries=entries[paged:],
         )
-        self.put(self.keys.root(place), encode_root(root))
+        self.put(self.keys.root(where), encode_root(root))
 
     def log_key(self, topic: str, partition: int, number: int) -> Path:
-        place = TopicIdPartition(self.topics[topic], partition)
-        return self.root / self.keys.log(place, self.entries[place][number])
+        where = TopicIdPartition(self.topics[topic], partition)
+        return self.root / self.keys.log(where, self.entries[where][number])
 
 
 def index_of(log: bytes, index_bytes: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
     """Sparse indexes as in Kafka: one entry per index_bytes of batches."""
-    offsets, times, since = [], [], 0
+    offsets, times, bytes_since_entry = [], [], 0
     newest = TimeEntry(-1, -1)
     for at, header in iter_batches(log):
         if header.max_timestamp > newest.timestamp:
             newest = TimeEntry(header.max_timestamp, header.last_offset)
-        if since > index_bytes:
+        if bytes_since_entry > index_bytes:
             offsets.append(OffsetEntry(header.last_offset, at))
             if not times or newest.timestamp > times[-1].timestamp:
                 times.append(newest)
-            since = 0
-        since += header.size
+            bytes_since_entry = 0
+        bytes_since_entry += header.size
     return offsets, times
 
 

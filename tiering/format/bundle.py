@@ -2,7 +2,7 @@
 
 Big-endian, like Kafka's files: magic, version, number of sections, CRC-32C of the table; for each section its
 kind, CRC-32C, position and length; then the sections. The table comes first, so that a reader can fetch only
-the section that it needs. Unknown kinds are skipped, unknown versions rejected. Specified in
+the section that it needs. Readers skip sections of unknown kinds and reject unknown versions. Specified in
 docs/formats/remote.md; written by the copier, read by the remote log, new replicas and Spark.
 """
 
@@ -14,7 +14,7 @@ import crc32c
 
 MAGIC = b"TIERLIDX"
 VERSION = 1
-MAX_SECTIONS = 64  # more than there are kinds; limits the size that a damaged header can claim
+MAX_SECTIONS = 64  # leaves room for new kinds; limits the table size that a damaged header can claim
 
 _HEAD = struct.Struct(">8sHHI")
 _ENTRY = struct.Struct(">HHIQQ")
@@ -55,7 +55,7 @@ def encode_bundle(bundle: IndexBundle) -> bytes:
         (Section.TIME_INDEX, bundle.time_index),
         (Section.TXN_INDEX, bundle.txn_index),
         (Section.PRODUCER_SNAPSHOT, bundle.producer_snapshot),
-        (Section.LEADER_EPOCHS, b"".join(_EPOCH.pack(*line) for line in bundle.leader_epochs)),
+        (Section.LEADER_EPOCHS, b"".join(_EPOCH.pack(*entry) for entry in bundle.leader_epochs)),
     )
     table = bytearray()
     position = _HEAD.size + len(sections) * _ENTRY.size

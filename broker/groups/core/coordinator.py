@@ -47,12 +47,12 @@ from tierlog.broker.groups.core.formats import (
 )
 from tierlog.broker.groups.core.group import Group, MemberMemory, group_from_record
 from tierlog.broker.groups.core.offsets import (
-    ByPartition,
     Offsets,
+    OffsetsByPartition,
     check_commit,
     commit_record,
-    expired,
-    to_store,
+    expired_partitions,
+    new_committed_offset,
     tombstone,
 )
 from tierlog.broker.groups.core.rebalance import prepare_rebalance, restart_session
@@ -73,7 +73,7 @@ class Coordinator:
         self._memory = MemberMemory()
         self._topic_ids: Mapping[str, UUID] = {}
         self._writes: dict[WriteId, AfterAppend] = {}
-        self._committing: dict[WriteId, tuple[str, ByPartition]] = {}
+        self._committing: dict[WriteId, tuple[str, OffsetsByPartition]] = {}
         """Commits that are appended and not durable yet."""
         self._next_write = 0
 
@@ -209,10 +209,10 @@ class Coordinator:
             return
         if group is not None and request.member_id in group.members:
             restart_session(group, group.members[request.member_id], turn)
-        accepted: ByPartition = {}
+        accepted: OffsetsByPartition = {}
         results = []
         for item in request.offsets:
-            committed = to_store(request, item, self._settings, turn.now_ms)
+            committed = new_committed_offset(request, item, self._settings, turn.now_ms)
             if committed is not None:
                 accepted[item.partition] = committed
             results.append(
@@ -297,7 +297,7 @@ class Coordinator:
         committing = {(group_id, place) for group_id, places in self._committing.values() for place in places}
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
-            unused = expired(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
+            unused = expired_partitions(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
             leaving = [place for place in unused if (group.group_id, place) not in committing]
             if group.state is GroupState.EMPTY and not group.pending_members and len(leaving) == len(offsets):
                 self._append_deletion(group, turn)
@@ -354,14 +354,14 @@ class Coordinator:
 
     # ---- queries ----
 
-    def takes_member_in(self, request: Request) -> bool:
+    def adds_member(self, request: Request) -> bool:
         """Whether a request would add a member to its group."""
         if not isinstance(request, Join):
             return False
         group = self._groups.get(request.group_id)
         return group is None or group.takes_in(request.member_id, request.group_instance_id)
 
-    def offsets(self, group_id: str) -> ByPartition:
+    def offsets(self, group_id: str) -> OffsetsByPartition:
         """Committed, durable offsets. Read-only."""
         return self._offsets.of(group_id)
 

@@ -1,6 +1,6 @@
 """Committed offsets: the checks of a commit, the offsets of all groups, and their expiry.
 
-`Offsets` has only durable offsets; coordinator.py changes it after their records are durable. Expiry follows
+`Offsets` holds only durable offsets: coordinator.py changes it once their records are durable. Expiry follows
 KIP-211: a group's offsets are kept while it has members, and offsets.retention.minutes longer.
 """
 
@@ -22,18 +22,18 @@ from tierlog.broker.groups.core.states import GroupState
 from tierlog.broker.groups.core.turn import GroupSettings
 from tierlog.protocol.errors import ErrorCode
 
-LAST_MS = 2**63 - 1  # a timestamp is an int64
+MAX_TIMESTAMP_MS = 2**63 - 1  # an int64
 
-ByPartition = dict[TopicPartition, CommittedOffset]
+OffsetsByPartition = dict[TopicPartition, CommittedOffset]
 
 
 class Offsets:
     """Group id -> partition -> committed offset. Groups without offsets have no entry."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, ByPartition] = {}
+        self._groups: dict[str, OffsetsByPartition] = {}
 
-    def of(self, group_id: str) -> ByPartition:
+    def of(self, group_id: str) -> OffsetsByPartition:
         """The offsets of one group. Read-only."""
         return self._groups.get(group_id, {})
 
@@ -60,8 +60,8 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if request.generation < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE
-    names_itself = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
-    if request.generation < 0 and not names_itself:
+    has_identity = request.member_id != NO_MEMBER_ID or request.group_instance_id is not None
+    if request.generation < 0 and not has_identity:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate(request.member_id, request.group_instance_id)
     if error == ErrorCode.NONE and request.generation != group.generation:
@@ -72,13 +72,15 @@ def check_commit(group: Group | None, request: Commit) -> ErrorCode:
     return error
 
 
-def to_store(
+def new_committed_offset(
     request: Commit, item: OffsetToCommit, settings: GroupSettings, now_ms: int
 ) -> CommittedOffset | None:
-    """None if the metadata is over offset.metadata.max.bytes."""
+    """The offset to store, or None if its metadata is longer than offset.metadata.max.bytes."""
     if len(item.metadata.encode()) > settings.offset_metadata_max_bytes:
         return None
-    expires_ms = min(now_ms + request.retention_ms, LAST_MS) if request.retention_ms >= 0 else NO_EXPIRY
+    expires_ms = (
+        min(now_ms + request.retention_ms, MAX_TIMESTAMP_MS) if request.retention_ms >= 0 else NO_EXPIRY
+    )
     return CommittedOffset(item.offset, item.leader_epoch, item.metadata, now_ms, expires_ms, item.topic_id)
 
 
@@ -90,7 +92,9 @@ def tombstone(group_id: str, partition: TopicPartition) -> StoredRecord:
     return StoredRecord(encode_key(OffsetKey(group_id, *partition)), None)
 
 
-def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) -> list[TopicPartition]:
+def expired_partitions(
+    group: Group, offsets: OffsetsByPartition, retention_ms: int, now_ms: int
+) -> list[TopicPartition]:
     """The partitions whose offsets have expired (KIP-211)."""
     return [
         partition
@@ -106,7 +110,7 @@ def expired(group: Group, offsets: ByPartition, retention_ms: int, now_ms: int) 
 
 
 def _unused_since_ms(group: Group, partition: TopicPartition, committed: CommittedOffset) -> int | None:
-    """None while the offset is in use."""
+    """When the retention time of an offset began, or None while a member uses the offset."""
     if group.protocol_type is None:  # simple consumers only, never members
         return committed.commit_timestamp_ms
     if group.state is GroupState.EMPTY:

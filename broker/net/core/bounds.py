@@ -10,23 +10,25 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 RECEIVE_BUFFER_BYTES = 256 * KIB
-"""One for all connections of a listener; small enough to stay in the CPU cache between read and write."""
+"""Size of the buffer that all connections of a listener share. It is small enough to stay in the CPU cache
+between read and write."""
 
 SPARE_BUFFER_BYTES = 16 * MIB
-"""Buffers of split frames that are kept, so that a stream of 1 MiB batches maps no new pages."""
+"""Size of the unused buffers that are kept for frames that arrive in parts. With them a stream of 1 MiB
+batches maps no new pages."""
 
 SEND_BUFFERS = 64
-"""Buffers in one sendmsg; the kernel's limit is 1024, but more than some dozens do not help."""
+"""Maximum number of buffers in one sendmsg. The kernel allows 1024, but more than a few dozen do not help."""
 
-COPIED_BYTES = 128 * KIB
-"""Bytes of file slices that one sendmsg reads and sends. Up to this size reading is cheaper for both sides
-than sendfile, which sends packets of pages and wakes the client twice."""
+COPY_BYTES_MAX = 128 * KIB
+"""Maximum bytes of file slices that are read and sent in one sendmsg. Up to this size, reading is cheaper for
+both sides than sendfile, which sends each page as a packet of its own and wakes the client twice."""
 
-ALLOCATED_BYTES = 32 * KIB
+ALLOCATE_BYTES_MAX = 32 * KIB
 """Slices up to this size are read into new memory, which stays in the allocator's caches."""
 
-LAST_BYTES = 4 * KIB
-"""End of a larger slice that sendfile leaves to the following sendmsg."""
+SENDFILE_TAIL_BYTES = 4 * KIB
+"""Bytes at the end of a larger slice that are not sent with sendfile but with the following sendmsg."""
 
 SEND_TURN_BYTES = 4 * MIB
 """Maximum bytes that a connection sends in one turn of the event loop."""
@@ -40,22 +42,23 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_PAUSE_S = 0.1
 """Pause after accept failed (no descriptors left) or its rate limit was reached."""
 
-TURNED_AWAY_MAX = 1_000
-"""Connections of addresses over their quota that stay open, unserved, for their throttle time; further ones
-are closed at once. They have a share of the process's descriptors."""
+THROTTLED_CONNECTIONS_MAX = 1_000
+"""Connections of addresses over their connection rate quota. They stay open, unserved, for their throttle
+time; further ones are closed at once. Descriptors are reserved for them."""
 
-TURNED_AWAY_OF_ADDRESS_MAX = 100
-"""The same for one address, so that it cannot take all places."""
+THROTTLED_CONNECTIONS_PER_ADDRESS_MAX = 100
+"""The same for one address, so that one address cannot use up the limit for all."""
 
-ABANDONED_REQUESTS = 1_000
-"""Requests beyond max.in.flight.requests.per.connection of a client that has closed its connection: its last
-requests (such as a Produce with acks=0) are still handled. Each costs a few hundred bytes."""
+ABANDONED_REQUESTS_MAX = 1_000
+"""Additional requests, beyond max.in.flight.requests.per.connection, that may be pending once the client has
+closed its connection. Its last requests (such as a Produce with acks=0) are still handled. Each costs a few
+hundred bytes."""
 
 BLOCKED_AFTER_S = 1.0
 """A client that accepts no bytes for this long counts as blocked; one that reads a large response accepts
 some many times a second."""
 
-SWEPT_PER_TURN = 500
+SWEEP_PER_TURN = 500
 """Connections checked in one turn: a fraction of a millisecond."""
 
 
@@ -65,25 +68,28 @@ class Bounds:
     disconnected."""
 
     frame_bytes: int = 100 * MIB
-    """socket.request.max.bytes; also the limit of all pending requests of a connection, which is not read at
-    it"""
+    """socket.request.max.bytes; also limits the total size of a connection's pending requests: at the limit
+    the connection is not read"""
     connections: int = 10_000
     """max.connections: a further one is closed at once"""
     connections_per_address: int = 2**31 - 1
     """max.connections.per.ip"""
-    connections_of_address: Mapping[str, int] = field(default_factory=dict)
+    connections_per_address_overrides: Mapping[str, int] = field(default_factory=dict)
     """max.connections.per.ip.overrides"""
     connections_per_second: int = 1_000
     """max.connection.creation.rate: more stay in the kernel's queue until the next second"""
     in_flight: int = 64
-    """max.in.flight.requests.per.connection: at it the connection is not read"""
+    """max.in.flight.requests.per.connection: at the limit the connection is not read"""
     queued_response_bytes: int = 64 * MIB
-    """queued.max.response.bytes: bytes that a client has not accepted; at it the connection is not read"""
+    """queued.max.response.bytes: bytes that a client has not accepted; at the limit the connection is not
+    read"""
     queued_response_bytes_total: int = 512 * MIB
-    """queued.max.response.total.bytes: in memory; above it the longest blocked connection is closed"""
+    """queued.max.response.total.bytes: the same in memory for all connections; above the limit the connection
+    that has been blocked longest is closed"""
     request_bytes: int = 1024 * MIB
-    """queued.max.request.bytes: of partly received or kept frames of all connections. As much again may be
-    received from connections that are not read; beyond it the connection that holds most is closed"""
+    """queued.max.request.bytes: size of the frames of all connections that are partly received, or kept by a
+    handler. As many bytes again may have been received from connections that are no longer read; beyond that,
+    the connection with most of them is closed"""
     idle_s: float = 600.0
     """connections.max.idle.ms"""
     header_s: float = 5.0
@@ -95,10 +101,11 @@ class Bounds:
     send_buffer_bytes: int = 512 * KIB
     """socket.send.buffer.bytes; more is not faster, since waiting bytes fall out of the CPU's caches"""
     receive_buffer_bytes: int = -1
-    """socket.receive.buffer.bytes; -1 (of either) leaves it to the operating system"""
+    """socket.receive.buffer.bytes; -1 (for either buffer) leaves the size to the operating system"""
     abandoned_s: float = 10.0
     """no setting: how long requests of a closed connection may wait for earlier ones. Longer than an offset
-    commit takes (offsets.commit.timeout.ms): a consumer sends LeaveGroup after it and closes"""
+    commit takes (offsets.commit.timeout.ms), because a consumer sends LeaveGroup after its commit and
+    closes"""
     sweep_s: float = 1.0
     """no setting: how often slow and idle connections are checked"""
 
@@ -109,7 +116,7 @@ def bounds_of(settings: NodeSettings) -> Bounds:
         frame_bytes=settings.socket_request_max_bytes,
         connections=settings.max_connections,
         connections_per_address=settings.max_connections_per_ip,
-        connections_of_address=settings.connections_per_address,
+        connections_per_address_overrides=settings.connections_per_address,
         connections_per_second=settings.max_connection_creation_rate,
         in_flight=settings.max_in_flight_requests_per_connection,
         queued_response_bytes=settings.queued_max_response_bytes,

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tierlog.base.files import Part
 from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending, RequestContext
 from tierlog.broker.handlers.ordering import ORDER_OF, Order
-from tierlog.broker.net.core.bounds import ABANDONED_REQUESTS, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
+from tierlog.broker.net.core.bounds import ABANDONED_REQUESTS_MAX, BLOCKED_AFTER_S, FRAMES_PER_TURN, Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.receive import SIZE_PREFIX, Buffers, PartialFrame
 from tierlog.broker.net.core.send_queue import SendQueue
@@ -40,7 +40,7 @@ class Event(Enum):
     DELAYED_STARTED = auto()
     CHANGE_WAITS = auto()
     CHANGE_DONE = auto()
-    LATER_HELD = auto()  # `Pending.later_wait_for`
+    LATER_HELD = auto()  # `Pending.blocks_later_until`
     LATER_RELEASED = auto()
     LAST_RESPONSE_READY = auto()  # it closes the connection, after earlier responses
     LAST_RESPONSE_QUEUED = auto()
@@ -158,7 +158,7 @@ class ConnectionCore:
         self.held_bytes = 0
         self.is_sending = False  # whether the client has not accepted all of its responses yet
         self.blocked_at = 0.0  # since when it has accepted none
-        self.gone_at: float | None = None  # when the client's close was noticed
+        self.client_left_at: float | None = None  # when the client's close was noticed
         self._buffers = buffers
         self._granted = granted
         self._view, self._at, self._end = _NOTHING, 0, 0  # received, not handled
@@ -216,12 +216,12 @@ class ConnectionCore:
         return len(self._waiting) >= self._most_waiting or self._waiting_bytes >= self.bounds.frame_bytes
 
     @property
-    def has_partial(self) -> bool:
+    def has_partial_frame(self) -> bool:
         """Whether a frame has begun to arrive."""
         return self._partial is not None
 
     @property
-    def has_held(self) -> bool:
+    def has_held_bytes(self) -> bool:
         """Whether received bytes wait until they can be handled."""
         return bool(self._held)
 
@@ -372,7 +372,7 @@ class ConnectionCore:
             self._queue(request)
         if pending.keeps:
             self._keep(request, pending.keeps)
-        if pending.later_wait_for is not None:
+        if pending.blocks_later_until is not None:
             request.holds_later = True
             self.on(Event.LATER_HELD)
 
@@ -395,7 +395,7 @@ class ConnectionCore:
             self._wait_for_memory(0)
 
     def release_later(self, request: Request) -> None:
-        """`Pending.later_wait_for` is done."""
+        """`Pending.blocks_later_until` is done."""
         self._release(request)
         if request.holds_later:
             request.holds_later = False
@@ -437,7 +437,7 @@ class ConnectionCore:
             self.out.parts.extend(parts)
 
     @property
-    def is_ended(self) -> bool:
+    def is_last_response_sent(self) -> bool:
         """Whether the last response is sent."""
         return bool(self.halts & HALT_ENDING) and not self.out.parts
 
@@ -485,8 +485,8 @@ class ConnectionCore:
 
     # ---- time -------------------------------------------------------------------------------------
 
-    def reads_again(self, now: float) -> None:
-        """It was not read for a while, which does not count for a begun frame."""
+    def on_reading_resumed(self, now: float) -> None:
+        """Restart the timeout of a begun frame, since the connection was not read."""
         if self._partial is not None:
             self._partial.begun_at = now
 
@@ -515,11 +515,13 @@ class ConnectionCore:
         """
         if self.halts & HALT_MUTED:
             return True
-        if self.gone_at is not None:
-            waits_too_long = self.halts & HALT_IN_ORDER and now - self.gone_at > self.bounds.abandoned_s
+        if self.client_left_at is not None:
+            waits_too_long = (
+                self.halts & HALT_IN_ORDER and now - self.client_left_at > self.bounds.abandoned_s
+            )
             return bool(waits_too_long) or self.is_saturated
-        self.gone_at = now
-        self._most_waiting += ABANDONED_REQUESTS
+        self.client_left_at = now
+        self._most_waiting += ABANDONED_REQUESTS_MAX
         return False
 
     # ---- end --------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from tierlog.records.errors import MemoryLimitExceeded, RecordsError
 from tierlog.records.record import record_pieces
 from tierlog.records.unpacking import MEMORY_BYTES_MAX, PIECE_BYTES
 from tierlog.records.walk import BadField, largest_timestamp, walk_fields, walk_structure
-from tierlog.records.window import Step, Window, at_once
+from tierlog.records.window import Step, Window, run_all_steps
 from tierlog.records.writer import with_section
 
 RECORDS_PER_TURN = 1_000
@@ -125,9 +125,9 @@ class BatchValidation:
 
     def at_once(self) -> ValidationResult:
         """Run all steps."""
-        at_once(self.steps())
+        run_all_steps(self.steps())
         if self.needs_exclusive_memory:
-            at_once(self.steps())
+            run_all_steps(self.steps())
         return self.result
 
     def steps(self) -> Generator[Step, None, None]:

@@ -10,6 +10,7 @@ from tierlog.base.segments import SegmentDescriptor
 from tierlog.base.types import NO_TIMESTAMP, Rng
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import BatchHeader
+from tierlog.records.indexes import OFFSET_ENTRY, TIME_ENTRY
 
 LARGEST_RELATIVE_OFFSET = 2**31 - 1
 """Index entries hold 32-bit offsets relative to the segment's base offset."""
@@ -18,8 +19,8 @@ NO_LIMIT = -1
 
 
 class ActiveSegment(Protocol):
-    """The fields of the active segment that the roll rules read. The segment itself implements it, since
-    every append checks the rules.
+    """The fields of the active segment that the roll rules read. The segment itself implements it, because
+    copying them for every append would be slow.
 
     `first_timestamp` is that of the first batch, or NO_TIMESTAMP while the segment is empty.
     """
@@ -36,7 +37,7 @@ class ActiveSegment(Protocol):
 
 
 def must_roll(
-    fill: ActiveSegment,
+    active: ActiveSegment,
     config: TopicConfig,
     size: int,
     last_offset: int,
@@ -47,34 +48,34 @@ def must_roll(
     """Whether a batch of `size` bytes ending at `last_offset` belongs in a new segment (Kafka's
     LogSegment.shouldRoll).
     """
-    if fill.size == 0:
-        return last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
+    if active.size == 0:
+        return last_offset - active.base_offset > LARGEST_RELATIVE_OFFSET
     return (
-        fill.size + size > config.segment_bytes
-        or last_offset - fill.base_offset > LARGEST_RELATIVE_OFFSET
-        or fill.index_entries >= config.segment_index_bytes // 8
-        or fill.time_entries >= config.segment_index_bytes // 12
-        or _age_ms(fill, max_timestamp, now_ms) > age_limit_ms
+        active.size + size > config.segment_bytes
+        or last_offset - active.base_offset > LARGEST_RELATIVE_OFFSET
+        or active.index_entries >= config.segment_index_bytes // OFFSET_ENTRY.size
+        or active.time_entries >= config.segment_index_bytes // TIME_ENTRY.size
+        or _age_ms(active, max_timestamp, now_ms) > age_limit_ms
     )
 
 
 def count_for_segment(
-    fill: ActiveSegment, config: TopicConfig, batches: Sequence[tuple[int, BatchHeader]], age_limit_ms: int
+    active: ActiveSegment, config: TopicConfig, batches: Sequence[tuple[int, BatchHeader]], age_limit_ms: int
 ) -> int:
     """How many of the batches belong in the same segment as the first one, and can be written together.
     `must_roll` decides about the next one.
     """
-    size, first = fill.size, batches[0][1]
-    oldest = fill.first_timestamp if fill.size else first.first_timestamp
-    entries = max(fill.index_entries * 8, fill.time_entries * 12)
+    size, first = active.size, batches[0][1]
+    oldest = active.first_timestamp if active.size else first.first_timestamp
+    index_bytes = max(active.index_entries * OFFSET_ENTRY.size, active.time_entries * TIME_ENTRY.size)
     count = 0
     for _, header in batches:
         size += header.size
-        entries += 12
+        index_bytes += TIME_ENTRY.size
         fits = (
             size <= config.segment_bytes
-            and header.last_offset - fill.base_offset <= LARGEST_RELATIVE_OFFSET
-            and entries <= config.segment_index_bytes
+            and header.last_offset - active.base_offset <= LARGEST_RELATIVE_OFFSET
+            and index_bytes <= config.segment_index_bytes
             and NO_TIMESTAMP not in (oldest, header.max_timestamp)
             and header.max_timestamp - oldest <= age_limit_ms
         )
@@ -96,13 +97,13 @@ def draw_age_limit_ms(config: TopicConfig, rng: Rng) -> int:
     """The age limit for the next active segment, minus a random part (segment.jitter.ms), so that segments do
     not all roll at once.
     """
-    most = min(config.segment_jitter_ms, config.segment_ms)
-    return age_limit_ms(config) - (rng.randrange(most) if most > 0 else 0)
+    jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    return age_limit_ms(config) - (rng.randrange(jitter_ms) if jitter_ms > 0 else 0)
 
 
-def must_roll_idle(fill: ActiveSegment, now_ms: int, age_limit_ms: int) -> bool:
-    """Whether an active segment without appends is rolled, so that its records can be tiered."""
-    return fill.size > 0 and now_ms - fill.created_ms > age_limit_ms
+def must_roll_idle(active: ActiveSegment, now_ms: int, age_limit_ms: int) -> bool:
+    """Whether an active segment without appends must be rolled, so that its records can be tiered."""
+    return active.size > 0 and now_ms - active.created_ms > age_limit_ms
 
 
 def count_expired(
@@ -128,13 +129,13 @@ def count_expired(
             and config.retention_ms != NO_LIMIT
             and _too_old(segment, config.retention_ms, now_ms)
         )
-        too_much = (
+        too_large = (
             policy_deletes
             and config.retention_bytes != NO_LIMIT
             and segment.rolled
             and excess >= segment.size_bytes
         )
-        if segment.end_offset > high_watermark or not (below_start or too_old or too_much):
+        if segment.end_offset > high_watermark or not (below_start or too_old or too_large):
             break
         if segment.size_bytes == 0 and not segment.rolled:
             break
@@ -143,13 +144,13 @@ def count_expired(
     return count
 
 
-def _age_ms(fill: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
-    """By record timestamps if there are any, so that replayed history rolls at the same places as the
-    original.
+def _age_ms(active: ActiveSegment, max_timestamp: int, now_ms: int) -> int:
+    """Age by record timestamps if there are any, so that a copy of old records rolls at the same offsets as
+    the original.
     """
-    if fill.first_timestamp != NO_TIMESTAMP and max_timestamp != NO_TIMESTAMP:
-        return max_timestamp - fill.first_timestamp
-    return now_ms - fill.created_ms
+    if active.first_timestamp != NO_TIMESTAMP and max_timestamp != NO_TIMESTAMP:
+        return max_timestamp - active.first_timestamp
+    return now_ms - active.created_ms
 
 
 def _too_old(segment: SegmentDescriptor, retention_ms: int, now_ms: int) -> bool:

@@ -5,7 +5,7 @@ syncs or sends holds the object, never the bare number, so that no descriptor is
 in use. `OpenFiles` drops owners' references when there are too many; an owner opens its file again at its
 next use.
 
-Invariants: at most `most` files stay open, except files that others hold too (responses that are being sent
+Invariants: at most `limit` files stay open, except files that others hold too (responses that are being sent
 count, but cannot be closed). A file with unsynced bytes is closed only if no other is found. Owners may
 belong to any thread. Built by the composition root, used through the file port.
 """
@@ -62,8 +62,8 @@ class Owner(Protocol):
 class OpenFiles:
     """All owners with an open file, in the order of the second-chance algorithm."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.opened = 0
         """Uses that had to open a file; every other use found it open."""
         self.evicted = 0
@@ -108,7 +108,7 @@ class OpenFiles:
 
     def trim(self) -> None:
         """Close files above the limit, which responses held before. Called periodically."""
-        for _ in range(min(TRIM, len(self._ring) - self.most)):
+        for _ in range(min(TRIM, len(self._ring) - self.limit)):
             with self._lock:
                 if not self._close_one():
                     return
@@ -127,7 +127,7 @@ class OpenFiles:
     def _make_room(self) -> None:
         """Close a file for a new one; and another, as there may be more than the limit."""
         for _ in range(2):
-            if len(self._ring) < self.most or not self._close_one():
+            if len(self._ring) < self.limit or not self._close_one():
                 return
 
     def _close_one(self) -> bool:

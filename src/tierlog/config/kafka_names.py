@@ -1,4 +1,4 @@
-"""Broker settings of Kafka 4.3 that tierlog does not use, and which of them can be set while brokers run.
+"""Broker settings of Kafka 4.3 that tierlog does not use: which of them can be set while brokers run.
 
 Kafka's dynamic settings are accepted, kept and shown, so that scripts written for Kafka work; their
 documentation says that they have no effect. Settings that Kafka reads at startup are rejected, as in Kafka.
@@ -152,7 +152,7 @@ THREAD_COUNTS = frozenset(
         "remote.log.reader.threads",
     }
 )
-"""Thread counts in Kafka. A change may at most double or halve one (KIP-226)."""
+"""Settings that are thread counts in Kafka. A change may at most double or halve the value (KIP-226)."""
 
 _READ_AT_START = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
@@ -231,7 +231,8 @@ NO_SECURITY = ("ssl.", "sasl.", "security.", "listener.name.")
 
 
 def why_not_settable(name: str) -> str | None:
-    """Why a name that is no setting of tierlog cannot be set; None: it can, without effect."""
+    """For a name that is not a setting of tierlog: why it is rejected. None: it is accepted and has no
+    effect."""
     if name in READ_AT_START:
         return "read by a node at startup, and unknown to tierlog"
     if name.startswith(NO_SECURITY):

@@ -33,14 +33,14 @@ class Api:
     ) -> None:
         self.key = key
         self.name = name
-        self.least, self.most = versions
+        self.min_version, self.max_version = versions
         self.flexible_from = flexible
         self._module = module
         self._request: type[Message] | None = None
         self._response: type[Message] | None = None
 
     def __repr__(self) -> str:
-        return f"{self.name}({self.key}, v{self.least}-{self.most})"
+        return f"{self.name}({self.key}, v{self.min_version}-{self.max_version})"
 
     @property
     def request(self) -> type[Message]:
@@ -58,7 +58,7 @@ class Api:
 
     def supports(self, version: int) -> bool:
         """Whether the messages support the version."""
-        return self.least <= version <= self.most
+        return self.min_version <= version <= self.max_version
 
     def is_flexible(self, version: int) -> bool:
         """Whether lengths are compact and structs end in tags at this version (KIP-482)."""

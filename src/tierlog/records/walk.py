@@ -314,7 +314,7 @@ def _check_text(window: Window, at: int, end: int) -> Generator[Step, None, int]
             if at < end:
                 if window.ended:
                     raise _invalid("a header ends outside the batch")
-                forgotten = yield from window.more(at)
+                forgotten = yield from window.read_next(at)
                 at, end, total = at - forgotten, end - forgotten, total + forgotten
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
@@ -324,7 +324,7 @@ def _check_text(window: Window, at: int, end: int) -> Generator[Step, None, int]
 
 def _require_end(window: Window, position: int, count: int) -> Generator[Step, None, None]:
     while not window.ended and position >= len(window.data):
-        position -= yield from window.more(position)
+        position -= yield from window.read_next(position)
     if not window.ended or position != len(window.data):
         raise _invalid(f"{len(window.data) - position} bytes follow the last of {count} records")
 

@@ -49,7 +49,7 @@ def encode_batch(
 ) -> bytearray:
     """One batch of at least one record. `offset_deltas` (ascending) may have gaps, as after compaction."""
     if not records:
-        raise ValueError("a batch needs a record")
+        raise ValueError("a batch needs at least one record")
     deltas = range(len(records)) if offset_deltas is None else offset_deltas
     base_timestamp = records[0].timestamp
     plain = bytearray()
@@ -86,8 +86,8 @@ def encode_batch(
 
 
 def with_section(header: BatchHeader, section: Buffer, codec: Codec) -> bytearray:
-    """The batch with this compressed section of another codec. Only codec, length and CRC of the header
-    change."""
+    """A batch with the given header and a records section compressed by another codec. Only codec, length and
+    CRC of the header change."""
     batch = bytearray(HEADER_SIZE + len(section))
     attributes = header.attributes & KNOWN_ATTRIBUTES & ~CODEC_MASK | codec
     HEADER.pack_into(

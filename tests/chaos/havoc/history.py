@@ -1,8 +1,8 @@
 """History of client operations and their results, one JSON object per line: the only input of the checker.
 
-`at`: seconds since the start of the run. A value is `producer/partition/number` with growing numbers. A
-reader is `group/member`, and a group has read what any of its members read. FINAL is the reader after all
-faults.
+`at`: seconds since the start of the run. A record's value is `producer/partition/number`, where
+numbers increase. A reader is `group/member`, and a group has read what any of its members has read. FINAL is
+the reader that reads everything after all faults.
 """
 
 import threading
@@ -27,7 +27,8 @@ class Sent(Event):
 
 
 class Acked(Event):
-    """`offset` -1: unknown. librdkafka counts a retried batch as written once a later one is."""
+    """`offset` -1: unknown, because librdkafka takes a retried batch for written once a later one is
+    acknowledged."""
 
     producer: str
     partition: int
@@ -36,7 +37,7 @@ class Acked(Event):
 
 
 class Failed(Event):
-    """`definite`: the error says that it was not written; else its fate is unknown."""
+    """`definite`: the error says that the record was not written; otherwise that is unknown."""
 
     producer: str
     partition: int
@@ -68,7 +69,9 @@ class Committed(Event):
 
 
 class Broken(Event):
-    """A client got an error that only a broken guarantee can cause: its offset or sequence is unknown."""
+    """A client got an error that only a broken guarantee can cause: its offset is out of range, or its
+    sequence number is unknown.
+    """
 
     client: str
     error: str
@@ -82,7 +85,7 @@ class Ended(Event):
 
 
 class Marked(Event):
-    """A fault or its heal, as a note in the file."""
+    """A fault, or its end, as a note for readers of the file."""
 
     what: str
 
@@ -97,7 +100,7 @@ def value_of(producer: str, partition: int, number: int) -> str:
 
 
 class Recorder:
-    """Appends to the file; from any thread."""
+    """Appends events to the file. May be used from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb", buffering=1 << 16)
@@ -108,7 +111,7 @@ class Recorder:
         with self._lock:
             self._file.write(line)
             if isinstance(event, Marked):
-                self._file.flush()  # a run that is killed leaves what happened
+                self._file.flush()  # so that the file of a killed run has the faults
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """One run of a metadata quorum under faults, with real nodes, cores and storage, and clients of topics.
 
-After each change of an image: one leader in a term, the same entry at an index on all nodes, growing
-indexes. At the end, after recovery: all images are equal and contain every acknowledged change.
+Checked after each change of an image: a term has one leader, all nodes have the same entry at an index, and
+indexes grow. Checked at the end, after recovery: all images are equal and contain every acknowledged change.
 """
 
 import asyncio
@@ -36,13 +36,15 @@ from tierlog.protocol.errors import ErrorCode
 CLUSTER_ID = "simulated"
 FAULTS_S = 20.0
 FAULTS_A_SECOND = 1.5
-POWER_AFTER_VOTE = 0.1
+POWER_LOSS_AFTER_VOTE = 0.1
+"""Probability that a node loses power just after it has voted."""
+
 HEAL_S = 30.0
 """Virtual seconds within which the quorum must recover after the last fault."""
 
 CLIENTS = 3
 
-CHANGED = 0.4
+VOTER_CHANGES = 0.4
 """Share of the runs in which voters are added and removed."""
 
 HASTY = 0.5
@@ -51,7 +53,8 @@ HASTY = 0.5
 SPLIT, SPLITS_A_SECOND = 0.5, 0.7
 """SPLIT is the share of the runs in which the nodes sometimes split into two groups."""
 
-POOL = range(1, 6)
+NODE_POOL = range(1, 6)
+"""Nodes of a run in which voters change."""
 
 _BROKER = c.RegisterBroker(
     broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
@@ -130,7 +133,7 @@ class Node:
             self.run.network.listen(self.name, None)
 
     def lose_power(self) -> None:
-        """The host is silent until it starts again."""
+        """Kill the process and lose unsynced writes. The host does not respond until it starts again."""
         self.kill()
         self.run.network.lose_power_of(self.name)
         self.disk.lose_power(self.run.rng)
@@ -146,8 +149,8 @@ class QuorumRun:
         self.keep_entries = self.rng.choice((0, 2, 1000))
         self._operators = random.Random(f"operators {seed}")  # a generator of its own
         self._splits = random.Random(f"splits {seed}")
-        self._changes = size is None and self._operators.random() < CHANGED
-        nodes = POOL if self._changes else self.voters
+        self._changes_voters = size is None and self._operators.random() < VOTER_CHANGES
+        nodes = NODE_POOL if self._changes_voters else self.voters
         self.members = {number: Node(self, number, directory / str(number)) for number in nodes}
         self.outcome = Outcome(seed)
         self.network.responses = Responses(seed, self.outcome.done)
@@ -182,7 +185,7 @@ class QuorumRun:
         process = Process(self.loop, "clients")
         self.network.listen("clients", process)
         clients = [process.watch(self._client(number), self.violations) for number in range(CLIENTS)]
-        if self._changes:
+        if self._changes_voters:
             self.network.listen(OPERATOR, process)
             hasty = self._operators.random() < HASTY
             work = change_voters(
@@ -191,8 +194,8 @@ class QuorumRun:
             clients.append(process.watch(work, self.violations))
         if self._splits.random() < SPLIT:
             names = [member.name for member in self.members.values()]
-            parting = split(names, self.network, self._splits, SPLITS_A_SECOND, self.outcome.faults)
-            clients.append(process.watch(parting, self.violations))
+            splitting = split(names, self.network, self._splits, SPLITS_A_SECOND, self.outcome.faults)
+            clients.append(process.watch(splitting, self.violations))
         await self._faults()
         self.faults.end()
         for client in clients:
@@ -235,7 +238,8 @@ class QuorumRun:
             await asyncio.sleep(self.rng.expovariate(10.0))
 
     async def _check_known(self, name: str) -> None:
-        """A request without changes writes no entry, but must not be answered from an old state."""
+        """Check that a request that only validates, and so writes no entry, is not answered from an old
+        state."""
         exists = self._known[name]
         topic = c.NewTopic(name=name, assignments=((0, (1,)),))
         expected = ErrorCode.TOPIC_ALREADY_EXISTS if exists else ErrorCode.NONE
@@ -272,8 +276,8 @@ class QuorumRun:
         return len(self.nodes[node_id].core.voters) if node_id in self.nodes else len(self.voters)
 
     def _on_vote(self, node_id: int) -> None:
-        """Sometimes cut the power just after a vote: another node relies on the vote now."""
-        if self.loop.time() < FAULTS_S and self.rng.random() < POWER_AFTER_VOTE:
+        """Sometimes cut the power just after a vote, on which another node now relies."""
+        if self.loop.time() < FAULTS_S and self.rng.random() < POWER_LOSS_AFTER_VOTE:
             self.outcome.faults["power after a vote"] += 1
             self.faults.power(self.members[node_id])
 
@@ -299,7 +303,7 @@ class QuorumRun:
             entry = core.log.between(index, index + 1)[0]
             known = self._entries.setdefault(index, (entry.term, entry.payload))
             if known != (entry.term, entry.payload):
-                raise Violation(f"{member.name} applied another entry {index} than the others")
+                raise Violation(f"{member.name} and another node applied different entries at index {index}")
         core.check()
         self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
 
@@ -308,8 +312,8 @@ class QuorumRun:
         deadline = self.loop.time() + HEAL_S
         while not self._agree():
             if self.loop.time() > deadline:
-                standing = [msgspec.to_builtins(node.status()) for node in self.nodes.values()]
-                raise Violation(f"no agreement {HEAL_S} s after everything was healed: {standing}")
+                statuses = [msgspec.to_builtins(node.status()) for node in self.nodes.values()]
+                raise Violation(f"no agreement {HEAL_S} s after everything was healed: {statuses}")
             await asyncio.sleep(0.1)
         self._raise_violation()
         image = next(node.image for node in self.nodes.values() if node.is_leader)

@@ -123,7 +123,7 @@ class Tiering:
             if self.is_on:
                 stack.enter_context(patch.object(planner, "SPILL_ABOVE_ENTRIES", SPILL_ABOVE))
                 stack.enter_context(patch.object(planner, "SPILL_ENTRIES", SPILL))
-                stack.enter_context(patch.object(remote, "SPILL_MS", self._spill_ms))
+                stack.enter_context(patch.object(remote, "SPILL_TIMEOUT_MS", self._spill_ms))
             yield
 
     @property
@@ -157,7 +157,7 @@ class Tiering:
         more."""
         if not self.is_on:
             return
-        remote.SPILL_MS = max(SPILL_MS)  # else every page may time out
+        remote.SPILL_TIMEOUT_MS = max(SPILL_MS)  # else every page may time out
         deadline = asyncio.get_running_loop().time() + SETTLED_S
         while why := self.witness.pending_work():
             raise_violation()

@@ -33,7 +33,7 @@ def serve(server: socket.socket) -> None:
             kept.append(connection)
             frame = connection.recv(4096)
             header = decode_request_header(frame, 4, len(frame))
-            keys = [ApiVersion(api_key=API.key, min_version=API.least, max_version=API.most)]
+            keys = [ApiVersion(api_key=API.key, min_version=API.min_version, max_version=API.max_version)]
             answer = encode_response(
                 BY_NAME["ApiVersions"], 0, header.correlation_id, ApiVersionsResponse(api_keys=keys)
             )

@@ -43,7 +43,7 @@ async def test_brokers_and_partitions_are_listed(ask: Asker) -> None:
     ask.controller.fence(1)
     brokers = (await ask("GET", "/v1/brokers"))["brokers"]
     assert [(one["id"], one["fenced"]) for one in brokers] == [(1, True), (2, False), (3, False)]
-    found = await ask("GET", "/v1/partitions?condition=unwell&limit=5")
+    found = await ask("GET", "/v1/partitions?condition=unhealthy&limit=5")
     assert [(row["topic"], row["partition"]) for row in found["partitions"]] == [("orders", 0)]
     assert "good" in (await ask("GET", "/v1/partitions?condition=good", code=400))["error"]
     assert "nowhere" in (await ask("GET", "/v1/partitions?topic=nowhere", code=404))["error"]

@@ -44,7 +44,7 @@ def test_every_version_of_an_api_carries_the_error(name: str) -> None:
     counted: Counter[int] = Counter()
     count = counter_of(api.response, counted)
     assert count is not None
-    for version in range(api.least, api.most + 1):
+    for version in range(api.min_version, api.max_version + 1):
         reply = answer(name, version, filled(api.request, version))
         assert (reply is None) == (version in OTHER_ITEMS.get(name, ()))
         if reply is not None:
@@ -101,4 +101,4 @@ def test_numbers_and_entities_identify_items_too() -> None:
 def test_an_error_at_the_top_level_is_not_repeated(name: str, version: int, array: str) -> None:
     request = filled(BY_NAME[name].request, version)
     assert getattr(answer(name, version, request), array) == []
-    assert len(getattr(answer(name, BY_NAME[name].least, request), array)) == 2
+    assert len(getattr(answer(name, BY_NAME[name].min_version, request), array)) == 2

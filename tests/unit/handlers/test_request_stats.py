@@ -152,10 +152,10 @@ async def test_a_quota_that_fails_gives_an_error_response(step: str, way: str) -
                 raise ZeroDivisionError
             return self
 
-        def answered(self, _: Any) -> None:
+        def on_reply(self, _: Any) -> None:
             raise ZeroDivisionError
 
-        def failed(self) -> None: ...
+        def on_error(self) -> None: ...
 
     async def later() -> HeartbeatResponse:
         return HeartbeatResponse()

@@ -27,7 +27,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 def test_every_version_has_kafkas_error(name: str) -> None:
     api = BY_NAME[name]
     expected = SECURITY_DISABLED if "Acls" in name else NOT_ALLOWED
-    for version in range(api.least, api.most + 1):
+    for version in range(api.min_version, api.max_version + 1):
         context = RequestContext(api.key, version, 1, "c", Connection(1, "h", 1))
         request = api.request(**REQUESTS.get(name, {}))
         answer: Any = decode(
@@ -45,7 +45,7 @@ def test_messages_equal_kafkas() -> None:
 
     def answer(name: str) -> Any:
         api = BY_NAME[name]
-        context = RequestContext(api.key, api.most, 1, "c", Connection(1, "h", 1))
+        context = RequestContext(api.key, api.max_version, 1, "c", Connection(1, "h", 1))
         return handlers[name](context, api.request(**REQUESTS.get(name, {})))
 
     assert answer("DescribeAcls").error_message == "No Authorizer is configured on the broker"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_MS
+from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_TIMEOUT_MS
 from tierlog.metadata.records import PageRef
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -280,7 +280,7 @@ def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> Non
     assert start_spill(tiered, 50) == E.NONE
     line = tiered.image.delete_queue[page.uuid]
     assert line.is_unfinished_page
-    assert line.queued_ms == tiered.now_ms + SPILL_MS
+    assert line.queued_ms == tiered.now_ms + SPILL_TIMEOUT_MS
     assert start_spill(tiered, 50) == E.INVALID_REQUEST  # a key is for one attempt
     assert commit_spill(tiered, page) == E.NONE
     assert queued(tiered) == set()
@@ -325,7 +325,7 @@ def test_number_of_deletions_marked_at_a_time_is_limited(tiered: World) -> None:
 def test_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
-    tiered.now_ms += SPILL_MS + 1000
+    tiered.now_ms += SPILL_TIMEOUT_MS + 1000
     assert start_deletes(tiered, 1000) == {901}
     assert commit_spill(tiered, page_of(tiered, 901)) == E.INVALID_REQUEST
     assert tiered.remote("t").pages == ()
@@ -334,7 +334,7 @@ def test_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None
 def test_unfinished_page_is_not_marked_before_its_time_has_passed(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
-    tiered.now_ms += 100 * SPILL_MS
+    tiered.now_ms += 100 * SPILL_TIMEOUT_MS
     assert commit_spill(tiered, page_of(tiered, 901)) == E.NONE
     assert start_deletes(tiered, 0) == set()
 

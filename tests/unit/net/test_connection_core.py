@@ -154,12 +154,12 @@ def test_closing_response_ends_the_connection_after_earlier_ones(harness: Harnes
     harness.receive(frames("Heartbeat", "Heartbeat"))
     harness.wait(0)
     harness.respond(1, None)
-    assert harness.core.state is State.ENDING and not harness.core.is_ended
+    assert harness.core.state is State.ENDING and not harness.core.is_last_response_sent
     assert harness.receive(frames("Heartbeat")) == []
     harness.respond(0, [b"first"])
-    assert harness.sent == [b"first"] and not harness.core.is_ended
+    assert harness.sent == [b"first"] and not harness.core.is_last_response_sent
     harness.core.out.sent(len(b"first"))
-    assert harness.core.is_ended
+    assert harness.core.is_last_response_sent
 
 
 def test_question_waits_for_the_appends_before_it(harness: Harness) -> None:
@@ -183,11 +183,11 @@ def test_later_requests_wait_for_a_change(harness: Harness) -> None:
 
 def test_later_requests_wait_until_a_pending_lets_them_start(harness: Harness) -> None:
     harness.receive(frames("Produce"))
-    harness.wait(0, keeps=500, later_wait_for=object())
+    harness.wait(0, keeps=500, blocks_later_until=object())
     assert (harness.pool.used, harness.receive(frames("Produce"))) == (500, [])
     harness.core.release_later(harness.started[0])
     assert (harness.pool.used, harness.resume()) == (0, ["Produce"])
-    harness.wait(1, later_wait_for=object())
+    harness.wait(1, blocks_later_until=object())
     harness.core.release_later(harness.started[0])  # again: it holds nothing any more
     assert harness.core.state is State.HALTED
 
@@ -270,7 +270,7 @@ def test_overdue_connections() -> None:
     core = harness.core
     assert (core.overdue(10.0, True), core.overdue(10.1, True)) == (None, (CloseReason.IDLE, ""))
     harness.receive(frames("Produce")[:3], now=20.0)
-    core.reads_again(20.0)
+    core.on_reading_resumed(20.0)
     late = core.overdue(22.1, True)
     assert late is not None and late[0] is CloseReason.SLOW
     assert core.overdue(22.1, False) is None

@@ -11,10 +11,10 @@ from connection_harness import HEARTBEAT, METADATA, PRODUCE, Broker, Client, pro
 
 from tierlog.broker.handlers.context import RawReply, RequestContext
 from tierlog.broker.net.core.bounds import (
-    ABANDONED_REQUESTS,
+    ABANDONED_REQUESTS_MAX,
     FRAMES_PER_TURN,
-    SWEPT_PER_TURN,
-    TURNED_AWAY_OF_ADDRESS_MAX,
+    SWEEP_PER_TURN,
+    THROTTLED_CONNECTIONS_PER_ADDRESS_MAX,
 )
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.listener import Refusal, plain_address
@@ -202,11 +202,11 @@ async def test_limits_apply_to_clients_that_close_their_sending_side(broker: Bro
     await broker.start(in_flight=2, sweep_s=0.001)
     futures = broker.hold_heartbeats()
     client = await broker.connect()
-    for _ in range(ABANDONED_REQUESTS * 2):
+    for _ in range(ABANDONED_REQUESTS_MAX * 2):
         client.send(HEARTBEAT, 0, HeartbeatRequest())
     client.writer.write_eof()
     await until(lambda: broker.listener.connections == 0)
-    assert len(futures) == 2 + ABANDONED_REQUESTS
+    assert len(futures) == 2 + ABANDONED_REQUESTS_MAX
     assert broker.listener.closed == {CloseReason.CLIENT: 1}
 
 
@@ -338,17 +338,17 @@ async def test_client_with_many_requests_yields_to_others(broker: Broker) -> Non
 
 async def test_sweep_checks_every_connection(broker: Broker) -> None:
     await broker.start(idle_s=0.01, sweep_s=0.005)
-    clients = [await broker.connect() for _ in range(SWEPT_PER_TURN + 10)]
+    clients = [await broker.connect() for _ in range(SWEEP_PER_TURN + 10)]
     for client in clients:
         assert await client.expect_close() == b""
-    assert broker.listener.closed == {CloseReason.IDLE: SWEPT_PER_TURN + 10}
+    assert broker.listener.closed == {CloseReason.IDLE: SWEEP_PER_TURN + 10}
 
 
 # ---- accepting ------------------------------------------------------------------------------------
 
 
 async def test_address_can_have_its_own_connection_limit(broker: Broker) -> None:
-    await broker.start(connections_per_address=1, connections_of_address={"127.0.0.2": 2})
+    await broker.start(connections_per_address=1, connections_per_address_overrides={"127.0.0.2": 2})
     at_home = [await broker.connect("127.0.0.2") for _ in range(3)]
     for client in at_home[:2]:
         await client.ask(METADATA, 9, MetadataRequest())
@@ -380,19 +380,19 @@ async def test_reached_rate_counts_no_refusal_without_waiting_connections(broker
 async def test_address_over_its_quota_cannot_take_all_places_of_throttled_connections(broker: Broker) -> None:
     await broker.start()
     broker.listener.admission = lambda host: 1_000_000
-    several = [await broker.connect() for _ in range(TURNED_AWAY_OF_ADDRESS_MAX + 1)]
+    several = [await broker.connect() for _ in range(THROTTLED_CONNECTIONS_PER_ADDRESS_MAX + 1)]
     assert await several[-1].expect_close() == b""
     other = await broker.connect("127.0.0.2")
     await until(lambda: broker.listener.refused[Refusal.QUOTA] == len(several) + 1)
-    assert len(broker.listener._turned_away) == TURNED_AWAY_OF_ADDRESS_MAX + 1
+    assert len(broker.listener._throttled_connections) == THROTTLED_CONNECTIONS_PER_ADDRESS_MAX + 1
     await broker.listener.close()
     for client in (other, several[0]):
         assert await client.expect_close() == b""
-    assert not broker.listener._turned_away_of
+    assert not broker.listener._throttled_per_address
 
 
 async def test_ipv4_clients_of_a_dual_stack_listener_have_ipv4_addresses(broker: Broker) -> None:
-    await broker.start(host="::ffff:127.0.0.1", connections_of_address={"127.0.0.1": 1})
+    await broker.start(host="::ffff:127.0.0.1", connections_per_address_overrides={"127.0.0.1": 1})
     await (await broker.connect()).ask(METADATA, 9, MetadataRequest())
     assert await (await broker.connect()).expect_close() == b""
     assert broker.refusals == [(Refusal.ADDRESS, "127.0.0.1")]

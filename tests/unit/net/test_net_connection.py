@@ -43,7 +43,7 @@ async def test_api_versions_advertises_apis_with_a_handler(broker: Broker, versi
     request = ApiVersionsRequest(client_software_name="a.b-c", client_software_version="1.0")
     answer = await client.ask(API_VERSIONS, version, request)
     found = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
-    assert found == {key: (APIS[key].least, APIS[key].most) for key in broker.handlers}
+    assert found == {key: (APIS[key].min_version, APIS[key].max_version) for key in broker.handlers}
 
 
 async def test_newer_api_versions_gets_unsupported_version_in_v0(broker: Broker) -> None:
@@ -354,7 +354,7 @@ async def test_frame_timeout_excludes_time_without_reading(broker: Broker) -> No
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump.core.has_held for pump in broker.listener._channels.values()))
+    await until(lambda: any(pump.core.has_held_bytes for pump in broker.listener._channels.values()))
     (pump,) = broker.listener._channels.values()
     pump.core.active_at -= 100
     future.set_result(HeartbeatResponse())

@@ -1,4 +1,4 @@
-"""Requests that later ones of their connection have to wait for (`Pending.later_wait_for`)."""
+"""Requests that later ones of their connection have to wait for (`Pending.blocks_later_until`)."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ class Held:
         self.go.append(asyncio.Event())
         later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self.broker.tasks.spawn("slow", self.carry_out(context, request, self.go[-1], later))
-        return Pending(work, keeps=WHOLE_FRAME, later_wait_for=later)
+        return Pending(work, keeps=WHOLE_FRAME, blocks_later_until=later)
 
     async def carry_out(
         self, context: RequestContext, request: Any, go: asyncio.Event, others: "asyncio.Future[None]"
@@ -86,7 +86,7 @@ async def test_response_may_come_after_later_requests_start(broker: Broker) -> N
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         later: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append((later, answer))
-        return Pending(answer, later_wait_for=later)
+        return Pending(answer, blocks_later_until=later)
 
     broker.on_produce = handle
     client = await broker.connect()

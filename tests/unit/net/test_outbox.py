@@ -9,11 +9,11 @@ import pytest
 
 from tierlog.base.files import FileSlice, OsFiles, Part
 from tierlog.base.open_files import SharedFile
-from tierlog.broker.net.core.bounds import COPIED_BYTES, LAST_BYTES
+from tierlog.broker.net.core.bounds import COPY_BYTES_MAX, SENDFILE_TAIL_BYTES
 from tierlog.broker.net.core.send_queue import SendQueue
 from tierlog.broker.net.outbox import Outbox
 
-CONTENT = os.urandom(8 * COPIED_BYTES)
+CONTENT = os.urandom(8 * COPY_BYTES_MAX)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_end_of_a_large_slice_leaves_with_the_following_bytes(
     while sum(map(len, packets)) < len(b"headtail") + (200 << 10):
         packets.append(theirs.recv(1 << 20))
     assert b"".join(packets) == b"head" + CONTENT[7 : 7 + (200 << 10)] + b"tail"
-    assert len(packets[-1]) == LAST_BYTES + len(b"tail")
+    assert len(packets[-1]) == SENDFILE_TAIL_BYTES + len(b"tail")
 
 
 @pytest.mark.parametrize("around", [-1, 0, 1])
@@ -84,7 +84,7 @@ def test_slices_near_the_limit_arrive_intact_at_a_slow_reader(
 ) -> None:
     ours, theirs = ends
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    size = COPIED_BYTES + around
+    size = COPY_BYTES_MAX + around
     slices = [FileSlice(file, number, size) for number in range(5)]
     small = [FileSlice(file, number * 1000, 900) for number in range(100)]
     parts: list[Part] = [b"head", *slices, b"", FileSlice(file, 0, 0), *small, memoryview(b"tail")]
@@ -102,7 +102,7 @@ def test_slices_near_the_limit_arrive_intact_at_a_slow_reader(
     assert (outbox.queue.bytes, outbox.queue.memory_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("size", [100, 2 * COPIED_BYTES])
+@pytest.mark.parametrize("size", [100, 2 * COPY_BYTES_MAX])
 def test_a_file_that_ends_inside_a_slice_is_an_error(
     ends: tuple[socket.socket, socket.socket], file: SharedFile, size: int
 ) -> None:

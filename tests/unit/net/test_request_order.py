@@ -200,7 +200,7 @@ async def test_last_requests_of_a_closed_client_are_carried_out(broker: Broker, 
     await until(lambda: bool(traffic.appends))
     client.close()
     [pump] = broker.listener._channels.values()
-    await until(lambda: pump.core.gone_at is not None)
+    await until(lambda: pump.core.client_left_at is not None)
     traffic.append(0)
     await until(lambda: bool(traffic.changes))
     traffic.changes[0].set_result(DeleteTopicsResponse())

@@ -64,7 +64,7 @@ class Throttled:
     def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
         """Answers with as many bytes as are allowed."""
         self.sizes.append(request.max_bytes)
-        throttle_ms = context.meter.fetched(request.max_bytes) if context.meter else 0
+        throttle_ms = context.meter.charge_fetch(request.max_bytes) if context.meter else 0
         return FetchResponse(throttle_time_ms=throttle_ms, session_id=0 if throttle_ms else request.max_bytes)
 
 

@@ -16,7 +16,7 @@ from tierlog.protocol.schema import Message, plain_fields
 
 def arrays() -> Iterator[tuple[type[Message], int, str]]:
     for api in APIS.values():
-        for version in range(api.least, api.most + 1):
+        for version in range(api.min_version, api.max_version + 1):
             for field in plain_fields(api.response, version):
                 if field.array and field.nested is not None:
                     yield api.response, version, field.name

@@ -68,7 +68,7 @@ def test_truncated_or_overlong_frame_is_malformed(kind: type, version: int, fram
 @given(st.sampled_from(sorted(APIS)), st.data())
 def test_any_bytes_decode_or_are_malformed(key: int, data: st.DataObject) -> None:
     api = APIS[key]
-    version = data.draw(st.integers(api.least, api.most))
+    version = data.draw(st.integers(api.min_version, api.max_version))
     frame = data.draw(st.binary(max_size=64))
     for kind in (api.request, api.response):
         try:

@@ -32,8 +32,8 @@ def test_refused_bytes_do_not_count() -> None:
     assert made.charge_unless_over(FETCH, "u", "a", 9_000, 0) == 0
     assert [made.charge_unless_over(FETCH, "u", "a", 3_000, 0) for _ in range(2)] == [2_000, 2_000]
     assert made.charge_unless_over(FETCH, "u", "a", 1_000, 0) == 0
-    assert made.most_at_once(FETCH, "u", "a") == 10_000
-    assert made.most_at_once(PRODUCE, "u", "a") is None
+    assert made.max_burst(FETCH, "u", "a") == 10_000
+    assert made.max_burst(PRODUCE, "u", "a") is None
 
 
 def test_idle_client_gets_a_value_above_its_quota() -> None:

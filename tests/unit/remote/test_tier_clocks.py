@@ -7,7 +7,7 @@ from tier_node import Clock, TierNode, produce
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.controller.remote import SPILL_MS
+from tierlog.metadata.controller.remote import SPILL_TIMEOUT_MS
 from tierlog.metadata.records import PageRef
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.memory_store import MemoryStore
@@ -65,7 +65,7 @@ async def test_page_whose_deletion_has_begun_is_never_committed(tmp_path: Path) 
     async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS) as node:
         replica = await tiered(node)
         page = await begin_page(node, replica)
-        node.clock.pass_time(SPILL_MS + GRACE_MS)
+        node.clock.pass_time(SPILL_TIMEOUT_MS + GRACE_MS)
         await node.storage_cleaner.clean()
         assert node.keys.page(node.where(replica), page) not in await node.objects()
         assert await commit_page(node, replica, page) == ErrorCode.INVALID_REQUEST

@@ -26,7 +26,7 @@ from tierlog.config.topic import TopicConfig
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import BatchHeader, check_batch, read_header, seal
 from tierlog.records.codecs import Codec
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -74,7 +74,7 @@ def stored(replica: Replica) -> BatchHeader:
 
 
 def newest(replica: Replica) -> tuple[int, int] | None:
-    found = at_once(replica.log.max_timestamp())
+    found = run_all_steps(replica.log.max_timestamp())
     return None if found is None else (found.offset, found.timestamp)
 
 

@@ -16,7 +16,7 @@ from tierlog.records.batch import HEADER_SIZE, iter_batches, read_header, seal
 from tierlog.records.codecs import Codec
 from tierlog.records.record import iter_records
 from tierlog.records.walk import BAD_RECORDS_REPORTED
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -209,7 +209,7 @@ def test_log_append_time_is_the_brokers_time(tmp_path: Path) -> None:
     found = replica.read(0, 1 << 20).slice
     assert found is not None
     assert {record.timestamp for record in iter_records(content(found), max_bytes=1 << 20)} == {NOW}
-    located = at_once(replica.offset_for_timestamp(NOW))
+    located = run_all_steps(replica.offset_for_timestamp(NOW))
     assert located is not None and located.offset == 0
 
 
@@ -280,7 +280,7 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> 
     for at in range(0, 100, 10):
         replica.as_leader.append(batch(3, at_ms=NOW + at), NOW)
     for target in range(-1, 93):
-        found = at_once(replica.offset_for_timestamp(NOW + target))
+        found = run_all_steps(replica.offset_for_timestamp(NOW + target))
         expected = next(
             (3 * (at // 10) + i, NOW + at + i)
             for at in range(0, 100, 10)
@@ -288,8 +288,8 @@ def test_timestamp_lookup_finds_the_first_record_at_or_after(tmp_path: Path) -> 
             if at + i >= target
         )
         assert found is not None and (found.offset, found.timestamp) == expected
-    assert at_once(replica.offset_for_timestamp(NOW + 93)) is None
-    newest = at_once(replica.log.max_timestamp())
+    assert run_all_steps(replica.offset_for_timestamp(NOW + 93)) is None
+    newest = run_all_steps(replica.log.max_timestamp())
     assert newest is not None and newest.offset == 29
 
 

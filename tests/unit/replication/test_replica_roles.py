@@ -108,7 +108,7 @@ def test_follower_copies_the_bytes_and_the_high_watermark(pair: tuple[Replica, R
     assert leader.as_leader.acknowledgement(6) == ErrorCode.NONE
 
 
-def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) -> None:
+def test_has_nothing_for_is_true_only_for_a_caught_up_follower(tmp_path: Path) -> None:
     one, two = replica(tmp_path, 1), replica(tmp_path, 2)
     lead(one, 3)
     one.as_leader.append(batch(3), NOW, acks=1)
@@ -120,7 +120,7 @@ def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) 
     lead(one, 5)
     one.as_leader.append(batch(2), NOW, acks=1)
     found = {
-        (offset, epoch): one.as_leader.has_no_more_than(offset, epoch)
+        (offset, epoch): one.as_leader.has_nothing_for(offset, epoch)
         for offset in range(-1, 6)
         for epoch in range(-1, 7)
     }
@@ -130,7 +130,7 @@ def test_has_no_more_than_is_true_only_for_a_caught_up_follower(tmp_path: Path) 
         assert (result.error, content(result), result.diverging) == (ErrorCode.NONE, b"", UNKNOWN_END)
     assert one.read_for_follower(4, UNLIMITED, last_fetched_epoch=4).diverging == (4, 2)
     one.become_follower(2, 6, 6)
-    assert not one.as_leader.has_no_more_than(4, 5)
+    assert not one.as_leader.has_nothing_for(4, 5)
 
 
 def test_consumer_reads_committed_records_from_a_follower(pair: tuple[Replica, Replica]) -> None:

@@ -13,13 +13,13 @@ from tierlog.records.indexes import OffsetEntry
 from tierlog.spark.options import EARLIEST, LATEST, Bound, InvalidOption, parse_options
 from tierlog.spark.plan import (
     OffsetRange,
-    OffsetsNotThere,
+    OffsetsUnavailable,
     Pruning,
     Source,
     choose_sources,
     committed_range,
+    entries_from_time,
     entries_in,
-    late_entries,
     pages_in,
     resolve_bound,
     split_segment,
@@ -122,8 +122,8 @@ def test_manifests_prune_by_offset_and_time() -> None:
     assert entries_in(held, OffsetRange(9, 10)) == held[:1]
     assert entries_in(held, OffsetRange(9, 21)) == held
     assert entries_in(held, OffsetRange(5, 5)) == []
-    assert late_entries(held, 45, 0) == [held[0], held[2]]
-    assert late_entries(held, 45, 10) == [held[2]]
+    assert entries_from_time(held, 45, 0) == [held[0], held[2]]
+    assert entries_from_time(held, 45, 10) == [held[2]]
     assert pages_in(root(0, pages=(page(0, 9), page(10, 19))), OffsetRange(10, 11)) == [page(10, 19)]
 
 
@@ -141,7 +141,7 @@ def test_bounds_outside_the_bucket_are_errors_unless_waived() -> None:
     assert resolve_bound(SOURCE, Bound(LATEST), committed, True) == 200
     for offset, clamped in ((99, 100), (201, 200)):
         bound = Bound(EARLIEST, {("flights", 0): offset})
-        with pytest.raises(OffsetsNotThere, match=str(offset)):
+        with pytest.raises(OffsetsUnavailable, match=str(offset)):
             resolve_bound(SOURCE, bound, committed, True)
         assert resolve_bound(SOURCE, bound, committed, False) == clamped
 

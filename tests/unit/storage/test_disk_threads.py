@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tierlog.broker.storage.disk_threads import DiskThreads, all_done
+from tierlog.broker.storage.disk_threads import DiskThreads, wait_for_disk
 
 STUCK = """
 import threading
@@ -24,7 +24,7 @@ print("at the end", flush=True)
 
 
 async def test_threads_are_bounded_and_reused() -> None:
-    threads, gate = DiskThreads("disk", most=2), threading.Event()
+    threads, gate = DiskThreads("disk", max_threads=2), threading.Event()
     entered = threading.Semaphore(0)
 
     def work() -> str:
@@ -42,7 +42,7 @@ async def test_threads_are_bounded_and_reused() -> None:
 
 
 async def test_exception_is_passed_to_the_caller() -> None:
-    threads = DiskThreads("disk", most=1)
+    threads = DiskThreads("disk", max_threads=1)
     loop = asyncio.get_running_loop()
     with pytest.raises(OSError, match="broken"):
         await loop.run_in_executor(threads, _fail)
@@ -55,7 +55,7 @@ class Answer:
 
 
 def test_idle_thread_keeps_no_result_alive() -> None:
-    threads, lost = DiskThreads("disk", most=1), threading.Event()
+    threads, lost = DiskThreads("disk", max_threads=1), threading.Event()
     answer = threads.submit(Answer).result()
     weakref.finalize(answer, lost.set)
     del answer
@@ -63,15 +63,15 @@ def test_idle_thread_keeps_no_result_alive() -> None:
     threads.shutdown()
 
 
-async def test_all_done_waits_for_work_and_reports_a_hang() -> None:
-    threads, gate = DiskThreads("disk", most=2), threading.Event()
+async def test_wait_for_disk_waits_for_work_and_reports_a_hang() -> None:
+    threads, gate = DiskThreads("disk", max_threads=2), threading.Event()
     loop = asyncio.get_running_loop()
     stuck = loop.run_in_executor(threads, gate.wait)
     others = [loop.run_in_executor(threads, lambda: None) for _ in range(20)]
-    assert await all_done(others, 30)
-    assert not await all_done([stuck, *others], 0.01)
+    assert await wait_for_disk(others, 30)
+    assert not await wait_for_disk([stuck, *others], 0.01)
     gate.set()
-    assert await all_done([stuck], 30)
+    assert await wait_for_disk([stuck], 30)
     threads.shutdown()
 
 

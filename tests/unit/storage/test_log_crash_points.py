@@ -19,7 +19,7 @@ from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, iter_batches, read_header
 from tierlog.records.record import iter_records
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -196,7 +196,7 @@ def test_invalid_indexes_are_rebuilt(tmp_path: Path, suffix: str, harm: bytes | 
     again.check()
     assert list(values(again)) == list(range(40))
     for offset in range(40):
-        found = at_once(again.offset_for_timestamp(NOW + offset))
+        found = run_all_steps(again.offset_for_timestamp(NOW + offset))
         assert found is not None and found.offset == offset
         at = again.read(offset, 1, 40, min_one=True)
         assert at.base_offset == offset - offset % 2

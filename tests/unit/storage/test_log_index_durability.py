@@ -12,7 +12,7 @@ from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import EPOCH_CHECKPOINT
 from tierlog.config.topic import TopicConfig
 from tierlog.records.batch import assign, read_header
-from tierlog.records.window import at_once
+from tierlog.records.window import run_all_steps
 from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
@@ -61,7 +61,7 @@ def test_time_index_truncated_below_the_recovery_point_hides_no_record(tmp_path:
     path = tmp_path / TIME_INDEX_NAME
     path.write_bytes(path.read_bytes()[:12])
     log = open_log(tmp_path, OsFiles(), recovery_point=4)
-    found = at_once(log.offset_for_timestamp(NOW + 20))
+    found = run_all_steps(log.offset_for_timestamp(NOW + 20))
     assert found is not None and found.offset == 2
 
 
