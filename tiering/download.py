@@ -20,20 +20,20 @@ from tierlog.tiering.object_store import CorruptObject, ObjectStore
 from tierlog.tiering.segment_index import SegmentIndex
 
 PIECE_BYTES = 16 << 20
-"""Largest single request. A chunk is larger only if the topic's index entries are very far apart."""
+"""Maximum size of one request. A chunk is larger only if the topic's index entries are very far apart."""
 
 
 async def download_chunk(
     store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
 ) -> int:
-    """Write the verified chunk to a path. Returns its end offset, exclusive."""
+    """Download a chunk, verify it and write it to `path`. Returns its end offset, exclusive."""
     try:
-        return await _attempt(store, name, index, key, files, path)
+        return await _download_once(store, name, index, key, files, path)
     except CorruptObject:
-        return await _attempt(store, name, index, key, files, path)
+        return await _download_once(store, name, index, key, files, path)
 
 
-async def _attempt(
+async def _download_once(
     store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
 ) -> int:
     starts = range(key.start, key.end, PIECE_BYTES)
@@ -77,26 +77,26 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
         raise CorruptObject(f"{name}: received {len(content)} bytes, expected {key.size}")
     entry = index.entry
     least = entry.base_offset
-    first_ends_at = index.batch_end_at(key.start)
+    first_batch_end = index.batch_end_at(key.start)
     epochs = LeaderEpochs(entry.leader_epochs)
-    at = 0
-    while at < len(content):
+    position = 0
+    while position < len(content):
         try:
-            header = check_batch(content, at)
+            header = check_batch(content, position)
         except RecordsError as error:
-            raise CorruptObject(f"{name}, position {key.start + at}: {error}") from error
+            raise CorruptObject(f"{name}, position {key.start + position}: {error}") from error
         if header.base_offset < least or header.next_offset > entry.end_offset:
             raise CorruptObject(
                 f"{name}: a batch has the offsets {header.base_offset} to {header.last_offset}, expected "
                 f"{least} to {entry.last_offset}"
             )
-        if at == 0 and first_ends_at not in (None, header.next_offset):
+        if position == 0 and first_batch_end not in (None, header.next_offset):
             raise CorruptObject(
-                f"{name}: a batch ends at offset {header.next_offset}, expected {first_ends_at}"
+                f"{name}: a batch ends at offset {header.next_offset}, expected {first_batch_end}"
             )
         if not epochs.allows(header.leader_epoch, header.last_offset):
             what = f"unexpected leader epoch {header.leader_epoch} at offset {header.base_offset}"
             raise CorruptObject(f"{name}: {what}")
         least = header.next_offset
-        at += header.size
+        position += header.size
     return least

@@ -1,9 +1,9 @@
-"""S3 object store, with aioboto3: one client, and limits of time, attempts and memory for each call.
+"""S3 object store on aioboto3: one client; time, attempts and memory of each call are limited.
 
 Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 16 MiB
-are uploaded in parts, some in parallel, which are read from the file as needed. aioboto3 takes a second to
-import, so it is imported in a thread at the first call. All errors of the server become errors of the port. A
-crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
+are uploaded in parts, a few at a time, which are read from the file as needed. aioboto3 takes a second to
+import, so it is imported in a thread at the first call. All errors of the server become the errors of
+`object_store`. A crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
 AbortIncompleteMultipartUpload.
 """
 
@@ -34,13 +34,13 @@ from tierlog.tiering.object_store import (
 T = TypeVar("T")
 
 PART_BYTES = 16 << 20  # smaller bodies are uploaded in one request
-_MOST_PARTS = 10_000  # S3's limit
-_PARTS_AT_ONCE = 4  # times PART_BYTES, it limits the memory of one upload
+_PARTS_MAX = 10_000  # S3's limit
+_PARTS_AT_ONCE = 4  # bounds the memory of one upload: this many times the part size
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _CONNECTIONS = 32
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30
-_TRIES = 3
+_ATTEMPTS = 3
 
 _BUCKET = r"[A-Za-z0-9._-]{1,255}"  # as in botocore; S3-compatible servers have different rules
 _ENDPOINT = r"https?://[^/?#\s]+/?"
@@ -111,20 +111,20 @@ class S3Store:
             return b""
         if start == 0 and end is None:
             return (await self.get_with_etag(key))[0]
-        wanted = f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
-        content, answer = await self._guard(key, lambda: self._get(key, Range=wanted))
-        return exact_range(key, content, start, start + answer["ContentLength"] if end is None else end)
+        byte_range = f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
+        content, response = await self._guard(key, lambda: self._get(key, Range=byte_range))
+        return exact_range(key, content, start, start + response["ContentLength"] if end is None else end)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        content, answer = await self._guard(key, lambda: self._get(key))
-        return exact_range(key, content, 0, answer["ContentLength"]), _etag(answer)
+        content, response = await self._guard(key, lambda: self._get(key))
+        return exact_range(key, content, 0, response["ContentLength"]), _etag(response)
 
     async def head(self, key: str) -> ObjectInfo:
-        async def ask() -> Any:
+        async def request() -> Any:
             return await self._client.head_object(**self._address(key), ChecksumMode="ENABLED")
 
-        answer = await self._guard(key, ask)
-        return ObjectInfo(key, answer["ContentLength"], _etag(answer), _whole_checksum(answer))
+        response = await self._guard(key, request)
+        return ObjectInfo(key, response["ContentLength"], _etag(response), _whole_checksum(response))
 
     async def delete(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), _DELETE_BATCH):
@@ -132,21 +132,21 @@ class S3Store:
             await self._guard("delete", lambda batch=batch: self._delete(batch))  # type: ignore[misc]
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        following: dict[str, str] = {}
+        continuation: dict[str, str] = {}
         while True:
 
-            async def ask(following: dict[str, str] = following) -> Any:
+            async def request(continuation: dict[str, str] = continuation) -> Any:
                 where = self._prefix + prefix
                 return await self._client.list_objects_v2(
-                    Bucket=self._options.bucket, Prefix=where, **following
+                    Bucket=self._options.bucket, Prefix=where, **continuation
                 )
 
-            answer = await self._guard(prefix, ask)
-            for found in answer.get("Contents", ()):
+            response = await self._guard(prefix, request)
+            for found in response.get("Contents", ()):
                 yield ObjectInfo(found["Key"].removeprefix(self._prefix), found["Size"], _etag(found))
-            if not answer.get("IsTruncated"):
+            if not response.get("IsTruncated"):
                 return
-            following = {"ContinuationToken": answer["NextContinuationToken"]}
+            continuation = {"ContinuationToken": response["NextContinuationToken"]}
 
     async def close(self) -> None:
         await self._resources.aclose()
@@ -156,7 +156,7 @@ class S3Store:
         return {"Bucket": self._options.bucket, "Key": self._prefix + key}
 
     async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call with an open client, and translate its exceptions into the port's errors."""
+        """Run a call with an open client, and translate its exceptions into object store errors."""
         try:
             await self._open()
             return await call()
@@ -181,9 +181,10 @@ class S3Store:
                 connect_timeout=_CONNECT_SECONDS,
                 read_timeout=_READ_SECONDS,
                 max_pool_connections=_CONNECTIONS,
-                retries={"total_max_attempts": _TRIES, "mode": "standard"},
+                retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
                 s3={"addressing_style": "path" if options.endpoint else "auto"},
-                # we send CRC-32C ourselves; the library's default needs trailers, which some stores lack
+                # this class sends CRC-32C itself; the library's default needs trailers, which some stores
+                # lack
                 request_checksum_calculation="when_required",
                 response_checksum_validation="when_required",
             )
@@ -197,10 +198,10 @@ class S3Store:
     ) -> ObjectInfo:
         content = await asyncio.to_thread(_read, body, 0, size)
         given = crc.crc32c(content) if checksum is None else checksum
-        answer = await self._client.put_object(
+        response = await self._client.put_object(
             **self._address(key), Body=content, ChecksumCRC32C=_base64(given), **_condition(condition)
         )
-        return ObjectInfo(key, size, _etag(answer), given)
+        return ObjectInfo(key, size, _etag(response), given)
 
     async def _put_parts(
         self, key: str, body: bytes | Path, size: int, checksum: int | None, condition: Condition
@@ -213,7 +214,7 @@ class S3Store:
             parts, whole = await self._upload_parts(address, body, size)
             if checksum is not None and whole != checksum:
                 raise CorruptObject(f"{key}: the body has checksum {whole:08x}, expected {checksum:08x}")
-            answer = await self._client.complete_multipart_upload(
+            response = await self._client.complete_multipart_upload(
                 **address,
                 MultipartUpload={"Parts": parts},
                 ChecksumCRC32C=_base64(whole),
@@ -224,13 +225,13 @@ class S3Store:
             with suppress(Exception):  # report the first failure
                 await asyncio.shield(self._client.abort_multipart_upload(**address))
             raise
-        return ObjectInfo(key, size, _etag(answer))
+        return ObjectInfo(key, size, _etag(response))
 
     async def _upload_parts(
         self, address: dict[str, str], body: bytes | Path, size: int
     ) -> tuple[Sequence[dict[str, Any]], int]:
         """The parts in order, and the CRC-32C of all bytes that were sent."""
-        part_bytes = max(PART_BYTES, -(-size // _MOST_PARTS))
+        part_bytes = max(PART_BYTES, -(-size // _PARTS_MAX))
         starts = range(0, size, part_bytes)
         parts: list[dict[str, Any]] = []
         whole = 0
@@ -247,21 +248,21 @@ class S3Store:
 
     async def _send(self, address: dict[str, str], number: int, content: bytes) -> dict[str, Any]:
         checksum = _base64(crc.crc32c(content))
-        answer = await self._client.upload_part(
+        response = await self._client.upload_part(
             **address, PartNumber=number, Body=content, ChecksumCRC32C=checksum
         )
-        return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+        return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": checksum}
 
     async def _get(self, key: str, **more: str) -> tuple[bytes, Any]:
-        answer = await self._client.get_object(**self._address(key), **more)
-        async with answer["Body"] as stream:
-            return await stream.read(), answer
+        response = await self._client.get_object(**self._address(key), **more)
+        async with response["Body"] as stream:
+            return await stream.read(), response
 
     async def _delete(self, batch: Sequence[dict[str, str]]) -> None:
-        answer = await self._client.delete_objects(
+        response = await self._client.delete_objects(
             Bucket=self._options.bucket, Delete={"Objects": batch, "Quiet": True}
         )
-        errors = [error for error in answer.get("Errors", ()) if error.get("Code") not in _NOT_FOUND]
+        errors = [error for error in response.get("Errors", ()) if error.get("Code") not in _NOT_FOUND]
         if errors:
             raise ObjectStoreError(f"{len(errors)} objects could not be deleted; first error: {errors[0]}")
 
@@ -288,18 +289,19 @@ def _import_client() -> _ClientModules:
 
 
 def _translate(what: str, error: Exception) -> ObjectStoreError | None:
-    """The port's error for a client exception; None for a bug, and for errors of the port itself."""
+    """The object store error for a client exception; None for a bug, and for what is such an error
+    already."""
     from aiohttp import ClientError as HttpError
     from botocore.exceptions import BotoCoreError, ClientError
 
     if isinstance(error, ClientError):
-        return _translate_answer(what, error)
+        return _translate_response(what, error)
     if isinstance(error, (BotoCoreError, HttpError, OSError, TimeoutError)):
         return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
     return None
 
 
-def _translate_answer(what: str, error: Any) -> ObjectStoreError:
+def _translate_response(what: str, error: Any) -> ObjectStoreError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     if code in _NOT_FOUND:
@@ -317,20 +319,22 @@ def _condition(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if isinstance(condition, Absent) else {"IfMatch": condition}
 
 
-def _etag(answer: Any) -> str:
-    return str(answer["ETag"]).strip('"')
+def _etag(response: Any) -> str:
+    return str(response["ETag"]).strip('"')
 
 
 def _base64(checksum: int) -> str:
     return base64.b64encode(checksum.to_bytes(4, "big")).decode()
 
 
-def _whole_checksum(answer: Any) -> int | None:
-    """CRC-32C of the complete object; None if the server has none, or only a checksum of the parts'
-    checksums."""
-    text = answer.get("ChecksumCRC32C", "")
-    in_parts = "-" in _etag(answer)
-    if not text or "-" in text or (in_parts and answer.get("ChecksumType") != "FULL_OBJECT"):
+def _whole_checksum(response: Any) -> int | None:
+    """CRC-32C of the complete object.
+
+    None if the server has no checksum, or only one computed from the checksums of the parts.
+    """
+    text = response.get("ChecksumCRC32C", "")
+    in_parts = "-" in _etag(response)
+    if not text or "-" in text or (in_parts and response.get("ChecksumType") != "FULL_OBJECT"):
         return None
     return int.from_bytes(base64.b64decode(text), "big")
 

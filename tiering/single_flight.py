@@ -1,7 +1,7 @@
 """Single-flight cache: an LRU cache with a budget and one concurrent load per key.
 
 Concurrent readers share one load, and a reader that is cancelled does not cancel it. A failed load is not
-kept. Called on one event loop, by the caches of chunks, indexes and pages.
+cached. Called on one event loop, by the caches of chunks, indexes and pages.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ class SingleFlightCache(Generic[K, V]):
         tasks: TaskGroup,
         budget: int,
         weigh: Callable[[V], int],
-        evicted: Callable[[V], None] = lambda value: None,
+        on_evicted: Callable[[V], None] = lambda value: None,
     ) -> None:
         self._tasks = tasks
         self._budget = budget
         self._weigh = weigh
-        self._evicted = evicted
+        self._on_evicted = on_evicted
         self._values: OrderedDict[K, V] = OrderedDict()
         self._loads: dict[K, asyncio.Task[V | ObjectStoreError | OSError]] = {}
         self.weight = 0
@@ -54,7 +54,7 @@ class SingleFlightCache(Generic[K, V]):
         return result
 
     def start(self, key: K, load: Load[V]) -> "asyncio.Task[V | ObjectStoreError | OSError]":
-        """The pending load of a key that has no value, started if there is none."""
+        """Return the load in progress of a key that has no value; begin one if there is none."""
         pending = self._loads.get(key)
         if pending is None:
             pending = self._tasks.spawn(f"load {key}", _as_value(load))
@@ -63,7 +63,7 @@ class SingleFlightCache(Generic[K, V]):
         return pending
 
     def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
-        """Evict matching values. A value that is being loaded is still added, until the budget evicts it."""
+        """Evict matching values. Loads in progress are not affected: their values are still added."""
         for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
             self._evict(key)
 
@@ -92,7 +92,7 @@ class SingleFlightCache(Generic[K, V]):
     def _evict(self, key: K) -> None:
         value = self._values.pop(key)
         self.weight -= self._weigh(value)
-        self._evicted(value)
+        self._on_evicted(value)
 
 
 async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:

@@ -1,4 +1,4 @@
-"""Opens the object store of a URL, or one that refuses. Called by nodes and tools at start-up."""
+"""Object stores by URL, and one that fails every call. Called by nodes and tools at start-up."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path

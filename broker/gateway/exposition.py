@@ -11,20 +11,20 @@ from tierlog.base.histogram import Histogram
 from tierlog.broker.gateway.catalogue import METRICS, Metric
 
 LINES_PER_TURN = 1_000
-"""About a millisecond."""
+"""They take about a millisecond."""
 
 Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""Label values, or none for a total; and the value."""
+"""Label values (none for a total) and the value."""
 
 Family = tuple[str, Iterable[Sample]]
 
 PAUSE: Family = ("", ())
-"""No family: the event loop runs other work before the next one."""
+"""Not a family: lets the event loop run other work before the next family."""
 
 
 async def exposition(families: Iterable[Family]) -> bytes:
-    """Write all families. Samples are taken while they are written, so they may be of different moments."""
+    """Write all families. Values are read while they are written, so not all at the same moment."""
     lines: list[str] = []
     pause_at = LINES_PER_TURN
     for family in families:
@@ -48,8 +48,8 @@ def _lines(metric: Metric, labels: list[tuple[str, str]], value: Value) -> Itera
         yield f"{metric.name}{_labels(labels)} {value}"
         return
     for bound, count in value.cumulative():
-        at_most = "+Inf" if bound is None else f"{bound * metric.scale:g}"
-        yield f"{metric.name}_bucket{_labels([*labels, ('le', at_most)])} {count}"
+        upper_bound = "+Inf" if bound is None else f"{bound * metric.scale:g}"
+        yield f"{metric.name}_bucket{_labels([*labels, ('le', upper_bound)])} {count}"
     yield f"{metric.name}_count{_labels(labels)} {value.count}"
     yield f"{metric.name}_sum{_labels(labels)} {value.total * metric.scale}"
 

@@ -32,8 +32,8 @@ from tierlog.protocol.schema import ZERO_UUID
 
 EMPTY_MEANS_ALL_UNTIL = 0  # Metadata v0 has no null
 NO_OFFLINE_UNTIL = 0  # clients of v0 look up each replica among the brokers: offline ones are omitted
-ASK_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
-NOT_ASKED = -(2**31)
+REQUEST_BY_ID_FROM = 12  # versions 10 and 11 carry topic ids, but only in responses (KIP-516)
+OPERATIONS_NOT_REQUESTED = -(2**31)
 PARTITIONS_PER_TURN = 2_000
 """Partitions of a response that are described in one turn of the event loop: about 15 ms. A topic is never
 split between turns."""
@@ -60,21 +60,21 @@ def metadata_handler(deps: Dependencies) -> Handler:
     creation = AutoTopicCreation(deps)
 
     def handle(context: RequestContext, request: MetadataRequest) -> Reply | Pending:
-        if context.version < ASK_BY_ID_FROM and any(
+        if context.version < REQUEST_BY_ID_FROM and any(
             topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ()
         ):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics by id need Metadata version 12")
         views = PartitionViews(deps)
-        asked = _asked(views.image, context.version, request)
-        response = _without_topics(deps, request, views.image)
-        missing = _to_create(deps, request)
+        requested = _requested_topics(views.image, context.version, request)
+        response = _response_without_topics(deps, request, views.image)
+        missing = _topics_to_create(deps, request)
         if (first := next(missing, None)) is not None:
             response.throttle_time_ms = creation.start(context, chain((first,), missing))
         shows_operations = request.include_topic_authorized_operations
-        topics = (_topic(views, topic, context.version, shows_operations) for topic in asked)
-        if len(asked) > ENTRIES_PER_TURN or _partitions(views.image, asked) > PARTITIONS_PER_TURN:
+        topics = (_topic(views, topic, context.version, shows_operations) for topic in requested)
+        if len(requested) > ENTRIES_PER_TURN or _partitions(views.image, requested) > PARTITIONS_PER_TURN:
             work = in_slices(
-                response, context.version, "topics", len(asked), topics, PARTITIONS_PER_TURN, _weight
+                response, context.version, "topics", len(requested), topics, PARTITIONS_PER_TURN, _weight
             )
             return Pending(work)
         response.topics = list(topics)
@@ -83,8 +83,8 @@ def metadata_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _partitions(image: ClusterImage, asked: list[TopicOrRequest]) -> int:
-    found = (each if isinstance(each, TopicImage) else _named(image, each) for each in asked)
+def _partitions(image: ClusterImage, requested: list[TopicOrRequest]) -> int:
+    found = (each if isinstance(each, TopicImage) else _find_topic(image, each) for each in requested)
     return sum(len(topic.partitions) for topic in found if topic is not None)
 
 
@@ -92,8 +92,8 @@ def _weight(topic: MetadataResponseTopic) -> int:
     return PARTITIONS_PER_TURN // ENTRIES_PER_TURN + len(topic.partitions)
 
 
-def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
-    """A lazy iterator, since a request may name more topics than are created at once."""
+def _topics_to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
+    """Lazy, since a request may name more topics than are created at once."""
     if not deps.settings.auto_create_topics_enable or not request.allow_auto_topic_creation:
         return
     image = deps.metadata.image
@@ -103,57 +103,61 @@ def _to_create(deps: Dependencies, request: MetadataRequest) -> Iterator[str]:
             yield name
 
 
-def _without_topics(deps: Dependencies, request: MetadataRequest, image: ClusterImage) -> MetadataResponse:
-    wants_cluster = request.include_cluster_authorized_operations
-    named = _or_itself(deps, image, deps.recently_fenced.listed_brokers(image))
+def _response_without_topics(
+    deps: Dependencies, request: MetadataRequest, image: ClusterImage
+) -> MetadataResponse:
+    wants_operations = request.include_cluster_authorized_operations
+    listed = _with_this_broker(deps, image, deps.recently_fenced.listed_brokers(image))
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
             )
-            for broker in named
+            for broker in listed
         ],
         cluster_id=image.cluster_id,
-        controller_id=_controller(deps, named),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
+        controller_id=_controller(deps, listed),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_REQUESTED,
     )
 
 
-def _asked(image: ClusterImage, version: int, request: MetadataRequest) -> list[TopicOrRequest]:
-    """Each topic once."""
+def _requested_topics(image: ClusterImage, version: int, request: MetadataRequest) -> list[TopicOrRequest]:
+    """The requested topics without duplicates."""
     if request.topics is None or (version <= EMPTY_MEANS_ALL_UNTIL and not request.topics):
         return [image.topics[topic_id] for _, topic_id in sorted(image.topic_ids.items())]
-    once = {asked.topic_id if asked.topic_id.int else asked.name: asked for asked in request.topics}
-    return list(once.values())
+    unique = {topic.topic_id if topic.topic_id.int else topic.name: topic for topic in request.topics}
+    return list(unique.values())
 
 
-def _named(image: ClusterImage, asked: MetadataRequestTopic) -> TopicImage | None:
-    return image.topics.get(asked.topic_id) if asked.topic_id.int else image.topic(asked.name or "")
+def _find_topic(image: ClusterImage, requested: MetadataRequestTopic) -> TopicImage | None:
+    return (
+        image.topics.get(requested.topic_id) if requested.topic_id.int else image.topic(requested.name or "")
+    )
 
 
-def _missing(asked: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
-    if asked.topic_id != ZERO_UUID:
+def _unknown_topic(requested: MetadataRequestTopic, version: int) -> MetadataResponseTopic:
+    if requested.topic_id != ZERO_UUID:
         return MetadataResponseTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=_null_name(version), topic_id=requested.topic_id
         )
-    name = asked.name or ""
+    name = requested.name or ""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _no_name(version: int) -> str | None:
+def _null_name(version: int) -> str | None:
     return None if version >= 12 else ""
 
 
 def _topic(
-    views: PartitionViews, asked: TopicOrRequest, version: int, shows_operations: bool
+    views: PartitionViews, requested: TopicOrRequest, version: int, shows_operations: bool
 ) -> MetadataResponseTopic:
-    if isinstance(asked, TopicImage):
-        found = asked
-    elif (named := _named(views.image, asked)) is not None:
-        found = named
+    if isinstance(requested, TopicImage):
+        found = requested
+    elif (found_topic := _find_topic(views.image, requested)) is not None:
+        found = found_topic
     else:
-        return _missing(asked, version)
+        return _unknown_topic(requested, version)
     return MetadataResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
@@ -162,7 +166,7 @@ def _topic(
             _partition(views, TopicPartition(found.name, number), partition, version)
             for number, partition in enumerate(found.partitions)
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS if shows_operations else NOT_ASKED,
+        topic_authorized_operations=TOPIC_OPERATIONS if shows_operations else OPERATIONS_NOT_REQUESTED,
     )
 
 
@@ -180,8 +184,8 @@ def _partition(
         offline_replicas=offline,
     )
     if version <= NO_OFFLINE_UNTIL and not views.live.issuperset(partition.replicas):
-        answer.replica_nodes = [one for one in partition.replicas if one in views.live]
-        answer.isr_nodes = [one for one in partition.in_sync if one in views.live]
+        answer.replica_nodes = [replica for replica in partition.replicas if replica in views.live]
+        answer.isr_nodes = [replica for replica in partition.in_sync if replica in views.live]
         if leader != NO_LEADER:
             answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
     return answer
@@ -192,10 +196,12 @@ def is_topic_name(name: str) -> bool:
     return name not in (".", "..") and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) is not None
 
 
-def _or_itself(deps: Dependencies, image: ClusterImage, brokers: list[BrokerImage]) -> list[BrokerImage]:
-    """Add this broker if all brokers are fenced: it may just have been unfenced, with stale metadata.
+def _with_this_broker(
+    deps: Dependencies, image: ClusterImage, brokers: list[BrokerImage]
+) -> list[BrokerImage]:
+    """Add this broker if all brokers are fenced: its metadata may be stale, and it serves this request.
 
-    After a response without brokers librdkafka (2.16) may not retry; requests to the controller then wait
+    After a response without brokers librdkafka (2.16) may not retry, and its requests to the controller wait
     until they time out.
     """
     own = image.brokers.get(deps.settings.node_id)
@@ -204,11 +210,13 @@ def _or_itself(deps: Dependencies, image: ClusterImage, brokers: list[BrokerImag
     return [own, *(broker for broker in brokers if broker.broker_id != own.broker_id)]
 
 
-def _controller(deps: Dependencies, named: Iterable[BrokerImage]) -> int:
-    """The broker for admin requests: any live broker forwards them, as in Kafka 4, so this one. It must be
-    among the brokers in the response."""
+def _controller(deps: Dependencies, listed: Iterable[BrokerImage]) -> int:
+    """The broker to which clients send admin requests, one of those in the response.
+
+    Every broker forwards these requests to the controller, as in Kafka 4, so this broker is preferred.
+    """
     own = deps.settings.node_id
-    chosen = min(named, key=lambda broker: (broker.fenced, broker.broker_id != own), default=None)
+    chosen = min(listed, key=lambda broker: (broker.fenced, broker.broker_id != own), default=None)
     return -1 if chosen is None else chosen.broker_id
 
 
@@ -221,12 +229,12 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
         if request.endpoint_type != BROKER_ENDPOINTS:
             raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type}")
         image = deps.metadata.image
-        named = _or_itself(deps, image, image.live_brokers())
-        listed = {broker.broker_id for broker in named}
-        wants = request.include_cluster_authorized_operations
+        listed = _with_this_broker(deps, image, image.live_brokers())
+        listed_ids = {broker.broker_id for broker in listed}
+        wants_operations = request.include_cluster_authorized_operations
         return DescribeClusterResponse(
             cluster_id=image.cluster_id,
-            controller_id=_controller(deps, named),
+            controller_id=_controller(deps, listed),
             brokers=[
                 DescribeClusterBroker(
                     broker_id=broker.broker_id,
@@ -236,9 +244,11 @@ def describe_cluster_handler(deps: Dependencies) -> Handler:
                     is_fenced=broker.fenced,
                 )
                 for _, broker in sorted(image.brokers.items())
-                if request.include_fenced_brokers or broker.broker_id in listed
+                if request.include_fenced_brokers or broker.broker_id in listed_ids
             ],
-            cluster_authorized_operations=CLUSTER_OPERATIONS if wants else NOT_ASKED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if wants_operations
+            else OPERATIONS_NOT_REQUESTED,
         )
 
     return handle

@@ -16,7 +16,7 @@ from tierlog.protocol.schema import StructType
 _IN_BOTH = frozenset({"AlterPartitionReassignments", "ElectLeaders", "Metadata"})
 """APIs that have the error at the top level and in the items."""
 _OTHER_ITEMS = frozenset({"AlterReplicaLogDirs", "DescribeLogDirs"})
-"""APIs whose responses have other items than their requests."""
+"""APIs whose response items do not correspond to the items of the request."""
 _IDENTITIES = (
     ("name", "topic", "topic_name"),
     ("index", "partition", "partition_id", "partition_index"),
@@ -28,9 +28,9 @@ _IDENTITIES = (
     ("resource_type",),
     ("topic_id",),
 )
-_SAME = {name: names for names in _IDENTITIES for name in names}
+_NAMES_IN_REQUEST = {name: names for names in _IDENTITIES for name in names}
 """Fields that identify an item -> the names that the field may have in the request."""
-_UNKNOWN = {
+_ERROR_VALUES = {
     "base_offset": -1,
     "committed_offset": -1,
     "entries": None,
@@ -56,7 +56,9 @@ def error_reply(context: RequestContext, request: Any, code: ErrorCode, message:
         array = error.array_of_errors(api.response)
         if array is None or api.name in _OTHER_ITEMS:
             return response if has_code else None
-        setattr(response, array[0], [error.item(array[1], asked) for asked in error.items_of(request)])
+        setattr(
+            response, array[0], [error.item(array[1], requested) for requested in error.items_of(request)]
+        )
     return response
 
 
@@ -77,27 +79,27 @@ class _Error(NamedTuple):
         return any(field.name == "error_code" and field.exists_in(self.version) for field in kind.FIELDS)
 
     def fill(self, kind: StructType) -> Any:
-        """The struct with the error, if it has such fields, and without results."""
+        """An empty struct with the error code and message, if it has such fields."""
         filled: Any = kind()
         for field in kind.FIELDS:
-            if field.name in _UNKNOWN:
-                setattr(filled, field.name, _UNKNOWN[field.name])
+            if field.name in _ERROR_VALUES:
+                setattr(filled, field.name, _ERROR_VALUES[field.name])
             elif field.name == "error_code":
                 filled.error_code = self.code
             elif field.name == "error_message":
                 filled.error_message = self.message
         return filled
 
-    def item(self, kind: StructType, asked: Any) -> Any:
+    def item(self, kind: StructType, requested: Any) -> Any:
         """The result for one item of the request, which is a struct, a name or a number."""
         filled = self.fill(kind)
         for field in kind.FIELDS:
-            if field.name in _SAME and field.exists_in(self.version):
-                value = _identity(asked, field.name)
+            if field.name in _NAMES_IN_REQUEST and field.exists_in(self.version):
+                value = _identity(requested, field.name)
                 if value is not None or field.is_nullable_in(self.version):
                     setattr(filled, field.name, value)
         if not self.is_in(kind) and (array := self.array_of_errors(kind)) is not None:
-            setattr(filled, array[0], [self.item(array[1], inner) for inner in self.items_of(asked)])
+            setattr(filled, array[0], [self.item(array[1], inner) for inner in self.items_of(requested)])
         return filled
 
     def array_of_errors(self, kind: StructType) -> tuple[str, StructType] | None:
@@ -109,13 +111,15 @@ class _Error(NamedTuple):
                     return field.name, nested
         return None
 
-    def items_of(self, asked: Any) -> Iterable[Any]:
-        """The items of a request, or of one of its items: its first array has them."""
-        arrays = (field.name for field in asked.FIELDS if field.array and field.exists_in(self.version))
-        return getattr(asked, next(arrays)) or ()
+    def items_of(self, requested: Any) -> Iterable[Any]:
+        """The items of a request, or of one of its items, which are in its first array."""
+        arrays = (field.name for field in requested.FIELDS if field.array and field.exists_in(self.version))
+        return getattr(requested, next(arrays)) or ()
 
 
-def _identity(asked: Any, name: str) -> Any:
-    if isinstance(asked, str | int):
-        return asked
-    return next((getattr(asked, other) for other in _SAME[name] if hasattr(asked, other)), None)
+def _identity(requested: Any, name: str) -> Any:
+    if isinstance(requested, str | int):
+        return requested
+    return next(
+        (getattr(requested, other) for other in _NAMES_IN_REQUEST[name] if hasattr(requested, other)), None
+    )

@@ -5,9 +5,9 @@ its response is sent. A client that sends a change and a question together there
 keeps that property where a client can observe it and lets the rest overlap. Responses always leave in the
 order of the requests (`net.connection`).
 
-APIs that wait for other clients (JoinGroup, SyncGroup, a long Fetch) hold nothing here, although in Kafka
-they mute the channel. What they do to the group is done in order when they arrive, and a member's Heartbeat
-need not wait for a rebalance.
+APIs that wait for other clients (JoinGroup, SyncGroup, a long Fetch) do not delay later requests here,
+although they mute the channel in Kafka. They take effect on the group in order, when they arrive, and a
+member's Heartbeat need not wait for a rebalance.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class Order(Enum):
     FREE = auto()
     """Starts at once, unless a CHANGE is under way."""
     APPEND = auto()
-    """Starts at once, unless a CHANGE is under way. Appends take effect in order while their acknowledgements
-    overlap: this is the pipelining of producers."""
+    """Starts at once, unless a CHANGE is under way. Appends take effect in order, but do not wait for each
+    other's acknowledgements, so that producers can pipeline."""
     AFTER_APPENDS = auto()
     """Reads what appends change, so it starts once the appends before it are acknowledged."""
     CHANGE = auto()
@@ -54,19 +54,19 @@ ORDERS: Mapping[str, Order] = {
     "DescribeTopicPartitions": Order.FREE,
     "ElectLeaders": Order.CHANGE,
     "ExpireDelegationToken": Order.FREE,  # refused (handlers.table)
-    "Fetch": Order.AFTER_APPENDS,  # once it has started it holds nothing: it may wait for other producers
+    "Fetch": Order.AFTER_APPENDS,  # once started it delays no request: it may wait for other producers
     "FindCoordinator": Order.FREE,
     "Heartbeat": Order.FREE,
     "IncrementalAlterConfigs": Order.CHANGE,
     "InitProducerId": Order.CHANGE,  # a new epoch fences what was sent with the old one
-    "JoinGroup": Order.FREE,  # waits for other members; joining itself is done when it arrives
-    "LeaveGroup": Order.CHANGE,  # but it does not wait for a JoinGroup before it, so that close() is quick
+    "JoinGroup": Order.FREE,  # waits for other members, but takes effect when it arrives
+    "LeaveGroup": Order.CHANGE,  # does not wait for an earlier JoinGroup, so that close() is quick
     "ListConfigResources": Order.FREE,
     "ListGroups": Order.FREE,
     "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark
     "ListPartitionReassignments": Order.FREE,
-    "Metadata": Order.FREE,  # a producer's own: it must not wait for acknowledgements
-    "OffsetCommit": Order.APPEND,  # the shard takes commits in order, and many are one write
+    "Metadata": Order.FREE,  # sent by producers too, and must not wait for acknowledgements
+    "OffsetCommit": Order.APPEND,  # the shard takes commits in order, and writes many at once
     "OffsetDelete": Order.CHANGE,
     "OffsetFetch": Order.AFTER_APPENDS,
     "OffsetForLeaderEpoch": Order.AFTER_APPENDS,

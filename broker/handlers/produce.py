@@ -1,8 +1,8 @@
 """Produce (v3-13): appends batches to replicas.
 
-Synchronous unless acks=all waits for the high watermark, or flush.messages makes acknowledgements wait for an
-fsync. If a batch is too large to validate in one turn, later requests of the connection wait until it is
-appended (`validated_produce`).
+The response is immediate unless acks=all waits for the high watermark, or flush.messages makes
+acknowledgements wait for an fsync. If a batch is too large to validate in one turn of the event loop, later
+requests of the connection wait until it is appended (`validated_produce`).
 """
 
 import asyncio
@@ -60,11 +60,11 @@ class _UnacknowledgedBatch:
         self.completed = False
 
     def is_complete(self) -> bool:
-        """Whether the batch is acknowledged or has failed; the response then has the error."""
+        """Whether the batch is acknowledged or has failed. A failure is written into the response."""
         if not self.completed:
             code = self.replica.as_leader.acknowledgement(self.end_offset, self.acks, self.leader_epoch)
             if code != ErrorCode.NONE and not self.deps.replicas.holds(self.replica):
-                code = _gone(self.deps, self.replica)
+                code = _error_of_removed(self.deps, self.replica)
             if code is not None:
                 self.complete(code)
         return self.completed
@@ -100,7 +100,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                 answer = (
                     _append(deps, found, data, request.acks, now_ms, pending, unvalidated)
                     if isinstance(found, Replica)
-                    else _refusal(data.index, found)
+                    else _error_response(data.index, found)
                 )
                 failed = failed or answer.error_code != ErrorCode.NONE
                 answers.append(answer)
@@ -108,7 +108,7 @@ def produce_handler(deps: Dependencies) -> Handler:
                 TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
         if unvalidated:
-            batches = [batch for of_replica in unvalidated.values() for batch in of_replica]
+            batches = [batch for queue in unvalidated.values() for batch in queue]
             return validate(context, request, response, pending, batches)
         return finish(context, request, response, pending, failed)
 
@@ -123,13 +123,13 @@ def produce_handler(deps: Dependencies) -> Handler:
             _append_validated(deps, batch, validated, request.acks, pending)
 
         def answer() -> Reply | Pending:
-            pending[:] = [item for item in pending if not item.is_complete()]  # while others were validated
+            pending[:] = [item for item in pending if not item.is_complete()]  # others took time to validate
             return finish(context, request, response, pending, any(_codes(response)))
 
-        keeps = keep_bytes(request, unvalidated)
+        kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.validator, unvalidated, appended, append, answer)
-        return Pending(deps.tasks.spawn("produce", work), keeps, blocks_later_until=appended)
+        return Pending(deps.tasks.spawn("produce", work), kept_bytes, blocks_later_until=appended)
 
     def finish(
         context: RequestContext,
@@ -159,13 +159,13 @@ def _append(
     unvalidated: dict[Replica, list[UnvalidatedBatch]],
 ) -> PartitionProduceResponse:
     if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
-        return _refusal(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
+        return _error_response(data.index, ErrorCode.INVALID_REQUIRED_ACKS)
     if data.records is None:
-        return _refusal(data.index, ErrorCode.INVALID_RECORD)
+        return _error_response(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
-    if unvalidated and (before := unvalidated.get(replica)) is not None:
+    if unvalidated and (queue := unvalidated.get(replica)) is not None:
         answer = PartitionProduceResponse(index=data.index)
-        before.append(UnvalidatedBatch(replica, records, answer))
+        queue.append(UnvalidatedBatch(replica, records, answer))
         return answer
     result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
     answer = PartitionProduceResponse(index=data.index)
@@ -186,7 +186,7 @@ def _append_validated(
     replica = batch.replica
     if not deps.replicas.holds(replica):
         batch.validation = None
-        batch.answer.error_code, batch.answer.base_offset = _gone(deps, replica), -1
+        batch.answer.error_code, batch.answer.base_offset = _error_of_removed(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
     result = replica.as_leader.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
@@ -224,7 +224,7 @@ def _is_zstd(data: PartitionProduceData) -> bool:
     return len(records) >= HEADER_SIZE and read_header(records).attributes & CODEC_MASK == Codec.ZSTD
 
 
-def _refusal(index: int, code: ErrorCode) -> PartitionProduceResponse:
+def _error_response(index: int, code: ErrorCode) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=code, base_offset=-1)
 
 
@@ -241,8 +241,8 @@ def _when_acknowledged(
     return deps.purgatory.wait_in_order(writes, timeout_ms, response, expire)
 
 
-def _gone(deps: Dependencies, replica: Replica) -> ErrorCode:
-    """Why a replica that was here no longer is."""
+def _error_of_removed(deps: Dependencies, replica: Replica) -> ErrorCode:
+    """The error for a replica that this broker no longer has."""
     lost = deps.replicas.is_offline(replica.name)
     return ErrorCode.KAFKA_STORAGE_ERROR if lost else ErrorCode.NOT_LEADER_OR_FOLLOWER
 

@@ -1,14 +1,15 @@
 """Purgatory: delayed operations. A Fetch waits for enough bytes, a Produce for the high watermark,
 DeleteRecords for the low watermark. One timer, no tasks.
 
-- An operation watches keys. `check_and_complete` of a key tries it again, once for all keys that change in
-one turn of the event loop: a Produce to many partitions wakes a Fetch once.
-- An operation is tried with the keys that have changed, since it may watch thousands. A coalesced one is
-  tried one turn later, with all that the sockets have brought by then, and up to COALESCED_TURNS later while
-  each turn changes it again. A follower's Fetch costs the same for one batch as for ten.
+- An operation watches keys. `check_and_complete` of a key tries the operations that watch it, each once for
+  all keys that change in one turn of the event loop: a Produce to many partitions wakes a Fetch once.
+- An operation may watch thousands of keys, so it is tried with only those that have changed.
+- A coalesced operation is tried one turn later, when the sockets may have brought more. While its keys change
+  in each turn, it waits for up to COALESCED_TURNS more. A follower's Fetch costs as much for one batch as for
+  ten.
 - Writes wait in the order of `wait_in_order`. No write of a partition completes before an earlier one, so a
   check stops at the first that must wait.
-- At its deadline an operation completes with what there is.
+- At its deadline an operation completes with the data that is available.
 
 Called by handlers (`wait`) and the replica manager (`check_and_complete`). Runs on the event loop only.
 """
@@ -26,16 +27,17 @@ TryComplete = Callable[[Collection[Hashable]], Reply | None]
 """(keys that have changed since the last try) -> the reply, or None if the operation must wait."""
 
 COALESCED_TURNS = 3
-"""In a busy loop a turn is long: this many bring most of what a producer has in flight. With more, the first
-record would wait for ever later ones."""
+"""Maximum number of turns that a coalesced operation waits. In a busy loop a turn is long, and this many
+bring most of what a producer has in flight. With no limit, a Fetch could wait for as long as records
+arrive."""
 FETCH, PRODUCE, DELETE_RECORDS = "Fetch", "Produce", "DeleteRecords"
 DELAYED_OPERATIONS = (FETCH, PRODUCE, DELETE_RECORDS)
 """Kinds of delayed operations under Kafka's names; a label of metrics."""
 
 WATCHED_MAX = 1_000_000
-"""Maximum number of watched keys: a delayed Fetch keeps about a hundred bytes for each partition. A Produce
-is not refused for it: an early response is an error, and its memory is bounded by
-queued.max.request.bytes."""
+"""Maximum number of watched keys: a delayed Fetch takes about a hundred bytes of memory for each partition.
+The limit does not apply to a Produce: its early response would be an error, and queued.max.request.bytes
+bounds its memory."""
 
 
 class DelayedOperation:
@@ -62,8 +64,9 @@ class DelayedOperation:
 
 
 class Write:
-    """An append that waits for its acknowledgement or failure, after earlier ones of its key and lane. A key
-    has several lanes if its writes wait for different conditions (acks).
+    """An append that waits for its acknowledgement or failure, after the earlier writes of its key and lane.
+
+    Writes that wait for different conditions (acks) have different lanes.
     """
 
     __slots__ = ("is_complete", "key", "lane", "operation")
@@ -82,7 +85,7 @@ class Purgatory:
         self.waiting: Counter[str] = Counter()
         self.expired: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
-        """Answered at once because of a limit."""
+        """Number of operations that were completed at once because of a limit."""
         self._limit = limit
         self._watched_max = watched_max
         self._loop = asyncio.get_running_loop()
@@ -109,10 +112,10 @@ class Purgatory:
         *,
         coalesced: bool = False,
     ) -> Reply | Pending:
-        """The response at once if a limit is reached or `wait_ms` is 0. `kind`: one of DELAYED_OPERATIONS.
+        """Returns the response at once if a limit is reached or `wait_ms` is 0, else the pending work.
 
-        The caller has tried already: `try_complete` is first called after a check. The pending work is a
-        future, which may be cancelled.
+        The caller has already tried the operation: `try_complete` is first called when a key changes. The
+        pending work is a future, which may be cancelled. `kind`: one of DELAYED_OPERATIONS.
         """
         watched = tuple(keys)
         if not self._may_wait(kind, wait_ms, len(watched)):
@@ -127,7 +130,7 @@ class Purgatory:
     def wait_in_order(
         self, writes: Sequence[Write], wait_ms: int, answer: Reply, expire: Callable[[], Reply]
     ) -> Reply | Pending:
-        """For a Produce: `answer` when all of its writes are complete, else as `wait`."""
+        """As `wait`, for a Produce: the response is `answer` when all of its writes are complete."""
         if not self._may_wait(PRODUCE, wait_ms, 0):
             return expire()
         operation = DelayedOperation(PRODUCE, self._loop.create_future(), expire)
@@ -135,10 +138,10 @@ class Purgatory:
         for write in writes:
             write.operation = operation
             lanes = self._writes.setdefault(write.key, {})
-            line = lanes.get(write.lane)
-            if line is None:
-                line = lanes[write.lane] = deque()
-            line.append(write)
+            queue = lanes.get(write.lane)
+            if queue is None:
+                queue = lanes[write.lane] = deque()
+            queue.append(write)
         return self._begin(operation, wait_ms)
 
     def check_and_complete(self, key: Hashable) -> None:
@@ -194,7 +197,7 @@ class Purgatory:
             self._loop.call_soon(self._complete_coalesced, coalesced)
 
     def _complete_coalesced(self, operations: dict[DelayedOperation, None]) -> None:
-        """Operations that changed again in this turn are tried later."""
+        """Try coalesced operations, except those whose keys changed again in this turn."""
         again = {operation for key in self._changed for operation in self._watchers.get(key, ())}
         for operation in operations:
             if operation in again and operation.turns < COALESCED_TURNS:
@@ -205,10 +208,10 @@ class Purgatory:
 
     def _complete_writes(self, key: Hashable) -> None:
         lanes = self._writes[key]
-        for lane, line in list(lanes.items()):
-            while line and self._is_done(line[0]):
-                line.popleft()
-            if not line:
+        for lane, queue in list(lanes.items()):
+            while queue and self._is_done(queue[0]):
+                queue.popleft()
+            if not queue:
                 del lanes[lane]
         if not lanes:
             del self._writes[key]
@@ -253,15 +256,13 @@ class Purgatory:
     def _remove_write(self, write: Write) -> None:
         write.operation = None
         lanes = self._writes.get(write.key, {})
-        line = lanes.get(write.lane)
-        if line is not None and write in line:
-            was_first = line[0] is write
-            line.remove(write)
-            if line:
-                if was_first:
-                    self.check_and_complete(
-                        write.key
-                    )  # the next one may be complete, and no other event may follow
+        queue = lanes.get(write.lane)
+        if queue is not None and write in queue:
+            was_first = queue[0] is write
+            queue.remove(write)
+            if queue:
+                if was_first:  # the next write may be complete, and no other event may follow
+                    self.check_and_complete(write.key)
             else:
                 del lanes[write.lane]
                 if not lanes:
@@ -280,7 +281,7 @@ class Purgatory:
 
     def _expire_due(self) -> None:
         self._timer = None
-        # The timer may fire a clock tick early; operations it was armed for are due.
+        # The timer may fire a clock tick early, but the operations that it was armed for are due.
         now = max(self._loop.time(), self._timer_at)
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].future.done()):
             _, _, operation = heapq.heappop(self._deadlines)

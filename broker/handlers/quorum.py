@@ -1,7 +1,7 @@
 """DescribeQuorum (v0-2, KIP-595, KIP-836, KIP-853): the metadata quorum as its leader sees it.
 
-Offsets are Raft indexes; ends are exclusive. Node addresses are those of the admin HTTP servers, which the
-quorum uses.
+Offsets are Raft indexes; ends are exclusive. Node addresses are those of the admin HTTP servers, over
+which the quorum communicates.
 """
 
 from urllib.parse import urlsplit
@@ -29,17 +29,18 @@ UNKNOWN = -1
 def describe_quorum_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: DescribeQuorumRequest) -> Reply:
-        asked = [
-            (topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.topics
+        requested = [
+            (topic.topic_name, [partition.partition_index for partition in topic.partitions])
+            for topic in request.topics
         ]
-        if asked != [(METADATA_TOPIC, [0])]:
-            return _no_such_partitions(asked)
+        if requested != [(METADATA_TOPIC, [0])]:
+            return _no_such_partitions(requested)
         return described(await deps.metadata.quorum())
 
     return handle
 
 
-def _no_such_partitions(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
+def _no_such_partitions(requested: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return DescribeQuorumResponse(
         error_message=None,
@@ -51,7 +52,7 @@ def _no_such_partitions(asked: list[tuple[str, list[int]]]) -> DescribeQuorumRes
                     for number in numbers
                 ],
             )
-            for name, numbers in asked
+            for name, numbers in requested
         ],
     )
 
@@ -75,7 +76,7 @@ def described(status: NodeStatus) -> DescribeQuorumResponse:
 
 
 def _state(member: PeerStatus) -> ReplicaState:
-    """A member that has not answered this leader yet counts as empty."""
+    """Offset and timestamps are -1 for a member that has not responded to this leader yet."""
     heard, caught_up = member.last_heard_ms, member.last_caught_up_ms
     index = None if heard is None else member.match_index
     return ReplicaState(

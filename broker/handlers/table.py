@@ -47,10 +47,11 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
 
 SERVED = frozenset(ORDERS)
-"""APIs that a node advertises and its reference page lists; `build_handlers` checks it."""
+"""APIs that a node advertises and the reference documents; `build_handlers` checks that each has a
+handler."""
 
 NO_AUTHORIZER = "No Authorizer is configured."  # as in Kafka's AclApis
-NO_TIME = -1
+NO_TIMESTAMP = -1
 
 
 def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -97,7 +98,7 @@ def build_handlers(deps: Dependencies, groups: Mapping[int, Handler]) -> dict[in
 def security_handlers() -> dict[str, Handler]:
     """ACLs (v1-3, KIP-140) and delegation tokens (v1-3, KIP-48) of a node that has no authorizer and no TLS.
 
-    Each request gets the error that Kafka answers in that case, so that clients stop at once with its
+    Each request gets the error that Kafka returns in that case, so that clients stop at once with its
     message. If these APIs were not advertised, clients would report that the broker is too old.
     """
     return {
@@ -112,7 +113,7 @@ def security_handlers() -> dict[str, Handler]:
 
 
 _NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-"""Kafka checks the listener first: over PLAINTEXT it issues no tokens, whether they are enabled or not."""
+"""As in Kafka, which refuses tokens over PLAINTEXT before it checks whether they are enabled."""
 
 
 def _without_authorizer(message: str) -> Handler:
@@ -131,7 +132,7 @@ def _create_token(context: RequestContext, request: Any) -> Reply:
         principal_name=name,
         token_requester_principal_type=kind,
         token_requester_principal_name=name,
-        issue_timestamp_ms=NO_TIME,
-        expiry_timestamp_ms=NO_TIME,
-        max_timestamp_ms=NO_TIME,
+        issue_timestamp_ms=NO_TIMESTAMP,
+        expiry_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=NO_TIMESTAMP,
     )

@@ -1,8 +1,8 @@
 """Log maintenance: periodic rolls, retention, flushes, checkpoints and deletion of files.
 
 Replicas belong to the event loop; only fsync and unlink, which are slow, run in threads. A failed fsync takes
-its log directory offline: what the kernel dropped is unknown (pages may be marked clean), so only recovery at
-the next start can tell.
+its log directory offline: the kernel may have marked unwritten pages as clean, so only recovery at the next
+start can tell what is on disk.
 """
 
 import asyncio
@@ -28,21 +28,23 @@ from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.node import NodeSettings
 from tierlog.config.topic import MAX_LONG, TopicConfig
 
-ROOM_CHECK_MS = 1_000
-"""Interval of the check whether a full disk has free space again."""
+CHECK_MS = 1_000
+"""Interval of the checks whether full disks have free space again, and whether too many files are open."""
 
 LOGS_PER_TURN = 100
-"""Empty logs that retention checks before other requests run; of other logs, one."""
+"""Number of empty logs that retention checks per turn of the event loop. Any other log ends its turn."""
 
 REPLICAS_PER_TURN = 1000
-"""The same where a check is trivial."""
+"""Number of replicas per turn of the event loop where the check of a replica is trivial."""
 
 _log = structlog.get_logger("tierlog.maintenance")
 
 
 class Reserve(Protocol):
-    """Disk space that the metadata node reserves. Appends on a full disk next to it wait until it is reserved
-    again.
+    """Disk space that the metadata node keeps in reserve.
+
+    A full disk that also holds the metadata directory accepts appends again only once the reserve is
+    complete.
     """
 
     @property
@@ -79,17 +81,17 @@ class LogMaintenance:
         """
         settings = self._settings
         self._repeat("retention", settings.log_retention_check_interval_ms, self.apply_retention)
-        self._repeat("room", ROOM_CHECK_MS, self.recheck_full)
-        self._repeat("open files", ROOM_CHECK_MS, self.trim_open_files)
+        self._repeat("full disks", CHECK_MS, self.recheck_full)
+        self._repeat("open files", CHECK_MS, self.trim_open_files)
         checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
-        self._repeat("missing", checkpoint_ms, self._retry_missing)
+        self._repeat("missing replicas", checkpoint_ms, self._retry_missing)
         for directory in self._replicas.directories.all:
             flush_due, checkpoint = partial(self.flush_due, directory), partial(self.checkpoint, directory)
             self._repeat(f"flush {directory.path}", settings.log_flush_scheduler_interval_ms, flush_due)
             self._repeat(f"checkpoint {directory.path}", checkpoint_ms, checkpoint)
 
     def configure(self, settings: NodeSettings) -> None:
-        """Apply changed settings; intervals stay what they were at the start."""
+        """Apply changed settings. The intervals stay as they were at the start."""
         self._settings = settings
 
     async def stop(self) -> None:
@@ -98,8 +100,8 @@ class LogMaintenance:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def apply_retention(self) -> None:
-        """Roll by age; delete by time, size and log start offset. The tier driver does it for tiered
-        partitions.
+        """Roll by age; delete by time, size and log start offset. Tiered partitions are left to the
+        remote log manager.
 
         Unexpected errors of single partitions are raised after all others have been processed.
         """
@@ -118,9 +120,9 @@ class LogMaintenance:
             if not replica.log.is_empty or number % LOGS_PER_TURN == 0:
                 await asyncio.sleep(0)  # let requests run between two partitions
         loop = asyncio.get_running_loop()
-        for room, paths in due.items():
+        for log_dir, paths in due.items():
             if paths:  # not awaited
-                loop.run_in_executor(room.threads, self._unlink, paths)
+                loop.run_in_executor(log_dir.threads, self._unlink, paths)
         if unexpected:
             raise ExceptionGroup("retention", unexpected)
 
@@ -157,9 +159,7 @@ class LogMaintenance:
         self._replicas.directories.open_files.trim()
 
     async def recheck_full(self) -> None:
-        """Accept appends again on disks that have free space again, and create the replicas that
-        are missing.
-        """
+        """Accept appends again on disks that have free space again, and retry missing replicas."""
         directories = self._replicas.directories
         has_reserve = self._reserve.has_reserve or await self._reserve.ensure_reserve()
         if not any(directory.is_full for directory in directories.online):
@@ -170,7 +170,7 @@ class LogMaintenance:
             await self._retry_missing()
 
     async def _release_reserved(self) -> None:
-        """Free the space reserved ahead of appends on full disks."""
+        """Free the space that active segments on full disks reserved for later appends."""
         full = await asyncio.to_thread(self._replicas.directories.sharing_full_disks)
         for replica in [replica for directory in full for replica in self._replicas.replicas_in(directory)]:
             with suppress(OSError):  # the directory handles it
@@ -181,7 +181,7 @@ class LogMaintenance:
         try:
             await self._commits.flush(replica)
         except SyncFailed as failure:
-            if self._replicas.holds(replica):  # the files of a deleted one may be gone
+            if self._replicas.holds(replica):  # the files of a deleted replica may be gone
                 self._replicas.fail(replica, failure)
         except OSError:  # a full disk, which is logged: continue with the other replicas
             return
@@ -227,7 +227,7 @@ async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
 
 def _has_local_retention(config: TopicConfig) -> bool:
     """Whether local retention applies. Retention of a tiered topic covers both tiers. A compacted topic is
-    never tiered (KIP-405), and always loses what is below its log start offset.
+    never tiered (KIP-405), and what is below its log start offset is always deleted locally.
     """
     policy = config.cleanup_policy
     return "compact" in policy or ("delete" in policy and not config.remote_storage_enable)

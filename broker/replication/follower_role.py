@@ -1,8 +1,8 @@
-"""Follower role of a replica: appends the leader's batches unchanged, and truncates its log where the two
-diverge.
+"""Follower role of a replica: appends the leader's batches unchanged, and truncates the log where it
+diverges.
 
-The follower core decides what to fetch and what a response means. The role keeps the high watermark over
-changes of leaders. One owner: the event loop. Called by the replica fetchers, the tier state machine, log
+The follower core decides what to fetch and what a response means. The high watermark is kept when the leader
+changes. Runs on the event loop. Called by the replica fetchers, the tier state machine, log
 repair and the replica loader.
 """
 
@@ -47,13 +47,15 @@ class FollowerRole:
         self._core = core
         self._follower = follower
         self.is_fetching_paused = False
-        """Set while the log is damaged and about to be truncated: a fetch would promise its log end to the
-        leader."""
+        """Set while the log is damaged and about to be truncated: a fetch would tell the leader that this
+        replica has everything up to its log end."""
 
     def fetch_position(self) -> FetchPosition | None:
-        """Where to fetch next. None if there is no leader, if the replica has failed, while fetching is
-        paused, or while its log is less durable than flush.messages requires, as a fetch offset promises
-        that. Listeners are called when one of the last two ends.
+        """Where to fetch next, or None.
+
+        None if there is no leader, if the replica has failed, while fetching is paused, or while the log is
+        less durable than flush.messages requires: a fetch offset promises that everything below it is that
+        durable. Listeners are called when either of the last two ends.
         """
         waits = self.is_fetching_paused or not self._is_flushed()
         if waits or self._replica.failed is not None or not self._follower.is_follower:
@@ -66,8 +68,10 @@ class FollowerRole:
     def take_fetched(
         self, requested: FetchPosition, fetched: Fetched, records: memoryview, now_ms: int
     ) -> Step:
-        """Process the response to a fetch of `requested`. Returns the step that was done, or `Retry` if it
-        cannot be done now. `StartFromTier` is left to the caller.
+        """Process the response to a fetch at `requested`.
+
+        Returns the step that was taken, or `Retry` if it must be taken later. The caller takes
+        `StartFromTier`.
         """
         step = self._follower.on_fetched(requested, fetched, self._log)
         try:
@@ -100,8 +104,9 @@ class FollowerRole:
         return step
 
     def _drop_last_epoch(self) -> None:
-        """The last records have a leader epoch that has not begun, so they are damaged. Recovery after a
-        crash could not detect that, and took the epoch's entry from them.
+        """Drop the last epoch, which the leader does not know: the records that have it are damaged.
+
+        Recovery after a crash cannot detect such records, and adds their epoch to the leader epochs.
         """
         latest = self._log.epochs.latest
         if latest is not None:
@@ -130,7 +135,7 @@ class FollowerRole:
         if self._replica.log_dir.refusal is not None:
             if core.on_leader_high_watermark(high_watermark):
                 self._replica.notify()
-            self._replica.raise_log_start(log_start_offset)  # even without space: deleted records free some
+            self._replica.raise_log_start(log_start_offset)  # deleted records free space on a full disk
             return ErrorCode.KAFKA_STORAGE_ERROR
         if records:
             latest = log.epochs.latest
@@ -169,13 +174,14 @@ class FollowerRole:
         log.append_run(records, batches, now_ms)
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Truncate the log, its producer state and its leader epochs at `offset`. Durable with the next
-        flush; after a crash before it, the logs' leader epochs show the divergence again. Raises OSError, in
-        particular BlockingIOError during a flush, when nothing was done.
+        """Truncate the log, its producer state and its leader epochs at `offset`.
+
+        The truncation is durable after the next flush. If the broker crashes before, the next fetch detects
+        the divergence again. Raises OSError. During a flush it raises BlockingIOError and changes nothing.
         """
         core, log = self._core, self._log
         require(not core.is_leader, "a leader's log is never truncated")
-        with _no_flush(log):
+        with _flushes_held_off(log):
             try:
                 log.truncate_to(offset, now_ms)
             finally:
@@ -192,19 +198,18 @@ class FollowerRole:
         epochs: Sequence[EpochEntry] = (),
         producer_snapshot: bytes = b"",
     ) -> None:
-        """Truncate the local log fully and start at an offset. Not while it is the leader. Raises OSError as
-        `truncate_to` does.
+        """Truncate the local log fully and start at an offset. Raises OSError as `truncate_to` does.
 
         The other arguments are for a log whose beginning is remote (KIP-405): the leader's log start offset,
-        and leader epochs and producer state as of `offset`. Raises MalformedSnapshot, when nothing was done.
-        With them, the caller flushes in a thread, and then creates the segment file.
+        and leader epochs and producer state as of `offset`. Afterwards the caller flushes the log in a thread
+        and creates the segment file. Raises MalformedSnapshot, and then changes nothing.
         """
         core, log = self._core, self._log
         require(not core.is_leader, "a leader's log is never truncated")
         if producer_snapshot:
             ProducerStateManager.decode(producer_snapshot)
         before = log.active
-        with _no_flush(log):
+        with _flushes_held_off(log):
             try:
                 log.truncate_fully_and_start_at(offset, now_ms, epochs, producer_snapshot)
             finally:
@@ -221,7 +226,7 @@ safeguard("a follower adopts the leader's log start offset")(FollowerRole.append
 
 
 @contextmanager
-def _no_flush(log: PartitionLog) -> Iterator[None]:
+def _flushes_held_off(log: PartitionLog) -> Iterator[None]:
     with log.flusher.held() as held:
         if not held:
             raise BlockingIOError(errno.EAGAIN, "a flush is in progress")

@@ -1,10 +1,10 @@
 """Group commit: one fsync, in a thread, for all appends which wait.
 
 Appends of one turn of the event loop share a flush. Appends during a flush of their log share the next one.
-Invariants: a replica has at most one flush in progress; a flush begins after the appends which it confirms,
-and `Replica.flushed` is called on the event loop when it ends; it runs in the threads of the replica's
-directory, so a disk that hangs delays no other. Called by replicas (flush.messages), log maintenance
-(flush.ms, checkpoints) and app.py.
+Invariants: a replica has at most one flush in progress, and a flush begins after the appends which it
+confirms. A flush runs in the threads of the replica's directory, so a disk that hangs does not delay the
+others. `Replica.flushed` is called on the event loop when it ends. Called by replicas (flush.messages), log
+maintenance (flush.ms, checkpoints) and app.py.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self.seconds = Histogram(FLUSH_BOUNDS_S)
         """Durations of log fsyncs."""
-        self._requested: dict[Replica, Waiters] = {}  # not begun
+        self._requested: dict[Replica, Waiters] = {}  # not started yet
         self._in_progress: dict[Replica, Waiters] = {}
 
     def request(self, replica: Replica) -> None:
-        """Begin a flush of everything appended so far, soon. `Replica.flushed` is called when it ends."""
+        """Schedule a flush of everything appended so far. `Replica.flushed` is called when it ends."""
         if replica in self._requested:
             return
         self._requested[replica] = []
@@ -42,24 +42,27 @@ class GroupCommit:
             self._loop.call_soon(self._begin, replica)  # after the appends of this turn
 
     def flush(self, replica: Replica) -> "asyncio.Future[None]":
-        """Done when everything appended before the call is durable. Fails with OSError, in particular
-        SyncFailed."""
+        """Return a future that is done when everything appended before the call is durable.
+
+        It fails with OSError, in particular SyncFailed.
+        """
         self.request(replica)
         ended: asyncio.Future[None] = self._loop.create_future()
         self._requested[replica].append(ended)
         return ended
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for all requested flushes, ignoring their failures. A directory in which no flush has ended
-        for `timeout_s` is marked as hanging.
+        """Wait for all requested flushes, and ignore their failures.
+
+        A directory in which no flush has ended for `timeout_s` is marked as hung.
         """
-        works: defaultdict[LogDirState, Waiters] = defaultdict(list)
+        flushes_in: defaultdict[LogDirState, Waiters] = defaultdict(list)
         for replica in {**self._requested, **self._in_progress}:
-            works[replica.log_dir].append(self.flush(replica))
-        ended = await asyncio.gather(*(wait_for_disk(flushes, timeout_s) for flushes in works.values()))
-        for log_dir, all_ended in zip(works, ended, strict=True):
-            for work in works[log_dir]:
-                _ = work.exception() if work.done() else work.cancel()
+            flushes_in[replica.log_dir].append(self.flush(replica))
+        ended = await asyncio.gather(*(wait_for_disk(futures, timeout_s) for futures in flushes_in.values()))
+        for log_dir, all_ended in zip(flushes_in, ended, strict=True):
+            for flush in flushes_in[log_dir]:
+                _ = flush.exception() if flush.done() else flush.cancel()
             if not all_ended:
                 log_dir.mark_hung(timeout_s)
 
@@ -92,7 +95,7 @@ class GroupCommit:
         if self._requested[replica] or replica.wants_flush():
             self._begin(replica)
         else:
-            del self._requested[replica]  # the flush that has ended covered it
+            del self._requested[replica]  # the flush that just ended covered it
 
 
 def _flush(replica: Replica) -> float:

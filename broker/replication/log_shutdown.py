@@ -27,7 +27,7 @@ class LogShutdown:
     checkpoints: CheckpointWriter
     replicas: Mapping[TopicPartition, Replica]
     not_open: Set[TopicPartition]
-    """Partitions which failed, or could not be opened on a full disk: their directory is not clean."""
+    """Partitions that failed, or could not be opened on a full disk. Their directory is not marked clean."""
     timeout_s: float
 
     async def close_in(self, directory: LogDirectory, *, clean: bool) -> None:

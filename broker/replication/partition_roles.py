@@ -1,4 +1,4 @@
-"""Partition roles: makes each local replica a leader or a follower, as the image says.
+"""Partition roles: makes each local replica a leader or a follower, according to the image.
 
 Also gives the leaders the set of live brokers. Only the controller elects leaders. Called by the replica
 manager, for each new or changed partition and for each image in which the brokers changed.
@@ -29,7 +29,7 @@ class PartitionRoles:
         self._live: Mapping[int, int] = {}
 
     def apply(self, replica: Replica, partition: PartitionRecord) -> None:
-        """Give the replica the role that the image has for it."""
+        """Give the replica the role that the partition record assigns to it."""
         fetchers = self._fetchers
         if partition.leader == self._node_id:
             if fetchers is not None:
@@ -68,17 +68,17 @@ class PartitionRoles:
 class PendingLeaders:
     """Elected replicas whose log end could not be moved to the end of the remote log yet.
 
-    Until then each keeps its previous role, as if the broker had not received the election yet. It is retried
-    when the flush that prevented it has ended, or when the disk may have space. A failed disk takes its
-    directory offline, with these replicas. The controller is not asked for another leader: an in-sync replica
-    has everything that is remote, so no replica was in sync.
+    Until then each keeps its previous role, as if the broker had not received the election yet. The move is
+    retried when the flush that prevented it has ended, or when the disk may have space. A failed disk takes
+    its directory offline, with these replicas. No other replica would be a better leader: an in-sync replica
+    has everything that is remote, so this one was elected because none was in sync.
     """
 
     def __init__(self, tasks: TaskGroup, retry: Callable[[TopicPartition], None]) -> None:
         """`retry` applies the role of the newest image, or postpones it again."""
         self._tasks = tasks
         self._retry = retry
-        self._waiting: dict[Replica, bool] = {}  # True: for the end of a flush
+        self._waiting: dict[Replica, bool] = {}  # True while it waits for the end of a flush
 
     def postpone(self, replica: Replica, why: OSError) -> None:
         _log.warning(
@@ -93,7 +93,7 @@ class PendingLeaders:
             self._tasks.spawn(f"lead {replica.name} after a flush", self._lead_after_flush(replica))
 
     def remove(self, replica: Replica) -> None:
-        """The replica has its role, or is removed."""
+        """Called when the replica has taken its role or is removed."""
         self._waiting.pop(replica, None)
 
     def retry_all(self) -> None:

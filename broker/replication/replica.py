@@ -1,10 +1,10 @@
-"""Replica: one partition's replica on this broker, the leader core joined to the log.
+"""Replica: one partition's replica on this broker; connects the leader core to the log.
 
 Every produce and fetch of the partition passes through it. The core decides, the log writes, and listeners
 are called when the high watermark has moved or a flush has failed. Errors are Kafka's codes; an OSError
-becomes KAFKA_STORAGE_ERROR and leaves the log unchanged. If flush.messages requires an fsync, the high
-watermark and the acknowledgement of acks=1 wait for it, but `append` does not: see `acknowledgement`. One
-owner: the event loop; only `flush` may run in a thread. Owned by the replica manager; called by the handlers
+becomes KAFKA_STORAGE_ERROR and leaves the log unchanged. If flush.messages requires an fsync, `append`
+returns before it, but the high watermark and the acknowledgement of acks=1 wait for it (`acknowledgement`).
+Runs on the event loop; only `flush` may run in a thread. Owned by the replica manager; called by the handlers
 and the fetchers.
 """
 
@@ -99,7 +99,7 @@ class Replica:
         self.listeners: list[Callable[[Replica], None]] = []
         self.log_dir: LogDirState = _NoLogDir()
         self.flusher: Callable[[Replica], None] = flush_at_once
-        """Arranges for a call of `flush`, and then of `flushed` on the event loop."""
+        """Requests a flush: `flush` is called, and then `flushed` on the event loop."""
         self.suspect: Callable[[int, str], None] = _ignore_suspicion
         """Called with an offset at which the log may be damaged, and the reason; the scrubber then checks
         it."""
@@ -119,9 +119,9 @@ class Replica:
         """Bytes sent to consumers, from both tiers; counted by the Fetch handler."""
         self._opened_at = log.log_end_offset
         self.repairs = 0
-        """Number of damaged ranges of its log that were repaired."""
+        """Number of damaged ranges of the log that were repaired."""
         self.failed_end = 0
-        """Unflushed batches which end at or below it have failed with their flush."""
+        """Unflushed batches that end at or below this offset have failed, because their flush failed."""
         self.as_leader = LeaderRole(self, self._core)
         self.as_follower = FollowerRole(self, self._core, self._follower)
 
@@ -206,7 +206,8 @@ class Replica:
 
     @property
     def offset_lag(self) -> int:
-        """A follower's missing committed offsets, by the leader's high watermark in its last response."""
+        """Number of committed offsets that a follower lacks, by the high watermark in the leader's last
+        response."""
         return self._core.lag
 
     @property
@@ -217,21 +218,24 @@ class Replica:
         return self.log.recovery_point, self.log.log_start_offset, self._checkpointed_high_watermark()
 
     def _checkpointed_high_watermark(self) -> int | None:
-        """It is at most the recovery point: a power failure can undo a truncation and the appends after it,
-        and then uncommitted records are back at these offsets.
+        """At most the recovery point: everything above it may be lost in a power failure.
+
+        A power failure can also undo a truncation, so that uncommitted records are back at these offsets.
         """
         core = self._core
         return min(core.high_watermark, self.log.recovery_point) if core.has_peers else None
 
     @property
     def needs_checkpoint(self) -> bool:
-        """Whether the recovery point on disk is too high, since the log was truncated. If it is not lowered
-        before a segment is rolled, the roll waits for the disk.
+        """Whether the recovery point on disk is too high, because the log was truncated.
+
+        If it is not lowered before the next segment is rolled, the roll waits for the disk.
         """
         return self.log.flusher.checkpointed_recovery_point > 0
 
     def on_checkpoint_written(self, truncations: int) -> None:
-        """`checkpoint` is on disk, as it was after this number of truncations (`log.flusher.truncations`)."""
+        """Record that the checkpoint is on disk. `truncations`: `log.flusher.truncations` when it was
+        taken."""
         if self.log.flusher.on_checkpointed(truncations):
             self.notify()
 
@@ -266,8 +270,8 @@ class Replica:
             if core.set_min_in_sync(least):
                 self.notify()
             return  # unchanged: another partition of the topic has changed
-        began = leader_epoch > core.leader_epoch
-        require(began or core.is_leader, f"leader epoch {leader_epoch} has another leader")
+        is_new_epoch = leader_epoch > core.leader_epoch
+        require(is_new_epoch or core.is_leader, f"leader epoch {leader_epoch} has another leader")
         self._follower.follow(NO_LEADER, leader_epoch)
         core.become_leader(
             leader_epoch,
@@ -280,25 +284,30 @@ class Replica:
             full=full,
             emptied=emptied,
         )
-        if began:
+        if is_new_epoch:
             log.assign_epoch(leader_epoch, log.log_end_offset)
         self.notify()
 
     def become_follower(self, leader: int, leader_epoch: int, partition_epoch: int) -> None:
-        """Follow another broker in that epoch, or none. The log is truncated only after a fetch finds it to
-        diverge."""
+        """Follow the leader of that epoch, or none (NO_LEADER).
+
+        The log is truncated only after a fetch has shown that it diverges from the leader's.
+        """
         core = self._core
         if leader_epoch < core.leader_epoch or partition_epoch < core.partition_epoch:
             return
-        led = core.is_leader
-        require(leader_epoch > core.leader_epoch or not led, f"leader epoch {leader_epoch} is this broker's")
+        was_leader = core.is_leader
+        require(
+            leader_epoch > core.leader_epoch or not was_leader,
+            f"leader epoch {leader_epoch} is this broker's",
+        )
         is_new = not self._follower.is_follower or leader_epoch > self._follower.leader_epoch
         self._follower.follow(leader, leader_epoch)
         if is_new:
             core.resign(leader_epoch, partition_epoch)
             self.log.drop_empty_epochs()
-        if led:
-            self.notify()  # requests which wait for an acknowledgement
+        if was_leader:
+            self.notify()  # requests wait for an acknowledgement, which now fails
 
     # -- appends --
 
@@ -324,8 +333,10 @@ class Replica:
         min_one: bool = True,
         max_offset: int | None = None,
     ) -> ReadResult:
-        """Read complete batches from the one with `offset` up to the high watermark (with `committed_only`,
-        the last stable offset), and at most up to `max_offset`."""
+        """Read complete batches, from the one that contains `offset` up to the high watermark.
+
+        With `committed_only` the last stable offset is the limit. `max_offset` can only lower the limit.
+        """
         log = self.log
         if self.failed is not None:
             return self._read_result(ErrorCode.KAFKA_STORAGE_ERROR, None)
@@ -366,10 +377,10 @@ class Replica:
         """As `read`, up to the log end, for a follower whose last record before `offset` has that leader
         epoch.
 
-        If the logs diverge, the result has no records but `diverging` (KIP-595). If the offset is remote, it
-        is OFFSET_MOVED_TO_TIERED_STORAGE. All headers of committed batches are checked, as they may have been
-        on the disk for long: a follower cannot tell a wrong base offset from a gap of compaction, nor a wrong
-        leader epoch from the right one.
+        If the logs diverge, the result has no records but `diverging` (KIP-595). If the offset is remote, the
+        error is OFFSET_MOVED_TO_TIERED_STORAGE. The headers of committed batches are checked, because these
+        batches may have been on disk for a long time: a follower cannot tell a wrong base offset from a gap
+        that compaction left, nor a wrong leader epoch from the right one.
         """
         log = self.log
         if not self.is_leader:
@@ -448,8 +459,9 @@ class Replica:
             raise
 
     def flushed(self, failure: BaseException | None = None) -> None:
-        """A flush has ended. Called on the event loop. If it failed, all waiting appends fail, and a retry
-        requests the next flush.
+        """Called on the event loop when a flush has ended.
+
+        If it failed, all waiting appends fail. The next append requests another flush.
         """
         if failure is not None:
             self.failed_end = self.log.log_end_offset
@@ -460,7 +472,7 @@ class Replica:
             self.notify()
 
     def repaired(self) -> None:
-        """A damaged range of its log is served again."""
+        """Record that a damaged range of the log was repaired and is served again."""
         self.repairs += 1
         self.notify()
 
@@ -476,7 +488,7 @@ class Replica:
         self._core.check()
 
     def on_restarted(self, offset: int) -> None:
-        """The log was truncated fully and starts at `offset`."""
+        """Record that the log was truncated fully and starts at `offset`."""
         self._opened_at, self.failed_end = offset, 0
 
     def notify(self) -> None:

@@ -32,19 +32,19 @@ RESPONSE_TIMEOUT_S = 10.0
 BACKOFF_MAX_S = 2.0
 
 FLUSH_WAIT_MAX_S = 0.05
-"""How long a request waits for the flush of some of its partitions: a disk that hangs delays the others no
-more."""
+"""How long a request waits while some of its partitions are flushed. After that it is sent without them, so
+that a disk that hangs does not delay the others."""
 
 _log = structlog.get_logger("tierlog.fetchers")
 
 
 class ReplicaFetchers:
-    """The fetchers of a broker. A fetcher's key is the leader's broker id and the fetcher's number."""
+    """The fetchers of a broker. A fetcher's id is the leader's broker id and the fetcher's number."""
 
     def __init__(self, dependencies: FetcherDependencies) -> None:
         self._deps = dependencies
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._sources: dict[Key, tuple[int, int]] = {}
+        self._fetcher_ids: dict[Key, tuple[int, int]] = {}
         self._partitions: dict[Key, Replica] = {}
         self._count = dependencies.settings.num_replica_fetchers
 
@@ -56,29 +56,29 @@ class ReplicaFetchers:
         self._count = settings.num_replica_fetchers
         for replica in list(self._partitions.values()):
             self.follow(replica)
-        for source in [source for source in self._fetchers if source[1] >= self._count]:
-            self._fetchers.pop(source).close()
+        for fetcher_id in [fetcher_id for fetcher_id in self._fetchers if fetcher_id[1] >= self._count]:
+            self._fetchers.pop(fetcher_id).close()
 
     def follow(self, replica: Replica) -> None:
         """Fetch the replica from its current leader; stop fetching if it has none."""
         key = replica.id
-        source = replica.leader, _fetcher_number(key, self._count)
-        before = self._sources.get(key)
-        if before is not None and before != source:
+        fetcher_id = replica.leader, _fetcher_number(key, self._count)
+        before = self._fetcher_ids.get(key)
+        if before is not None and before != fetcher_id:
             self._fetchers[before].remove(key)
-            del self._sources[key], self._partitions[key]
+            del self._fetcher_ids[key], self._partitions[key]
         if replica.leader == NO_LEADER:
             return
-        fetcher = self._fetchers.get(source)
+        fetcher = self._fetchers.get(fetcher_id)
         if fetcher is None:
-            fetcher = self._fetchers[source] = ReplicaFetcher(replica.leader, self._deps)
-        self._sources[key], self._partitions[key] = source, replica
+            fetcher = self._fetchers[fetcher_id] = ReplicaFetcher(replica.leader, self._deps)
+        self._fetcher_ids[key], self._partitions[key] = fetcher_id, replica
         fetcher.add(key, replica)
 
     def remove(self, replica: Replica) -> None:
-        source = self._sources.pop(replica.id, None)
-        if source is not None:
-            self._fetchers[source].remove(replica.id)
+        fetcher_id = self._fetcher_ids.pop(replica.id, None)
+        if fetcher_id is not None:
+            self._fetchers[fetcher_id].remove(replica.id)
             del self._partitions[replica.id]
 
     def brokers_changed(self) -> None:
@@ -90,27 +90,27 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
-        self._sources.clear()
+        self._fetcher_ids.clear()
         self._partitions.clear()
 
 
 class ReplicaFetcher:
     """Fetches partitions from one leader."""
 
-    def __init__(self, source: int, dependencies: FetcherDependencies) -> None:
-        self.source = source
+    def __init__(self, leader: int, dependencies: FetcherDependencies) -> None:
+        self.leader = leader
         self._deps = dependencies
         self._settings = dependencies.settings
         self._something_due = asyncio.Event()
         self._backoff_ended = asyncio.Event()
-        self._partitions = FetcherPartitions(source, dependencies, self._something_due.set)
+        self._partitions = FetcherPartitions(leader, dependencies, self._something_due.set)
         self._caller: Caller | None = None
         self._failures = 0
         self._session_error = ErrorCode.NONE
         self._unprocessed: list[PartitionResponse] = []
         self._interruptible = False
         self._interrupted = False
-        self._task = dependencies.tasks.spawn(f"fetch from broker {source}", self._run())
+        self._task = dependencies.tasks.spawn(f"fetch from broker {leader}", self._run())
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -145,7 +145,7 @@ class ReplicaFetcher:
                     if not interrupted:
                         await self._back_off(failure)
                 except Exception as failure:  # must not end replication from this leader
-                    _log.error("a fetcher failed and reconnects", leader=self.source, exc_info=failure)
+                    _log.error("a fetcher failed and reconnects", leader=self.leader, exc_info=failure)
                     await self._back_off(Unreachable(str(failure)))
             if not self._partitions:
                 self._disconnect()
@@ -154,16 +154,16 @@ class ReplicaFetcher:
         if self._caller is not None and self._caller.is_open:
             return self._caller
         self._partitions.reset_session()
-        broker = self._deps.image().brokers.get(self.source)
+        broker = self._deps.image().brokers.get(self.leader)
         if broker is None:
-            raise Unreachable(f"broker {self.source} is not registered")
+            raise Unreachable(f"broker {self.leader} is not registered")
         client_id = f"replica-{self._settings.node_id}"
         self._caller = await self._deps.network.connect(broker.host, broker.port, client_id)
         self._interrupted = False
         return self._caller
 
     async def _fetch(self, caller: Caller) -> None:
-        """Send requests until something other than a response must be waited for."""
+        """Send requests until there is none to send, or `_handle_response` leaves work to this task."""
         request = self._partitions.next_request()
         if request is None and self._partitions.flushing:
             self._something_due.clear()
@@ -182,7 +182,7 @@ class ReplicaFetcher:
         error, self._session_error = self._session_error, ErrorCode.NONE
         if error is not ErrorCode.NONE:
             if error not in _SESSION_LOST:
-                _log.warning("a leader rejected a fetch request", leader=self.source, error=error.name)
+                _log.warning("a leader rejected a fetch request", leader=self.leader, error=error.name)
             self._partitions.reset_session()
             await asyncio.sleep(self._settings.replica_fetch_backoff_ms / 1000)
         responses, self._unprocessed = self._unprocessed, []
@@ -199,15 +199,13 @@ class ReplicaFetcher:
             self._session_error = ErrorCode(response.error_code)
             return None
         responses = self._partitions.handle_response(response)
-        for of_partition in responses:
-            if (
-                of_partition.partition.replica.log.is_empty
-            ):  # it may start at another offset, which takes long
-                self._unprocessed = responses
-                return None
+        if any(result.partition.replica.log.is_empty for result in responses):
+            # An empty log may have to start at another offset, which takes long.
+            self._unprocessed = responses
+            return None
         now_ms = self._deps.clock.now_ms()
-        for of_partition in responses:
-            self._partitions.process(of_partition, now_ms)
+        for result in responses:
+            self._partitions.process(result, now_ms)
         return self._partitions.next_request()
 
     # --- failures
@@ -215,7 +213,7 @@ class ReplicaFetcher:
     async def _back_off(self, failure: Unreachable) -> None:
         """Wait before the next connection, longer each time, or until `end_backoff`."""
         if self._failures == 0:
-            _log.info("cannot reach a leader", leader=self.source, why=str(failure))
+            _log.info("cannot reach a leader", leader=self.leader, why=str(failure))
         self._disconnect()
         backoff_s = self._settings.replica_fetch_backoff_ms / 1000
         wait_s = min(backoff_s * 2**self._failures, BACKOFF_MAX_S) * self._deps.rng.uniform(0.5, 1.0)
@@ -228,8 +226,10 @@ class ReplicaFetcher:
             return
 
     def _interrupt(self) -> None:
-        """Reconnect, since the leader may hold the request in flight for replica.fetch.wait.max.ms. A
-        partition that was just added, in particular after a failover, must not wait so long.
+        """Reconnect, so that a partition that was just added is fetched at once, in particular after a
+        failover.
+
+        The leader may otherwise hold the request in flight for replica.fetch.wait.max.ms.
         """
         if self._interruptible and not self._interrupted and self._caller is not None:
             self._interrupted = True

@@ -1,4 +1,5 @@
-"""Replica loader: opens or creates one replica in its log directory, with its checkpoints and the image.
+"""Replica loader: opens or creates a replica in its log directory, according to its checkpoints and the
+image.
 
 Runs in several threads when the broker starts or creates many partitions. Called by the replica manager,
 which adds the results on the event loop.
@@ -23,7 +24,7 @@ from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.records.errors import RecordsError
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
-"""Exceptions of opening a log which a retry would raise again."""
+"""Exceptions from opening a log that a retry would raise again."""
 
 Loaded = list[tuple[TopicPartition, Replica | Exception]]
 _log = structlog.get_logger("tierlog.replicas")
@@ -43,7 +44,8 @@ class ReplicaLoader:
         """`on_renamed`: called, in any thread, with the renamed directory of an earlier topic of the same
         name."""
         self.is_start = True
-        """At the start `LogDirectories.find` has already renamed the directories of other topics."""
+        """True while the broker starts: `LogDirectories.find` has then renamed the directories of other
+        topics."""
         self._settings = settings
         self._directories = directories
         self._configs = configs
@@ -75,25 +77,26 @@ class ReplicaLoader:
         if not self.is_start and (renamed := directory.remove_other_topic(name, topic.topic_id)):
             self._on_renamed(directory, renamed)
         is_new = not directory.holds(name)
-        known = NO_CHECKPOINTS if is_new else directory.checkpoints
-        high_watermark = known.high_watermarks.get(name, 0)
+        checkpoints = NO_CHECKPOINTS if is_new else directory.checkpoints
+        high_watermark = checkpoints.high_watermarks.get(name, 0)
         log = PartitionLog.open(
             directory.create(name, topic.topic_id) if is_new else directory.directory(name),
             self._configs.of(image, topic.name),
             directory.files,
             self._clock.now_ms(),
-            log_start_offset=max(known.log_starts.get(name, 0), remote.log_start_offset),
-            recovery_point=known.recovery_point(name),
+            log_start_offset=max(checkpoints.log_starts.get(name, 0), remote.log_start_offset),
+            recovery_point=checkpoints.recovery_point(name),
             high_watermark=high_watermark,
-            clean=known.clean,
+            clean=checkpoints.clean,
             may_have_lost=self._directories.may_have_lost,
-            cleaned_to=known.cleaned_to(name),
+            cleaned_to=checkpoints.cleaned_to(name),
             rng=self._rng,
         )
         replica = Replica(name, topic.topic_id, self._settings.node_id, log, high_watermark)
         replica.log_dir = directory
         if replica.wants_flush():
-            # Records which a killed process left unflushed: a retry of them is acknowledged at once.
+            # A killed process left records unflushed. A retry of a batch is acknowledged at once as a
+            # duplicate.
             replica.flush()
         if topic.partitions[name.partition].leader == self._settings.node_id:
             self.skip_remote(image, replica)
@@ -113,9 +116,10 @@ class ReplicaLoader:
         return replica
 
     def skip_remote(self, image: ClusterImage, replica: Replica) -> None:
-        """Move a future leader's log end to the end of the remote log, if the disk is new or the log has lost
-        its end: an offset in the remote log must not be used again. A follower learns its log end from its
-        leader. Raises OSError, in particular BlockingIOError during a flush.
+        """Move a future leader's log end to the end of the remote log, so that no offset is used twice.
+
+        Needed if the disk is new or the log has lost its end. A follower gets its log end from its leader
+        instead. Raises OSError, in particular BlockingIOError during a flush.
         """
         remote = image.remote_partition(*replica.id)
         used_end = remote.end_offset or remote.copied_end_offset or 0

@@ -2,15 +2,18 @@
 
 The controller elects other leaders for them. Three rules:
 
-- Failed and full replicas are reported until the image has it. Each report is the difference between the
-image and the local state, so none is lost while the quorum is unavailable or the broker registers again. A
-directory becomes full at once, but must have space for a while before it is reported as not full: each change
-moves leaders and in-sync sets. - A replica that is missing at the start is reported as emptied, once, before
-an empty log is created in its place: later its loss could not be detected. So is a damaged log which lost
-more than a killed process can leave half written, since it may lack acknowledged records; if this start fails
-before, the next one reports it. A log torn by a power failure is not damaged: the controller knows of that
-loss. A log which could not be opened on a full disk is reported when it opens, before it gets a role. -
-Everything else is reported before the broker is unfenced, or it would be elected for what it lacks.
+- Failed and full replicas are reported until the image shows them. Each report is the difference between the
+  image and the local state, so none is lost while the quorum is unavailable or the broker registers again. A
+  full directory is reported at once, but it must have had space for a while before it is reported as not
+  full: each change moves leaders and in-sync sets.
+- A replica that is missing at the start is reported as emptied, once, before an empty log is created in its
+  place: later the loss could not be detected. A damaged log is reported too if it lost more than the batch
+  that a killed process may leave incomplete, since it may lack acknowledged records. If this start fails
+  before the report, the next one reports it. A log torn by a power failure is not damaged: the controller
+  knows of that loss. A log that could not be opened on a full disk is reported when it opens, before it gets
+  a role.
+- Everything else is reported before the broker is unfenced. Otherwise the controller could elect it leader of
+  partitions whose records it lacks.
 
 Called by app.py and the replica manager. A standalone broker has none.
 """
@@ -79,7 +82,7 @@ class ReplicaReporter:
         self._tasks = tasks
         self._broker_epoch = broker_epoch
         self._room_lasts_s = room_lasts_s
-        self._has_room_since: dict[LogDirectory, float] = {}  # by the loop's clock
+        self._has_space_since: dict[LogDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
         self._reported_at_start = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
@@ -92,8 +95,10 @@ class ReplicaReporter:
             await self._send(Report(emptied=tuple(empty[at : at + REPORT_REPLICAS_MAX])))
 
     async def report_at_start(self) -> None:
-        """Report failed and damaged logs after all logs are open. Returns when the controller has accepted
-        it."""
+        """Report failed and damaged logs after all logs are open.
+
+        Returns when the controller has accepted the reports.
+        """
         await self._report_damaged([replica for replica in self._replicas if replica.log.was_damaged])
         self._reported_at_start.set()
         await self._report_changes()
@@ -114,15 +119,17 @@ class ReplicaReporter:
                     await directory.run(partial(directory.files.sync_directory, path))
 
     def start(self) -> None:
-        """Begin to report failed and full replicas as soon as that changes."""
+        """Begin to report failed and full replicas whenever they change."""
         loop = asyncio.get_running_loop()
         directories = self._replicas.directories
         for directory in directories.all:
-            self._has_room_since[directory] = loop.time()
+            self._has_space_since[directory] = loop.time()
             held = self._known(directories.partitions_in(directory))
-            if any(self._broker_id in one.full for _, one in held):
+            if any(self._broker_id in partition.full for _, partition in held):
                 directories.mark_full_if_short(directory)  # it was full before the restart
-            directory.on_full_changed = lambda one: loop.call_soon_threadsafe(self._room_changed, one)
+            directory.on_full_changed = lambda changed: loop.call_soon_threadsafe(
+                self._on_full_changed, changed
+            )
         directories.on_moved = self._due.set
         loop.call_later(self._room_lasts_s, self._due.set)
         self._due.set()
@@ -131,7 +138,7 @@ class ReplicaReporter:
     async def stop(self) -> None:
         self._replicas.directories.on_moved = lambda: None
         for directory in self._replicas.directories.all:
-            directory.on_full_changed = lambda one: None
+            directory.on_full_changed = lambda changed: None
         if self._reporting is not None:
             self._reporting.cancel()
             await asyncio.gather(self._reporting, return_exceptions=True)
@@ -141,7 +148,7 @@ class ReplicaReporter:
             await self._due.wait()
             self._due.clear()
             await self._report_changes()
-            await asyncio.sleep(RETRY_S)  # combine the changes of this time in the next report
+            await asyncio.sleep(RETRY_S)  # the next report combines the changes of this time
 
     async def _report_changes(self) -> None:
         sent, report = Report(), self._changes()
@@ -150,7 +157,7 @@ class ReplicaReporter:
             sent, report = report, self._changes()
 
     def _changes(self) -> Report:
-        """Where the image differs from the local state."""
+        """A report of the differences between the image and the local state."""
         me, replicas = self._broker_id, self._replicas
         failed = [key for key, known in self._known(replicas.failed_partitions) if me not in known.offline]
         full, has_room = list[Key](), list[Key]()
@@ -158,14 +165,14 @@ class ReplicaReporter:
             if directory.is_full:
                 held = self._known(replicas.directories.partitions_in(directory))
                 full += [key for key, known in held if me not in known.full]
-            elif self._keeps_room(directory):
+            elif self._has_lasting_space(directory):
                 held = self._known(replicas.directories.partitions_in(directory))
                 has_room += [key for key, known in held if me in known.full]
         limit = REPORT_REPLICAS_MAX
         return Report(tuple(failed[:limit]), full=tuple(full[:limit]), has_room=tuple(has_room[:limit]))
 
     def _known(self, names: Sequence[TopicPartition]) -> Iterator[tuple[Key, PartitionRecord]]:
-        """The partitions of these names which the image places on this broker."""
+        """Those of the named partitions that have a replica on this broker, according to the image."""
         image = self._metadata.image
         for name in names:
             topic = image.topic(name.topic)
@@ -174,16 +181,16 @@ class ReplicaReporter:
                 if self._broker_id in partition.replicas:
                     yield (topic.topic_id, name.partition), partition
 
-    def _room_changed(self, directory: LogDirectory) -> None:
+    def _on_full_changed(self, directory: LogDirectory) -> None:
         loop = asyncio.get_running_loop()
         if not directory.is_full:
-            self._has_room_since[directory] = loop.time()
+            self._has_space_since[directory] = loop.time()
             loop.call_later(self._room_lasts_s, self._due.set)
         self._due.set()
 
-    def _keeps_room(self, directory: LogDirectory) -> bool:
+    def _has_lasting_space(self, directory: LogDirectory) -> bool:
         """Whether the directory has had space for long enough. False before `start`."""
-        since = self._has_room_since.get(directory, math.inf)
+        since = self._has_space_since.get(directory, math.inf)
         return asyncio.get_running_loop().time() >= since + self._room_lasts_s
 
     async def _send(self, report: Report) -> None:
@@ -200,11 +207,10 @@ class ReplicaReporter:
         try:
             reply = await self._metadata.submit(command)
         except MetadataUnavailable as failure:
-            _log.warning("the controller does not answer", what="reports of replicas", error=str(failure))
+            _log.warning("the controller does not respond to a report of replicas", error=str(failure))
             return False
-        if (
-            reply.error is not ErrorCode.NONE
-        ):  # a newer process has registered, or this one must register again
+        if reply.error is not ErrorCode.NONE:
+            # A newer process has registered, or this one must register again.
             _log.warning("the controller rejected a report", error=reply.error.name, why=reply.message)
             return False
         counts = {kind: len(names) for kind, names in report._asdict().items() if names}
@@ -216,7 +222,10 @@ class ReplicaReporter:
             self._due.set()
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
-        """A new registration clears all failures in the image; a new partition may be on a full disk."""
+        """Report again if necessary.
+
+        A new registration clears all failures in the image, and a new partition may be on a full disk.
+        """
         registered = old.brokers.get(self._broker_id) is not new.brokers.get(self._broker_id)
         if registered or (old.topics is not new.topics and self._replicas.directories.some_full):
             self._due.set()

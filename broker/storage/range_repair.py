@@ -1,10 +1,10 @@
 """Range repair: replaces a damaged range of a log with the same batches from another replica.
 
-Replicas have the same bytes as their leader, so the intact batches are as long as the range and are written
-over it in place. Batches before and after it, the indexes and the log end stay unchanged. The range is not
-served until the file is synced, so after a crash in between it is either still damaged or intact. Replicas
-that were compacted at different times may have other batches; those do not fit, and the log is truncated
-instead (`maintenance/log_repair.py`).
+Replicas have the same bytes as their leader, so the intact batches have the same length as the range and are
+written over it in place. Batches before and after it, the indexes and the log end stay unchanged. The range
+is not served until the file is synced, so after a crash in between it is either still damaged or intact.
+Replicas that were compacted at different times may have other batches; those do not fit, and the log is
+truncated instead (`maintenance/log_repair.py`).
 
 `sync` waits for the disk, in a thread; everything else runs on the event loop.
 """
@@ -34,19 +34,20 @@ class CheckedPrefix(NamedTuple):
 
 
 def rules_of(log: PartitionLog, end_offset: int = MAX_OFFSET) -> HeaderRules:
-    """What this log knows about batches of another replica. Offset and leader epoch together identify a batch
-    on any replica (Raft, section 5.3: log matching).
+    """The rules that batches of another replica must satisfy to belong to this log.
+
+    Offset and leader epoch together identify a batch on any replica (Raft, section 5.3: log matching).
     """
     return HeaderRules(gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=end_offset)
 
 
 def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderRules) -> CheckedPrefix:
-    """Check the batches in `content` that begin below an offset; `start`: what was checked before. Raises
+    """Check the batches in `content` that begin below `end_offset`, after the prefix `start`. Raises
     CorruptLog.
 
-    If the rules end at that offset, a gap may reach beyond it; then the checked prefix ends at that offset. A
-    base offset raised by a flipped bit looks the same, so the result may only be used where `fits` compares
-    the length.
+    If the rules allow gaps and end at `end_offset`, a gap may reach beyond it. The checked prefix then ends
+    at `end_offset`. A base offset that a flipped bit raised looks like such a gap, so the caller must also
+    compare the length (`fits`).
     """
     size, offset, epoch = start
     at = 0
@@ -76,7 +77,7 @@ class RangeRepair:
         self.damage = damage
         self._log = log
         self._segment = segment
-        self._cuts, self._swaps = segment.content_version, log.swaps
+        self._content_version, self._swaps = segment.content_version, log.swaps
         self._file: SharedFile | None = None
 
     @property
@@ -86,7 +87,7 @@ class RangeRepair:
     @property
     def is_current(self) -> bool:
         log, segment = self._log, self._segment
-        same = segment.content_version == self._cuts and log.swaps is self._swaps
+        same = segment.content_version == self._content_version and log.swaps is self._swaps
         return same and log.has(segment) and self.damage in segment.damage
 
     def fits(self, content: Buffer) -> bool:
@@ -105,13 +106,14 @@ class RangeRepair:
         first = bisect_left(range(count), damage.position, key=position)
         positions = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
         fits = begins.issuperset(positions)
-        segment.unload()  # of a rolled one, whose index was read for this
+        segment.unload()  # the index of a rolled segment was read for this
         return fits
 
     def write(self, content: Buffer) -> None:
-        """Write the content. After an OSError, as after a crash, the range is still damaged. Uses a
-        descriptor of its own: an fsync reports a failed write once per descriptor, and the log must not miss
-        its own.
+        """Write the content. After an OSError, as after a crash, the range is still damaged.
+
+        Uses a file descriptor of its own: the kernel reports a failed write once per descriptor, and the
+        log's descriptor must still report failures of the log's own writes.
         """
         segment = self._segment
         self._file = SharedFile(segment.files, segment.path())
@@ -131,7 +133,7 @@ class RangeRepair:
 
 
 def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
-    """One repair for each known damaged range that reaches above the log start."""
+    """One repair for each known damaged range that ends above the log start."""
     reached = log.damage_in_reach
     return [
         RangeRepair(log, segment, damage)

@@ -2,7 +2,7 @@
 
 After a crash every segment above the recovery point is read batch by batch (length, CRC, growing offsets) and
 truncated at the first invalid byte. Later segments are deleted, since offsets must be contiguous. Leader
-epochs and producer state are loaded from their files as of the recovery point and brought forward from the
+epochs and producer state are loaded from their files as of the recovery point and brought up to date from the
 batches. After a clean shutdown only the end of the active segment is read. Called by `PartitionLog.open`,
 possibly in a thread.
 """
@@ -58,10 +58,13 @@ _COMMIT = 1
 
 @dataclass(slots=True)
 class Loaded:
-    """`truncated_bytes` and `dropped` say what recovery removed; the log reports them. `damaged`: it was more
-    than the batch that a killed process was writing. `rebuilt`: base offsets of the segments whose indexes
-    were rebuilt. `snapshot_offset`: offset of the producer snapshot that was used, -1 if there was none.
-    `missing_end`: the log end offset that the checkpoints prove, if the log ends below it; else 0.
+    """A loaded log, and what recovery did.
+
+    `truncated_bytes` and `dropped` (segments) count what recovery removed; the log reports them. `damaged`:
+    recovery removed more than the batch that a killed process was writing. `rebuilt`: base offsets of the
+    segments whose indexes were rebuilt. `snapshot_offset`: offset of the producer snapshot that was used, -1
+    if there was none. `missing_end`: the log end offset that the checkpoints prove, if the log ends below it;
+    else 0.
     """
 
     segments: list[Segment]
@@ -82,18 +85,19 @@ class Loaded:
 
 
 class _WrongEpochFile(Exception):
-    """The leader epoch checkpoint contradicts the batches, which agree with each other."""
+    """The leader epoch checkpoint contradicts batches that agree with each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToOpen:
     """What is known of a log before it is opened.
 
-    `may_have_lost`: unsynced data may be gone in part. Truncating it is no damage, unless it was below the
-    recovery point or an earlier start found damage. `gaps`: compaction may have removed records, in Kafka's
-    logs also the last ones of a segment, which then ends before the next one begins. Above the recovery point
-    such a segment is incomplete, as our cleaner keeps the last batch. If the recovery point is unknown
-    (None), what follows such a segment is kept: it may be all that was ever acknowledged.
+    `may_have_lost`: a power failure may have lost unsynced data. Truncating such data is not damage, unless
+    it was below the recovery point or an earlier start found damage. `gaps`: compaction may have removed
+    records. Kafka's cleaner also removes the last records of a segment, which then ends before the next one
+    begins. tierlog's cleaner keeps the last batch, so above the recovery point such a segment is incomplete.
+    If the recovery point is unknown (None), the segments after it are kept, because they may hold
+    acknowledged records.
     """
 
     files: Files
@@ -109,8 +113,10 @@ class LogToOpen:
 
 
 def load(known: LogToOpen) -> Loaded:
-    """Load a log. If the leader epoch checkpoint proves wrong, the epochs are rebuilt from the batches. A log
-    that ends below what its checkpoints prove is damaged, and marked so before the checkpoints are lowered.
+    """Load a log. If the leader epoch checkpoint is wrong, the epochs are rebuilt from the batches.
+
+    A log that ends below the end that its checkpoints prove is damaged. It is marked as damaged before the
+    checkpoints are lowered.
     """
     for use_epochs in (True, False):
         try:
@@ -147,10 +153,11 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> Loaded:
         segment.size = files.size_of(segment.path())
         synced = end is not None and recovery_point is not None and end <= recovery_point
         allow_torn = known.may_have_lost and not synced
-        # One that ends at the recovery point may have been rolled after the flush: no indexes on disk.
+        # A segment that ends at the recovery point may have been rolled after the flush: its indexes may be
+        # missing.
         intact = (known.clean or (synced and end != recovery_point)) and _load_segment(segment, end, rules)
         if intact:
-            if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs from there on
+            if epochs is None or loaded.rebuilt:  # a rebuild drops the epochs of later segments
                 next_header = None if end is None else _first_header(files, directory, end)
                 _add_epochs(segment, loaded.epochs, gaps, next_header)
             loaded.segments.append(segment)
@@ -196,7 +203,7 @@ def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> in
 
 def _first_segment(files: Files, directory: Path, start_offset: int, now_ms: int) -> Segment:
     first = Segment(files, directory, start_offset, now_ms)
-    if start_offset:  # recorded by the file's name; otherwise the first append creates it
+    if start_offset:  # the file's name records the offset; a log from 0 gets its file at the first append
         first.create()
     return first
 
@@ -216,8 +223,7 @@ def _drop_segments_after(
 def rebuild_producer_state(
     loaded: Loaded, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
 ) -> None:
-    """Load the newest usable snapshot, replay later batches, and write the snapshots that rolled segments
-    lack.
+    """Load the newest usable snapshot, replay later batches, and write missing snapshots of rolled segments.
 
     Rebuilt segments have no transaction index, so the replay begins at the first of them or earlier. Later
     snapshots may never have been synced and are written again. `names`: files of the directory, if known.
@@ -284,8 +290,8 @@ def replay(
 def read_marker(batch: bytes | memoryview) -> EndMarker | None:
     """Read a control batch: the key is version and type, the value version and coordinator epoch (KIP-98).
 
-    Returns None if it ends no transaction, or is malformed although its CRC is valid, which no log writer
-    produces.
+    Returns None if the batch does not end a transaction. A malformed record with a valid CRC, which no log
+    writer produces, also gives None.
     """
     try:
         record = next(iter(iter_records(batch, max_bytes=_CONTROL_RECORD_BYTES)), None)
@@ -306,19 +312,20 @@ def read_marker(batch: bytes | memoryview) -> EndMarker | None:
 
 
 def restore_earlier_batches(state: ProducerStateManager, segments: Sequence[Segment], at: int) -> None:
-    """Restore the earlier batches of each producer, which snapshots of Kafka and older tierlog versions lack,
-    from the log before offset `at`.
+    """Restore the earlier batches of each producer from the log before offset `at`.
 
-    Without them a retry that was in flight during a restart would look like a sequence gap (guarantee 10).
-    How far to read back depends on the batch sizes, so the window grows until all are found. The largest
-    window bounds the time of the first start after an upgrade.
+    Snapshots of Kafka and of older tierlog versions contain only the last batch.
+
+    Without the earlier batches, a retry that was in flight during a restart would look like a sequence gap
+    (guarantee 10). How far to read back depends on the batch sizes, so the window grows until all are found.
+    The largest window bounds the time of the first start after an upgrade.
     """
     earlier, state.has_all_batches = ProducerStateManager(), True  # whatever is found
     for window in _RESTORE_WINDOWS if len(state) else ():
         try:
             earlier, is_enough = _read_before(segments, at, window)
         except (CorruptLog, RecordsError):
-            return  # reads from there report it; a start does not depend on it
+            return  # a read reports the damage; the start does not need these batches
         if is_enough:
             break
     for producer in state:
@@ -448,11 +455,9 @@ def _load_segment(segment: Segment, end: int | None, rules: HeaderRules) -> bool
 
 
 def _resume(segment: Segment, end: int | None, rules: HeaderRules) -> None:
-    """Set a segment's fields from its first batch, the ends of its indexes, and the batches after the last
-    index entry.
+    """Set a segment's fields from its first batch, the last index entries, and the batches after them.
 
-    Only what a torn or lost file would break is checked: a start must not read every index entry. Raises
-    CorruptLog.
+    The checks detect only torn or lost files: a start must not read every index entry. Raises CorruptLog.
     """
     first = next(segment.scan(0)).header
     if fault := rules.fault(first, segment.base_offset):
@@ -509,9 +514,10 @@ def _rebuild(
     *,
     allow_torn: bool,
 ) -> tuple[int, bool]:
-    """Rebuild indexes, totals and epochs from the batches. Returns the bytes truncated from the end, and
-    whether they are damage rather than an unfinished write. `allow_torn`: any truncation counts as
-    unfinished.
+    """Rebuild indexes, totals and epochs from the batches.
+
+    Returns the number of bytes truncated from the end, and whether they are damage rather than an incomplete
+    write. With `allow_torn` any truncation counts as an incomplete write.
     """
     segment.reset_indexes()
     good, before = 0, epochs.latest
@@ -534,8 +540,10 @@ def _rebuild(
 
 
 def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:
-    """Raise _WrongEpochFile if the first rejected batch and the next one have the same leader epoch, which
-    the checkpoint does not have there: a bit does not flip twice in the same way.
+    """Raise _WrongEpochFile if the checkpoint, and not the first rejected batch, has the wrong leader epoch.
+
+    The checkpoint is wrong if the next intact batch has the same leader epoch as the rejected one, since the
+    same bits do not flip twice.
     """
     pair = [batch.header for batch in islice(intact_batches(segment, segment.file, good), 2)]
     if len({header.leader_epoch for header in pair}) == 1 < len(pair) and all(map(rules.epoch_fault, pair)):
@@ -543,9 +551,7 @@ def _check_epoch_file(segment: Segment, good: int, rules: HeaderRules) -> None:
 
 
 def _mark_damaged(files: Files, directory: Path) -> None:
-    """Write the mark before the truncation: a crash after the truncation would otherwise lose the
-    information.
-    """
+    """Mark the log as damaged. Called before a truncation, after which the damage can no longer be seen."""
     files.close(files.open(directory / DAMAGED, create=True))
     files.sync_directory(directory)
 
@@ -567,8 +573,7 @@ def _latest_snapshot(
 
 
 def _remove(files: Files, directory: Path, base: int) -> None:
-    """Delete a segment, the log last: a crash in between must not leave indexes that seem to be another
-    segment's.
-    """
+    """Delete a segment's files, the log file last: a crash in between must not leave indexes that a
+    later segment would take for its own."""
     for suffix in (SNAPSHOT, *INDEXES, LOG):
         files.unlink(segment_file(directory, base, suffix), missing_ok=True)

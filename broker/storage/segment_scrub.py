@@ -1,10 +1,10 @@
 """Segment scrub: reads one segment in steps and checks the CRC and header of every batch, for the scrubber.
 
-During a scrub the log may be appended to, truncated, compacted, moved or deleted. The scrub therefore reads a
-file that it holds, up to the end at the start, and reads again before it reports damage. The result counts
-only if the segment is unchanged (`is_current`), which the owner checks on the event loop. The end of a
-damaged range is found by the next intact batch, or by the offset index. Created and evaluated on the event
-loop; each `step` runs in a thread.
+During a scrub the log may be appended to, truncated, compacted, moved or deleted. The scrub therefore keeps
+the file open, reads up to the end that the segment had at the start, and reads damage twice before it reports
+it. The result counts only if the segment is unchanged (`is_current`), which the owner checks on the event
+loop. A damaged range ends at the next intact batch, which the damaged batch's length or the offset index
+locates. Created and evaluated on the event loop; each `step` runs in a thread.
 """
 
 from collections.abc import Iterator
@@ -37,16 +37,16 @@ class SegmentScrub:
         self.batches = 0
         self.has_transactions = False
         self.checksum = 0
-        """CRC-32C of the segment's file, of the bytes that were checked, if nothing is damaged."""
+        """CRC-32C of the bytes read so far; only valid if nothing is damaged."""
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
         )
-        self._cuts, self._swaps = segment.content_version, log.swaps
+        self._content_version, self._swaps = segment.content_version, log.swaps
         self._file = segment.file
         self._end = BatchBoundary(segment.size, segment.end_offset)
         self._index = b"" if segment.rolled else bytes(segment.offset_index)
-        self._known = {one.position: one for one in segment.damage}
+        self._known = {damage.position: damage for damage in segment.damage}
         self._at = BatchBoundary(0, segment.base_offset)
         self._batches = self._scan()
 
@@ -54,15 +54,17 @@ class SegmentScrub:
     def is_current(self) -> bool:
         """Whether the log still has the content that was read, in the same directory."""
         log, segment = self._log, self.segment
-        return segment.content_version == self._cuts and log.swaps is self._swaps and log.has(segment)
+        return (
+            segment.content_version == self._content_version and log.swaps is self._swaps and log.has(segment)
+        )
 
     def step(self) -> int:
-        """Read further, in a thread; returns the number of bytes."""
+        """Check the next batches, in a thread. Returns the number of bytes read."""
         began, batches = self._at.position, self.batches
         while self._at.position < self._end.position:
             found = next(self._batches, None)
             if found is None:
-                self._pass_damage()
+                self._skip_damage()
                 continue
             header = found.header
             self.checksum = crc32c(found.content, self.checksum)
@@ -77,8 +79,8 @@ class SegmentScrub:
     def _scan(self) -> Iterator[CheckedBatch]:
         return verified_batches(self.segment, self._rules, file=self._file, start=self._at)
 
-    def _pass_damage(self) -> None:
-        """Skip the batch at this position, which is invalid, unless a second read says otherwise."""
+    def _skip_damage(self) -> None:
+        """Skip the batch at this position as damaged, unless it is valid when it is read again."""
         at = self._at
         known = self._known.get(at.position)
         again = next(self._scan(), None) if known is None else None
@@ -92,9 +94,7 @@ class SegmentScrub:
         self._batches = self._scan()
 
     def _next_intact(self) -> BatchBoundary:
-        """The first intact batch after this position: after the damaged batch if its length is right, or at
-        an indexed position.
-        """
+        """Where the first intact batch after this position begins, or the end of the segment."""
         for position in self._candidates():
             if self._at.position < position < self._end.position:
                 header = self._intact_batch(position)
@@ -105,6 +105,8 @@ class SegmentScrub:
         return self._end
 
     def _candidates(self) -> Iterator[int]:
+        """Positions of possible batches: after the damaged one if its length is intact, and indexed
+        positions."""
         try:
             header = read_header(self._read(self._at.position, HEADER_SIZE))
             if HEADER_SIZE <= header.size <= LARGEST_BATCH:

@@ -1,8 +1,9 @@
 """Replication throttles: settings that limit the rate of a partition move, and their removal (KIP-73).
 
-As with kafka-reassign-partitions, the rate limits each broker that takes part: those with a replica when they
-send, and those that get one when they fetch. The functions only plan: the caller applies the settings like
-any other. Called for `tierlog partition move --throttle` and `partition unthrottle`.
+As with kafka-reassign-partitions, the rate applies to each broker that takes part in the move: brokers that
+have a replica are limited as leaders, brokers that get one as followers. The functions only build the
+command; the caller applies it like any other change of settings. Called for `tierlog partition move
+--throttle` and `partition unthrottle`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,68 +22,70 @@ LEADER_REPLICAS, FOLLOWER_REPLICAS = (
 REPLICAS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
 Move = tuple[str, int, Sequence[int] | None]
-"""Topic, partition, and its new replicas; None: cancelled."""
+"""Topic, partition, and its new replicas; None if the move is cancelled."""
 
 
 def throttle(image: ClusterImage, moves: Iterable[Move], bytes_per_second: int) -> AlterConfigs:
     """Settings for moves that have not begun. Skips cancelled moves and partitions that do not exist."""
-    named: dict[str, tuple[list[str], list[str]]] = {}
+    replicas_of: dict[str, tuple[list[str], list[str]]] = {}
     brokers: set[int] = set()
-    for topic, number, target in moves:
-        found = image.topic(topic)
-        if found is None or target is None or not 0 <= number < len(found.partitions):
+    for topic, partition, target in moves:
+        topic_image = image.topic(topic)
+        if topic_image is None or target is None or not 0 <= partition < len(topic_image.partitions):
             continue
-        there = found.partitions[number].replicas
-        senders, receivers = named.setdefault(topic, ([], []))
-        senders += [f"{number}:{broker_id}" for broker_id in there]
-        receivers += [f"{number}:{broker_id}" for broker_id in target if broker_id not in there]
-        brokers.update(there, target)
+        current = topic_image.partitions[partition].replicas
+        senders, receivers = replicas_of.setdefault(topic, ([], []))
+        senders += [f"{partition}:{broker_id}" for broker_id in current]
+        receivers += [f"{partition}:{broker_id}" for broker_id in target if broker_id not in current]
+        brokers.update(current, target)
     topics = [
         ConfigResource(
             scope=ConfigScope.TOPIC,
             name=topic,
             changes=tuple(
-                _throttled(key, image.topic_overrides(topic).get(key, ""), ",".join(replicas))
-                for key, replicas in zip(REPLICAS, both, strict=True)
+                _append_replicas(key, image.topic_overrides(topic).get(key, ""), ",".join(replicas))
+                for key, replicas in zip(REPLICAS, lists, strict=True)
             ),
         )
-        for topic, both in named.items()
+        for topic, lists in replicas_of.items()
     ]
-    registered = brokers.intersection(image.brokers)  # others copy nothing
+    registered = brokers.intersection(image.brokers)  # other brokers copy nothing
     return AlterConfigs(resources=(*topics, *_rates(registered, str(bytes_per_second))))
 
 
-def _throttled(key: str, before: str, added: str) -> ConfigChange:
-    """All replicas of the topic if the list would be too long for a value."""
+def _append_replicas(key: str, before: str, added: str) -> ConfigChange:
+    """Append replicas to the list, or throttle all replicas if the list would be too long for a value."""
     if len(before) + len(",") + len(added) > STRING_BYTES_MAX:
         return ConfigChange(key=key, operation=ConfigOperation.SET, value=ALL_REPLICAS)
     return ConfigChange(key=key, operation=ConfigOperation.APPEND, value=added)
 
 
 def unthrottle(image: ClusterImage, partitions: Collection[tuple[str, int]] | None) -> AlterConfigs:
-    """Remove the throttles of these partitions; None: of all. The rates go with the last throttled
-    replica."""
-    left = False
+    """Remove the throttles of these partitions, or of all (None).
+
+    The rates are removed too if no throttled replica remains.
+    """
+    still_throttled = False
     topics = []
     for topic, overrides in _throttled_topics(image):
         changes = []
         for key in REPLICAS:
             if key not in overrides:
                 continue
-            stay = [] if partitions is None else _without(overrides[key], topic, partitions)
-            left = left or bool(stay)
+            remaining = [] if partitions is None else _without(overrides[key], topic, partitions)
+            still_throttled = still_throttled or bool(remaining)
             changes.append(
-                ConfigChange(key=key, operation=ConfigOperation.SET, value=",".join(stay))
-                if stay
+                ConfigChange(key=key, operation=ConfigOperation.SET, value=",".join(remaining))
+                if remaining
                 else ConfigChange(key=key, operation=ConfigOperation.DELETE)
             )
         topics.append(ConfigResource(scope=ConfigScope.TOPIC, name=topic, changes=tuple(changes)))
-    held = {
+    brokers = {
         int(name)
         for (scope, name), overrides in image.configs.items()
         if scope is ConfigScope.BROKER and not REPLICATION_RATES.isdisjoint(overrides)
     }
-    return AlterConfigs(resources=(*topics, *(() if left else _rates(held, None))))
+    return AlterConfigs(resources=(*topics, *(() if still_throttled else _rates(brokers, None))))
 
 
 def _throttled_topics(image: ClusterImage) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -32,7 +32,7 @@ class Unauthenticated(Exception):
 
 
 class SignedRequest(NamedTuple):
-    """A request to one node that any process can send. `url`: of the node, without the path."""
+    """A request to one node, signed in advance for another process to send. `url` has no path."""
 
     url: str
     path: str
@@ -41,8 +41,11 @@ class SignedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is signed besides the body. A directory is None if unknown; a receiver of -1 is any node. `nonce`:
-    empty if no signed response is expected."""
+    """The signed fields of a request besides path and body.
+
+    A directory is None if it is unknown. A receiver of -1 means any node. `nonce` is empty if no signed
+    response is expected.
+    """
 
     cluster_id: str
     sender: int
@@ -63,7 +66,7 @@ class Envelope:
         }
 
     def _signature(self, secret: bytes, path: str, body: bytes) -> str:
-        """Unambiguous: a path begins with a slash, and a nonce contains none."""
+        """The nonce and the path need no separator: a path begins with a slash, and a nonce contains none."""
         directories = f"{_text(self.directory)}\n{_text(self.receiver_directory)}\n"
         signed = f"{self.nonce}{path}\n{self.cluster_id}\n{self.sender}\n{self.receiver}\n{directories}"
         return _hmac(secret, signed, body)

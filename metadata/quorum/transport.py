@@ -1,10 +1,10 @@
-"""Transport: the other members over HTTP, with one connection and one bounded queue each.
+"""Transport: sends requests to the other members over HTTP, with one connection and one bounded queue each.
 
-A slow peer delays no other. Raft tolerates loss: a message that does not fit or cannot be sent is dropped,
-and the core is asked to probe. Messages that queue up during a request travel together in the next one.
-Immediate replies to a peer's request travel in the response, unless they would overtake a request to that
-peer. The loss of such a response is not reported; the core recovers from it at the next heartbeat. Other
-responses are trusted only if they are signed (`auth`).
+A slow peer does not delay the others. Raft tolerates loss: a message that does not fit or cannot be sent is
+dropped, and the core is asked to probe. Messages that queue up during a request travel together in the next
+one. Immediate replies to a peer's request travel in the response, unless they would overtake a request to
+that peer. The loss of such a response is not reported; the core recovers from it at the next heartbeat.
+Responses are trusted only if they are signed (`auth`), except the public status.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ REQUEST_BYTES = 4 << 20  # of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
-POLL_GRACE_S = 1.0  # beyond the requested wait; while it lasts, the broker learns nothing new
+POLL_GRACE_S = 1.0  # in addition to the requested wait; short, since no metadata arrives during it
 RESPONSE_BYTES_MAX = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
@@ -76,7 +76,7 @@ class HttpPeers(Peers):
         self._files, self._tls = tls, None if tls is None else tls.client()
         self._directory: UUID | None = None
         self._queues: dict[int, _Queue] = {}
-        self._others: dict[int, str] = {}  # nodes that are only read from -> URL
+        self._log_sources: dict[int, str] = {}  # nodes that are only read from -> URL
         self._untrusted: set[int] = set()  # nodes that sent responses without a valid signature
         self._session: aiohttp.ClientSession | None = None
         self._senders: set[asyncio.Task[None]] = set()
@@ -101,21 +101,21 @@ class HttpPeers(Peers):
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         """A removed peer still receives the messages queued for it: its own removal may be among them."""
         self._directory = members[self._node_id].directory
-        self._others = {node: url.rstrip("/") for node, url in others.items() if self._may_call(url)}
+        self._log_sources = {node: url.rstrip("/") for node, url in others.items() if self._may_call(url)}
         self._configure_queues(members)
         self._watch_all()
 
     def _configure_queues(self, members: Mapping[int, Member]) -> None:
-        others = {
+        peers = {
             peer: member
             for peer, member in members.items()
             if peer != self._node_id and self._may_call(member.url)
         }
         for peer, queue in list(self._queues.items()):
-            if peer not in others or others[peer].url.rstrip("/") != queue.url:
+            if peer not in peers or peers[peer].url.rstrip("/") != queue.url:
                 queue.close()
                 del self._queues[peer]
-        for peer, member in others.items():
+        for peer, member in peers.items():
             if peer not in self._queues:
                 queue = self._queues[peer] = _Queue(member.url.rstrip("/"))
                 sender = self._tasks.spawn(f"metadata {self._node_id} to {peer}", self._send_all(peer, queue))
@@ -124,7 +124,7 @@ class HttpPeers(Peers):
             self._queues[peer].directory = member.directory
 
     def _may_call(self, url: str) -> bool:
-        """With TLS nothing is sent in plain text, whatever URL a member was added with."""
+        """Whether the URL may be used: with TLS only https, whatever URL a member was added with."""
         return bool(url) and (self._tls is None or url.startswith("https:"))
 
     async def close(self) -> None:
@@ -142,7 +142,8 @@ class HttpPeers(Peers):
             queue.put(message)
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
-        """Yields to the node's loop once. Replies that need a sync first are sent later, in a request."""
+        """Wait one turn for replies of the node. Replies that need a sync first are sent later, in a
+        request."""
         queue = self._queues.get(peer)
         if queue is None:
             return ()
@@ -223,7 +224,8 @@ class HttpPeers(Peers):
     def _signed_post(
         self, peer: int, queue: "_Queue", path: str, body: bytes, timeout_s: float
     ) -> tuple[str, AbstractAsyncContextManager[aiohttp.ClientResponse]]:
-        """The signature of the request, and the request. It is addressed to the member's known directory."""
+        """The signature of the request, and the request. The receiver is the member with its known
+        directory."""
         envelope = self._envelope(peer, queue.directory, secrets.token_hex(NONCE_BYTES))
         headers = envelope.headers(self._secret, path, body)
         return headers[SIGNATURE], self._client().post(
@@ -244,7 +246,7 @@ class HttpPeers(Peers):
         read_timeout_s: float | None = None,
     ) -> bytes:
         """Does not check the peer's directory, which matters for votes only."""
-        url = self._queues[peer].url if peer in self._queues else self._others.get(peer)
+        url = self._queues[peer].url if peer in self._queues else self._log_sources.get(peer)
         if url is None:
             raise _no_address(peer)
         headers = self._envelope(peer, None, secrets.token_hex(NONCE_BYTES)).headers(self._secret, path, b"")
@@ -307,7 +309,7 @@ class HttpPeers(Peers):
 
     @property
     def watched(self) -> frozenset[int]:
-        """Nodes whose death would be detected at once now."""
+        """Nodes with an open connection, so that their death is detected at once."""
         return self._watch.connected if self._watch is not None else frozenset()
 
     @property
@@ -339,7 +341,7 @@ class _Queue:
         self.directory: UUID | None = None
         self.filled = asyncio.Event()
         self.overflowed = False
-        self.is_busy = False  # a request is in flight; messages sent by another way would overtake it
+        self.is_busy = False  # a request is in flight, which messages in a response would overtake
         self._holds = 0
         self._closing = False
         self._messages: deque[AnyMessage] = deque()

@@ -1,5 +1,4 @@
-"""Messages between Raft peers, the snapshot that arrives in them, and the state that a node persists: msgpack
-arrays.
+"""Raft messages, incoming snapshots and the state that a node persists, all encoded as msgpack arrays.
 
 Names follow the Raft paper (section numbers are those of Ongaro's thesis). A message's number never changes,
 and new fields go to the end with defaults.
@@ -32,8 +31,10 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state machine after entry `index`, as opaque bytes, and the configuration as of that entry; None:
-    the one that the nodes were started with."""
+    """The state machine after entry `index`, as opaque bytes, and the configuration as of that entry.
+
+    A configuration of None is the one that the nodes were started with.
+    """
 
     index: int = 0
     term: int = 0
@@ -42,7 +43,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type"):
-    """Base of all messages. `term` is the sender's, except in a pre-vote: the term to campaign in."""
+    """Base of all messages. `term` is the sender's; in a pre-vote, the term that it would campaign in."""
 
     term: int
     sender: int
@@ -74,8 +75,8 @@ class Append(Message, frozen=True, array_like=True, kw_only=True, tag=3):
 
 class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
     """Accepted: the log matches the leader's up to `match_index`. Refused: `refused_index` is the prev_index
-    that did not match. The hint is the last entry whose term is not above the leader's there, where the logs
-    may agree."""
+    that did not match. The hint is the latest entry up to `refused_index` that may match: its term is at most
+    the prev_term of the request."""
 
     accepted: bool
     match_index: int = 0
@@ -169,7 +170,7 @@ class IncomingSnapshot:
             return None
         data, self._key, self._data = bytes(self._data), None, bytearray()
         if len(data) != chunk.size or crc32c(data) != chunk.crc32c:
-            return None  # damaged on the way: start again
+            return None  # damaged in transit: start again
         return Snapshot(chunk.index, chunk.snapshot_term, data, chunk.configuration)
 
     def received(self, chunk: SnapshotChunk) -> int:

@@ -1,6 +1,6 @@
 """`make simulate-mutants`: switches each safeguard off in turn, and runs seeds until one fails.
 
-Prints a table. The last line is JSON: {"safeguards": n, "caught": n, "seeds": the most that one took}.
+Prints a table. The last line is JSON: {"safeguards": n, "caught": n, "seeds": the most that any needed}.
 The exit code is 1 if a safeguard was not caught. `--docs FILE` writes the table between its markers in FILE.
 """
 
@@ -19,12 +19,14 @@ BEGIN, END = "<!-- safeguards: made by make simulate-mutants -->", "<!-- end of 
 BRIEF_MAX = 90
 
 
-class Caught(NamedTuple):
+class Outcome(NamedTuple):
+    """The first seed that fails without a safeguard, and its failure; None if no seed fails."""
+
     seed: int | None
-    by: str
+    failure: str
 
 
-def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
+def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Outcome:
     """The lowest seed that fails without the safeguard and passes with it, in whatever order the runs end.
 
     Only seeds of the safeguard's kind (cluster or quorum) are run.
@@ -37,8 +39,8 @@ def hunt(safeguard: Safeguard, seeds: int, processes: int) -> Caught:
         if played.failure is not None and play(played.seed).failure is None:
             caught[played.seed] = played.failure
         if caught and ended.issuperset(seed for seed in candidates if seed < min(caught)):
-            return Caught(min(caught), caught[min(caught)])
-    return Caught(None, "")
+            return Outcome(min(caught), caught[min(caught)])
+    return Outcome(None, "")
 
 
 def main() -> int:
@@ -49,20 +51,20 @@ def main() -> int:
     parser.add_argument("--docs", type=Path)
     arguments = parser.parse_args()
     quiet()
-    rows, found = [], []
+    rows, outcomes = [], []
     for name, safeguard in SAFEGUARDS.items():
         if not any(word in name for word in arguments.only.split(",")):
             continue
-        caught = hunt(safeguard, arguments.seeds, arguments.processes)
-        found.append(caught)
-        seed = "none" if caught.seed is None else str(caught.seed)
-        rows.append(f"| {name} | {safeguard.breaks} | {seed} | {_brief(caught.by)} |")
+        outcome = hunt(safeguard, arguments.seeds, arguments.processes)
+        outcomes.append(outcome)
+        seed = "none" if outcome.seed is None else str(outcome.seed)
+        rows.append(f"| {name} | {safeguard.breaks} | {seed} | {_brief(outcome.failure)} |")
         print(rows[-1], flush=True)
-    missed = sum(caught.seed is None for caught in found)
+    missed = sum(outcome.seed is None for outcome in outcomes)
     if arguments.docs is not None and not arguments.only:
         _write(arguments.docs, rows)
-    most = max((caught.seed or 0 for caught in found), default=0) + 1
-    print(json.dumps({"safeguards": len(found), "caught": len(found) - missed, "seeds": most}))
+    most = max((outcome.seed or 0 for outcome in outcomes), default=0) + 1
+    print(json.dumps({"safeguards": len(outcomes), "caught": len(outcomes) - missed, "seeds": most}))
     return 1 if missed else 0
 
 

@@ -40,10 +40,10 @@ DONE = {
     "log starts listed",
     "messages in responses",
 }
-"""Operations beside records and faults. Each must happen at least once in the seeds below."""
+"""Operations other than records and faults. Each must happen at least once in the seeds below."""
 
 OPERATOR_CALLS_MAX = 5
-"""In a thousand seeds. More would hide that partitions no longer recover on their own."""
+"""Partitions left to an operator in a thousand seeds. With more, partitions no longer recover alone."""
 
 REPLAYED = "11,17,22,25,29,38,45,51,71,85,137,193"
 
@@ -53,7 +53,7 @@ def simulate(seeds: int, first: int, hash_seed: str = "random") -> dict[str, Any
 
 
 def play(script: Path, *arguments: str, hash_seed: str = "random") -> dict[str, Any]:
-    """Runs in a separate process: the killed processes of a run are never cleaned up."""
+    """Run a script in a separate process, because a run never cleans up the simulated processes it kills."""
     environment = {**os.environ, "PYTHONPATH": _path(), "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, str(script), *arguments]
     played = subprocess.run(

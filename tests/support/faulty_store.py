@@ -9,16 +9,18 @@ from pathlib import Path
 from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectStore, ObjectStoreError
 
 FAULTS = ("fail", "lose answer", "stall", "cut short", "corrupt")
+"""Faults that a caller must handle. `hold` delays the call until `gate` is set."""
 
 
 class FaultyStore:
-    """Passes all calls to `inner`, except call number `at` (from 0) of the named operations, once."""
+    """Passes all calls to `inner`. After `arm`, call number `at` (from 0) of the named operations has a
+    fault."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
         self.calls: list[str] = []
         self.fired = asyncio.Event()
-        self.gate = asyncio.Event()  # set to release a stalled call
+        self.gate = asyncio.Event()  # set to release a held call
         self._fault = ""
         self._at = -1
         self._seen = 0
@@ -32,7 +34,7 @@ class FaultyStore:
         self.fired.clear()
 
     async def until_called(self, times: int) -> None:
-        """Wait until this many calls have been made in all."""
+        """Wait until this many calls have been made in total."""
         while len(self.calls) < times:
             self._called.clear()
             await self._called.wait()
@@ -67,7 +69,7 @@ class FaultyStore:
         fault = await self._next("put")
         content = body.read_bytes() if isinstance(body, Path) else body
         if fault in ("cut short", "corrupt"):  # a store that does not verify the checksum and reports success
-            info = await self.inner.put(key, _spoil(content, fault), condition=condition)
+            info = await self.inner.put(key, _damage(content, fault), condition=condition)
             return ObjectInfo(key, len(content), info.etag, crc32c)
         info = await self.inner.put(key, content, crc32c=crc32c, condition=condition)
         if fault:
@@ -104,10 +106,10 @@ class FaultyStore:
     def _answer(self, content: bytes, fault: str) -> bytes:
         if fault == "lose answer":
             raise ObjectStoreError("connection reset")
-        return _spoil(content, fault) if fault else content
+        return _damage(content, fault) if fault else content
 
 
-def _spoil(content: bytes, fault: str) -> bytes:
+def _damage(content: bytes, fault: str) -> bytes:
     if fault == "cut short":
         return content[: len(content) // 2]
     middle = len(content) // 2

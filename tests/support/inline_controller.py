@@ -12,7 +12,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
 
 
 class InlineController(MetadataClient):
-    """While `available` is False, no quorum responds."""
+    """While `available` is False, commands fail as they do without a quorum."""
 
     def __init__(self, *brokers: int) -> None:
         super().__init__(1, "c", Peers())

@@ -4,7 +4,7 @@ A root lists the newest entries, and the immutable pages with older ones. Each d
 `{format, format_version, crc32c, body}`, whose checksum covers the bytes of the body. Roots and pages are
 compressed with zstd (`zstd -dc root | jq` shows one). A root contains its version, which grows with each
 write, and the index of the metadata log that it reflects, because some stores can return a new body with an
-old ETag. Written by the manager, read by the remote log and by Spark; see docs/formats/remote.md.
+old ETag. Written by the remote log manager, read by the remote log and by Spark; see docs/formats/remote.md.
 """
 
 import uuid

@@ -5,9 +5,10 @@ It knows offsets and epochs, not bytes. The replica calls `decide_append`, write
 set. While the replica is a follower, `on_leader_high_watermark` takes the leader's high watermark.
 
 A leader's high watermark is the smallest log end over the maximal in-sync set (KIP-497). It advances only
-while the committed set has at least min.insync.replicas members, since replicas which left the set below that
-size must still have everything committed (KIP-966). It never decreases, not even over elections, unless the
-log itself is truncated below it (guarantee 6). Called by the replica; times are monotonic milliseconds.
+while the committed set has at least min.insync.replicas members: a replica that leaves a smaller set stays
+eligible for election, so it must not lack committed records (KIP-966). It never decreases, not even over
+elections, unless the log itself is truncated below it (guarantee 6). Called by the replica; times are
+monotonic milliseconds.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,10 +30,10 @@ ALL_IN_SYNC = -1
 """acks=-1, which clients call `all`."""
 
 REPEATED_FETCHES_MAX = 3
-"""After so many repeated fetches the records may be damaged. Fewer may come from broken connections."""
+"""After so many fetches of the same offset, its records may be damaged. Lost connections may cause fewer."""
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-"""The controller knew the partition epoch of the proposal and rejected the proposal."""
+"""Errors after which the in-sync set is certainly unchanged: the controller rejected the proposal."""
 
 _STALE_IMAGE = frozenset(
     {
@@ -44,7 +45,7 @@ _STALE_IMAGE = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""The leader's state is stale: it proposes nothing before it has a newer image."""
+"""Errors that mean a stale leader: it proposes nothing before it has a newer image."""
 
 
 class LeaderCore:
@@ -102,7 +103,7 @@ class LeaderCore:
         self._waits_on: tuple[Follower, ...] = ()  # whose log ends bound the high watermark
         self.may_commit = False
         """Whether it is the leader and enough replicas are in sync for the high watermark to advance."""
-        self._joining: frozenset[int] = frozenset()  # not in sync, but so close that they soon will be
+        self._joining: frozenset[int] = frozenset()  # not in the in-sync set yet, but caught up
         self._live: Mapping[int, int] = {}
         self._emptied: frozenset[int] = frozenset()  # reported as having lost their records
         self._full: frozenset[int] = frozenset()  # on full disks: they must not join for now
@@ -139,9 +140,10 @@ class LeaderCore:
         full: Collection[int] = (),
         emptied: Collection[int] = (),
     ) -> bool:
-        """Become leader, or take other replicas or another in-sync set. Older epochs are ignored. Returns
-        whether the high watermark advanced. `full`: replicas on full disks, which must not join for now.
-        `emptied`: replicas which lost their records; only their later fetches say what they have.
+        """Become leader, or change the replicas or the in-sync set of this leader. Older epochs are ignored.
+
+        Returns whether the high watermark advanced. `full`: replicas on full disks, which must not join for
+        now. `emptied`: replicas which lost their records; what they fetched before no longer counts.
         """
         if leader_epoch < self.leader_epoch or partition_epoch < self.partition_epoch:
             return False
@@ -189,7 +191,7 @@ class LeaderCore:
 
     @property
     def has_peers(self) -> bool:
-        """Whether other brokers have replicas. Assumed unless it is the leader."""
+        """Whether other brokers have replicas. Only a leader knows that there are none."""
         return not self.is_leader or bool(self._followers)
 
     # -- appends --
@@ -197,8 +199,9 @@ class LeaderCore:
     def decide_append(
         self, header: BatchHeader, producers: ProducerStateManager, *, acks: int, from_client: bool = True
     ) -> Duplicate | Rejection | None:
-        """Checks leadership, replication and idempotence, and changes nothing. None: append at
-        `log_end_offset`.
+        """Check leadership, min.insync.replicas and idempotence; changes nothing.
+
+        Returns None if the batch is to be appended at `log_end_offset`.
         """
         if not self.is_leader:
             return Rejection(
@@ -212,7 +215,7 @@ class LeaderCore:
         if header.producer_id < 0 or not from_client:
             return None
         if header.is_transactional:
-            # This broker has no transaction coordinator, so the batch can belong to no transaction.
+            # tierlog has no transaction coordinator, so the batch cannot belong to a transaction.
             return Rejection(
                 ErrorCode.INVALID_TXN_STATE, f"producer {header.producer_id} has no transaction here"
             )
@@ -227,11 +230,11 @@ class LeaderCore:
     def acknowledgement(
         self, end_offset: int, acks: int, leader_epoch: int | None = None
     ) -> ErrorCode | None:
-        """Whether a batch that ends at `end_offset`, appended in that leader epoch, is acknowledged (NONE) or
-        failed; None while that is undecided.
+        """The acknowledgement of a batch that ends at `end_offset` and was appended in that leader epoch.
 
-        A batch which all in-sync replicas have, while too few are in sync, fails at once: it is not
-        committed, and when that will change is unknown.
+        Returns NONE once the batch is acknowledged, an error if it has failed, and None while it must wait.
+        If all in-sync replicas have the batch but fewer than min.insync.replicas are in sync, it fails at
+        once: it is not committed, and nothing says when it will be.
         """
         if not self.is_leader or leader_epoch not in (None, self.leader_epoch):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -282,8 +285,8 @@ class LeaderCore:
         return lowest
 
     def knows(self, follower: int, broker_epoch: int) -> bool:
-        """Whether `follower` is one of the other replicas, and this broker epoch is not an earlier
-        process's."""
+        """Whether `follower` is a follower here, and `broker_epoch` is not older than that of its last
+        fetch."""
         known = self._followers.get(follower)
         return known is not None and broker_epoch >= known.broker_epoch
 
@@ -303,8 +306,8 @@ class LeaderCore:
         return self._update_sets()
 
     def isr_proposal(self, now_ms: int, lag_max_ms: int, live: Mapping[int, int]) -> IsrProposal | None:
-        """A proposal, if the in-sync set has to change. There is no other before `on_isr_response` or
-        `on_isr_failure`.
+        """A proposal, if the in-sync set has to change. It is pending until `on_isr_response` or
+        `on_isr_failure`, and no other is made before.
 
         A member leaves if it has not caught up for `lag_max_ms` (replica.lag.time.max.ms) or has lost
         records. A follower joins if its broker is live, with the epoch it fetched with, and has everything
@@ -340,8 +343,9 @@ class LeaderCore:
         """Take the controller's response to the pending proposal; others are ignored. Returns whether the
         high watermark advanced.
 
-        A new set counts only when an image has it, together with the settings of that image: with an older
-        min.insync.replicas, a record might be committed which the replicas that left do not have.
+        The new set takes effect with the image that contains it, since that image may also raise
+        min.insync.replicas. With the old setting, this leader might commit a record which a replica that left
+        the set, but can still be elected, does not have.
         """
         if not self._is_pending(proposal):
             return False

@@ -1,6 +1,6 @@
 """Sources of a node's settings: a TOML file, `TIERLOG_…` environment variables, `--set key=value`.
 
-All of them use Kafka's names, with texts as values. Called by the command line.
+All of them use Kafka's setting names, and values are strings. Called by the command line.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ NOT_SETTINGS = frozenset(
         "TIERLOG_SPARK_JAVA", "TIERLOG_CACHE", "TIERLOG_TEST_MINIO",
     }
 )  # fmt: skip
-"""Variables with this prefix that configure the command line, Spark or the tests."""
+"""Variables with this prefix that are no settings: they configure the command line, Spark or the tests."""
 
 
 ALIASES: dict[str, tuple[str, int]] = {
@@ -31,11 +31,11 @@ ALIASES: dict[str, tuple[str, int]] = {
     "log.roll.hours": ("log.roll.ms", 3_600_000),
     "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
 }
-"""Kafka's other name of a setting -> the name used here, and the factor between their units."""
+"""Kafka's alias of a setting -> the name used here, and the factor from the alias's unit to this one's."""
 
 
 def settings_from(texts: Mapping[str, str]) -> NodeSettings:
-    """Settings from Kafka's names and texts. Raises InvalidSetting."""
+    """Parse settings, given as names and strings. Raises InvalidSetting."""
     texts = without_aliases(texts)
     values = {
         name.replace(".", "_"): find_setting(NODE_SETTINGS, name).accept(text) for name, text in texts.items()
@@ -44,11 +44,14 @@ def settings_from(texts: Mapping[str, str]) -> NodeSettings:
 
 
 def without_aliases(texts: Mapping[str, str]) -> dict[str, str]:
-    """Replace aliases by the names used here. If several set the same, the finest unit wins, as in Kafka."""
+    """Replace aliases by the names used here.
+
+    If a setting is given under several names, the name with the finest unit wins, as in Kafka.
+    """
     found: dict[str, str] = {}
     for name in sorted(texts, key=_coarseness, reverse=True):
         real, factor = ALIASES.get(name, (name, 1))
-        found[real] = texts[name] if factor == 1 else _times(name, texts[name], factor)
+        found[real] = texts[name] if factor == 1 else _convert_unit(name, texts[name], factor)
     return found
 
 
@@ -56,7 +59,7 @@ def _coarseness(name: str) -> int:
     return ALIASES[name][1] if name in ALIASES else 0
 
 
-def _times(name: str, text: str, factor: int) -> str:
+def _convert_unit(name: str, text: str, factor: int) -> str:
     number = int(Setting(name=name, type=SettingType.LONG, default=0, doc="").parse(text))  # type: ignore[arg-type]
     return str(number if number < 0 else number * factor)
 
@@ -70,7 +73,8 @@ def merged(*sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_toml(file: Path) -> dict[str, str]:
-    """Dotted keys and tables of a TOML file, flattened to setting names and texts. Raises InvalidSetting."""
+    """Dotted keys and tables of a TOML file, flattened to setting names and strings. Raises
+    InvalidSetting."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as failure:
@@ -105,7 +109,7 @@ def _flatten(prefix: str, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def as_text(value: object) -> str:
-    """A Python value as the text of a setting."""
+    """Format a Python value as the string of a setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

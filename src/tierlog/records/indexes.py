@@ -1,10 +1,10 @@
-"""Sparse indexes of a segment, in Kafka's formats, as buffers: build, validate, look up.
+"""Sparse indexes of a segment in Kafka's formats: encodes entries, validates and searches buffers.
 
 Offset index: 8 bytes an entry (offset relative to the segment's base, int32; position in the file, int32).
 Time index: 12 bytes (timestamp, int64; relative offset, int32), the largest timestamp so far and the offset
 that has it. Transaction index: 34 bytes, version 0 (version int16; producer id, first offset, last offset,
-last stable offset, int64 each), one per aborted transaction, by last offset. Called by the log (over its
-files) and by tiering and Spark (over the index bundle in the bucket).
+last stable offset, int64 each), one per aborted transaction, in the order of last offsets. Called by the log
+(over its files) and by tiering and Spark (over the index bundle in the bucket).
 """
 
 import struct
@@ -29,7 +29,8 @@ class OffsetEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """`timestamp` is the largest so far; no batch before the one with `offset` has it."""
+    """`timestamp` is the largest up to this entry; the batch that contains `offset` is the first to have
+    it."""
 
     timestamp: int
     offset: int
@@ -98,7 +99,7 @@ def find_position(index: Buffer, base_offset: int, offset: int) -> int:
 
 
 def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int | None:
-    """A position after all records below end_offset; None: the end of the file.
+    """A position after all records below end_offset, or None for the end of the file.
 
     The first entry at or above end_offset may belong to a batch that starts below it; the next one cannot.
     """
@@ -109,7 +110,7 @@ def find_end_position(index: Buffer, base_offset: int, end_offset: int) -> int |
 def next_position(index: Buffer, position: int, limit: int) -> int | None:
     """The largest indexed position in (position, limit], else the next one after limit; None at the end.
 
-    To split a segment into chunks of whole batches.
+    Used to split a segment into chunks of complete batches.
     """
     at = _last_at_or_below(OFFSET_ENTRY, index, 1, limit)
     for candidate in (at, at + OFFSET_ENTRY.size):
@@ -127,7 +128,7 @@ def find_offset_for_time(index: Buffer, base_offset: int, timestamp: int) -> int
 
 
 def find_aborted(index: Buffer, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-    """The aborted transactions that overlap [start_offset, end_offset), by last offset."""
+    """The aborted transactions that overlap [start_offset, end_offset), in the order of last offsets."""
     return [
         txn
         for txn in decode_txn_index(index)

@@ -26,12 +26,12 @@ from tierlog.cli.local_cluster import SECRET
 from tierlog.config.node import BROKER, CONTROLLER
 from tierlog.config.sources import ENVIRONMENT_PREFIX
 
-START_TIMEOUT_S = 180.0  # some seconds, on a machine that has nothing else to do
-ASK_TIMEOUT_S = 2.0
+START_TIMEOUT_S = 180.0  # a start takes some seconds on an idle machine
+REQUEST_TIMEOUT_S = 2.0
 SHIM = Path(__file__).with_name("shim.c")
 CONTROL = "CHAOS_CONTROL"
 DISK_BYTES, VOTER_DISK_BYTES = 1 << 30, 64 << 20
-"""Size of file systems that can be filled. They are in memory, and use only what is written."""
+"""Sizes of the file systems that can be filled. They are in memory, and take only as much as is written."""
 
 SETTINGS = {
     "default.replication.factor": 3,
@@ -40,7 +40,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "auto.create.topics.enable": "false",
-    "metadata.reserve.bytes": 1 << 17,  # what it gives up must not be room for records for long
+    "metadata.reserve.bytes": 1 << 17,  # so small that records soon fill the space it gives up
     "log.flush.offset.checkpoint.interval.ms": 2000,  # so that logs are fsynced while fsync fails
 }
 
@@ -49,7 +49,7 @@ METADATA = "__cluster_metadata"
 """The directory of the quorum's log, in a log directory."""
 
 HANGS = -1
-"""Value of `fsync` with which the call never returns."""
+"""Value of `fsync` with which fsync never returns."""
 
 
 class ControlFile:
@@ -67,7 +67,7 @@ class ControlFile:
 
 
 def build_shim(directory: Path) -> Path | None:
-    """None without a C compiler."""
+    """Compile shim.c. Returns None without a C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -115,10 +115,8 @@ class Node(Process):
         self.data.mkdir()
         self.votes = CONTROLLER in str(settings["process.roles"])
         self.control = ControlFile(directory / "control")
-        self._network, self._settings = (
-            network,
-            {**settings, "node.id": node_id, "log.dirs": self.data / "logs"},
-        )
+        self._network = network
+        self._settings = {**settings, "node.id": node_id, "log.dirs": self.data / "logs"}
         self._environment = dict(environment)
         if shim is not None:
             self._environment |= {"LD_PRELOAD": str(shim), CONTROL: str(self.control.path)}
@@ -132,20 +130,20 @@ class Node(Process):
 
     @property
     def admin(self) -> AdminApi:
-        return AdminApi(f"http://{self.place.admin}", timeout_s=ASK_TIMEOUT_S)
+        return AdminApi(f"http://{self.place.admin}", timeout_s=REQUEST_TIMEOUT_S)
 
     def begin(self) -> None:
-        """Start the process without waiting: a single node does not serve."""
+        """Start the process, but do not wait until it serves, which takes a quorum."""
         self._network.is_at(self.id, self._launch())
 
     def _launch(self) -> int:
-        """Its process id."""
-        words = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
+        """Start the process; returns its id."""
+        arguments = [sys.executable, "-m", "tierlog.cli.main", "server", "--json"]
         for name, value in self._settings.items():
-            words += ["--set", f"{name}={value}"]
+            arguments += ["--set", f"{name}={value}"]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                self._network.command(self.id, words),
+                self._network.command(self.id, arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -162,7 +160,8 @@ class Node(Process):
 
     @contextmanager
     def twin(self, directory: Path) -> Iterator["Node"]:
-        """A second process of this broker: its id, an empty directory, other ports; killed in the end."""
+        """A second process with this broker's id, an empty directory and other ports. It is killed at the
+        end."""
         host, _, _ = self.place.admin_bind.rpartition(":")
         settings = {name: value for name, value in self._settings.items() if name != "advertised.listeners"}
         settings |= {
@@ -179,8 +178,8 @@ class Node(Process):
             shutil.rmtree(directory)
 
     def copy_directories(self, directory: Path) -> None:
-        """Copy the log directories without the metadata log: no quorum can tolerate a voter that forgets its
-        votes."""
+        """Copy the log directories without the metadata log: a quorum cannot tolerate a voter that forgets
+        its votes."""
         shutil.copytree(self.data / "logs", directory, ignore=shutil.ignore_patterns(METADATA))
 
     def put_back(self, directory: Path) -> None:
@@ -212,7 +211,7 @@ class Node(Process):
         return min((int(path.stem) for path in found), default=-1)
 
     def wipe(self) -> None:
-        """Replace the disk by an empty one."""
+        """Empty the data directory, as if the disk had been replaced."""
         for path in self.data.iterdir():
             shutil.rmtree(path)
 
@@ -226,8 +225,8 @@ class ChaosFailed(Exception):
 
 
 class Cluster:
-    """`brokers` vote too, unless there are `voters` beside them. `disks`: whether file systems may be
-    mounted: the first broker, a leader, and all voters that are no brokers get disks that can be full."""
+    """`brokers` are the voters too, unless there are separate `voters`. `disks`: whether file systems may be
+    mounted. Then the first broker and all separate voters have small disks, which can be filled."""
 
     def __init__(
         self,
@@ -304,7 +303,7 @@ class Cluster:
     def close(self) -> None:
         self.kill()
         for path in self._mounted:
-            # lazily: a process that hangs in the kernel may hold it
+            # lazily, as a process that hangs in the kernel may keep it busy
             subprocess.run(["umount", "--lazy", str(path)], check=False)
 
     def ask(self, path: str, **query: object) -> Any:
@@ -335,7 +334,8 @@ class Cluster:
 
 
 def until(holds: Any, what: str | Callable[[], str], within_s: float) -> float:
-    """Wait until `holds` is true. Returns the seconds that it took. Raises ChaosFailed with `what`."""
+    """Wait until `holds()` is true. Returns the seconds that it took. Raises ChaosFailed, which names
+    `what`."""
     began = time.monotonic()
     while True:
         try:

@@ -3,7 +3,7 @@
 The data directories of one node are restored from a copy of their files, from a block snapshot (which keeps
 inodes and change times), or after another disk was in their place. The metadata directory is not restored:
 Raft gives no guarantees with a voter that forgets its votes. In most of these runs one partition later
-loses its end: its directory alone is restored, or its last segment removed.
+loses its end, because only its directory is restored, or its last segment is removed.
 """
 
 import asyncio
@@ -35,26 +35,27 @@ TWINS, RESTORED = 0.3, 0.3
 ONE_PARTITION = 0.7
 """Share of the runs with restored directories in which one partition loses its end later."""
 
-TWINS_A_SECOND, TWIN_S, EMPTY = 2.0, (0.5, 5.0), 0.5
-COPIED_S, DOWN_S = (0.2, 3.0), (0.0, 0.5)
-CHECKPOINTED_S = 3.0
-"""`log.flush.offset.checkpoint.interval.ms`: after this time the checkpoint has what was committed before."""
+TWINS_PER_SECOND, TWIN_LIFETIME_S, EMPTY_DISK = 2.0, (0.5, 5.0), 0.5
+COPY_AFTER_S, DOWN_S = (0.2, 3.0), (0.0, 0.5)
+CHECKPOINT_WAIT_S = 3.0
+"""`log.flush.offset.checkpoint.interval.ms`: after this wait the checkpoints cover earlier commits."""
 
 POLL_S = 0.01
-WAYS = ("files", "blocks", "swapped")
+METHODS = ("files", "blocks", "swapped")
+"""How a node's directories are restored: from a copy of the files, a block snapshot, or the disk put back."""
 
 
 class Twin(SimBroker):
     """A second process with the id of a broker, on another host, with a copy of its disk or an empty one.
 
-    It registers as any broker does, so it waits while the other one has a session. Once registered, it
-    keeps its session and opens no logs, so it is never unfenced. It does not vote, because a second voter
-    with an id is ignored.
+    It registers as any broker does, so it waits while the other process has a session. Once registered, it
+    keeps its session and opens no logs, so it is never unfenced. It does not vote, because the quorum ignores
+    a second voter with the same id.
     """
 
     def __init__(self, real: SimBroker, rng: random.Random, faults: Counter[str]) -> None:
         disk = Disk(real.disk.copy())
-        if rng.random() < EMPTY:
+        if rng.random() < EMPTY_DISK:
             for name in DIRECTORIES:
                 disk.wipe_directory(disk.root / name)
         others = tuple(
@@ -69,7 +70,7 @@ class Twin(SimBroker):
         self._faults = faults
 
     def kill(self) -> None:
-        """End the twin for good. Its session expires."""
+        """End the twin, which is not started again. Its session expires."""
         if self._end_process():
             self._network.listen(self.name, None)
 
@@ -82,7 +83,7 @@ class Twins:
     """Twins of brokers, one at a time.
 
     While a twin exists, and until its broker is in sync again, no other broker may lose data: the twin may
-    register at any moment, and the broker's replicas then no longer count.
+    register at any moment, and then the broker's replicas no longer count as in sync.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Twins:
         just before its twin starts.
         """
         while True:
-            await asyncio.sleep(self._rng.expovariate(TWINS_A_SECOND))
+            await asyncio.sleep(self._rng.expovariate(TWINS_PER_SECOND))
             real = self._brokers[self._rng.choice(sorted(self._brokers))]
             await _until(lambda real=real: may_lose(real))  # type: ignore[misc]
             self.of = real
@@ -114,7 +115,7 @@ class Twins:
             self._rng.choice(events)(real)
             twin.start()
             try:
-                await asyncio.sleep(self._rng.uniform(*TWIN_S))
+                await asyncio.sleep(self._rng.uniform(*TWIN_LIFETIME_S))
             finally:
                 twin.kill()
             await self._await_commits()
@@ -135,23 +136,23 @@ class Twins:
 class DirectoryRestore:
     """Copies one node's disk during the faults, and restores it when the cluster has recovered.
 
-    No other disk has lost data then, so records that the copy lacks are noticed.
+    No other disk has lost data by then, so a loss of the records that the copy lacks is noticed.
     """
 
     def __init__(self, brokers: Mapping[int, SimBroker], rng: random.Random, faults: Counter[str]) -> None:
         self._brokers, self._rng, self._faults = brokers, rng, faults
-        self._way = rng.choice(WAYS)
+        self._method = rng.choice(METHODS)
         self._broker, self._other, self._third = (brokers[n] for n in rng.sample(sorted(brokers), 3))
         self._copy: Path | None = None
 
     async def copy(self, may_lose: Callable[[SimBroker], bool]) -> None:
         """`may_lose`: whether a broker's disk may lose data now."""
-        await asyncio.sleep(self._rng.uniform(*COPIED_S))
+        await asyncio.sleep(self._rng.uniform(*COPY_AFTER_S))
         self._copy = self._broker.disk.copy()
-        if self._way == "swapped":
+        if self._method == "swapped":
             await _until(lambda: may_lose(self._broker))
             self._broker.wipe_directories()
-        elif self._way == "blocks":
+        elif self._method == "blocks":
             self._broker.kill()
         await asyncio.sleep(self._rng.uniform(*DOWN_S))
         self._broker.start()
@@ -159,7 +160,7 @@ class DirectoryRestore:
     async def restore(self, witness: PartitionWitness) -> None:
         if self._copy is None:
             return
-        if self._way == "blocks":  # it must serve under another broker epoch than when it was copied
+        if self._method == "blocks":  # the copy must have an earlier broker epoch
             self._broker.kill()
             self._broker.start()
         await self._run_as_one_of_two(witness, self._restore_directories)
@@ -170,24 +171,24 @@ class DirectoryRestore:
         The checkpoints stay, because only they show that the log is too short.
         """
         if self._copy is not None and self._rng.random() < ONE_PARTITION:
-            await asyncio.sleep(CHECKPOINTED_S)
+            await asyncio.sleep(CHECKPOINT_WAIT_S)
             await self._run_as_one_of_two(witness, self._shorten)
 
     def _restore_directories(self, copy: Path) -> None:
         self._faults["restored"] += 1
-        self._broker.restore(copy, keeps=META_PROPERTIES if self._way == "blocks" else "")
+        self._broker.restore(copy, keeps=META_PROPERTIES if self._method == "blocks" else "")
 
     def _shorten(self, copy: Path) -> None:
         self._broker.kill()
         root = self._broker.disk.root
         found: list[tuple[Path, Path | None]] = []  # a directory, and a shorter copy of it
         for name in DIRECTORIES:
-            proven = read_offsets(OsFiles(), root / name / HIGH_WATERMARKS)
-            for partition, end in sorted(proven.items()):
+            checkpointed = read_offsets(OsFiles(), root / name / HIGH_WATERMARKS)
+            for partition, end in sorted(checkpointed.items()):
                 path, older = root / name / str(partition), copy / name / str(partition)
                 if not path.is_dir():
                     continue
-                if older.is_dir() and _end_offset(older) < end and _is_of_one_topic(path, older):
+                if older.is_dir() and _end_offset(older) < end and _have_same_topic_id(path, older):
                     found.append((path, older))
                 if segments := _segments(path):
                     found += [(path, None)] if int(segments[-1].stem) < end else []
@@ -202,7 +203,7 @@ class DirectoryRestore:
                     file.unlink()
 
     async def _run_as_one_of_two(self, witness: PartitionWitness, damage: Callable[[Path], None]) -> None:
-        """Do the damage while the broker is one of two in-sync replicas, or not at all."""
+        """Do the damage if the broker is one of two in-sync replicas after another broker was stopped."""
         await _until(lambda: witness.is_in_sync(self._broker))
         self._other.kill()
         await _until(lambda: witness.is_fenced(self._other))
@@ -230,7 +231,7 @@ def _end_offset(directory: Path) -> int:
     return end
 
 
-def _is_of_one_topic(one: Path, other: Path) -> bool:
+def _have_same_topic_id(one: Path, other: Path) -> bool:
     """Whether both directories are of the same topic id."""
     texts = [path / PARTITION_METADATA for path in (one, other)]
     return all(text.exists() for text in texts) and texts[0].read_bytes() == texts[1].read_bytes()

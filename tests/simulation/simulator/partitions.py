@@ -18,33 +18,34 @@ State = tuple[object, ...]
 
 
 class PartitionWitness:
-    """`least`: min.insync.replicas of the topic."""
+    """`min_in_sync`: min.insync.replicas of the topic."""
 
-    def __init__(self, topic: str, partitions: int, least: int, brokers: Mapping[int, SimBroker]) -> None:
-        self._topic, self._partitions, self._least, self._brokers = topic, partitions, least, brokers
-        self._image: ClusterImage | None = None  # the newest that any node has had
-        self._unfenced_epochs: set[tuple[int, int]] = (
-            set()
-        )  # (broker, epoch) pairs that were unfenced at some time
+    def __init__(
+        self, topic: str, partitions: int, min_in_sync: int, brokers: Mapping[int, SimBroker]
+    ) -> None:
+        self._topic, self._partitions, self._brokers = topic, partitions, brokers
+        self._min_in_sync = min_in_sync
+        self._image: ClusterImage | None = None
+        self._unfenced_epochs: set[tuple[int, int]] = set()
+        """Pairs of broker and broker epoch that were unfenced at some time."""
         self._committed: defaultdict[Key, int] = defaultdict(int)  # the highest of all high watermarks
         self._leaders: dict[tuple[int, int], int] = {}  # (partition, epoch) -> broker
         self._high_watermarks: dict[tuple[int, int], int] = {}  # (partition, leader epoch) -> high watermark
         self._ends_below_min_isr: dict[tuple[int, int, int], int] = {}  # -> log end offset
         self._last_states: dict[tuple[int, int], State] = {}
-        self._fenced: dict[
-            tuple[int, int], int
-        ] = {}  # (broker, epoch) -> lowest image index that has it fenced
+        self._fenced: dict[tuple[int, int], int] = {}
+        """Broker and broker epoch -> the lowest index of an image in which it may be fenced."""
 
     @property
     def image(self) -> ClusterImage | None:
-        """The newest that any node has had."""
+        """The newest image that any node has published."""
         return self._image
 
     def published(self, image: ClusterImage) -> None:
         """A node published this image. Raises Violation."""
         if self._image is None or image.index > self._image.index:
             before, self._image = self._image, image
-            self._unfenced_epochs.update((one.broker_id, one.broker_epoch) for one in image.live_brokers())
+            self._unfenced_epochs.update((live.broker_id, live.broker_epoch) for live in image.live_brokers())
             if before is not None and before.brokers is not image.brokers:
                 self._record_fenced(before, image)
             if before is None or before.topics is not image.topics or before.brokers is not image.brokers:
@@ -53,21 +54,22 @@ class PartitionWitness:
                 self._check_removed_replicas(before, image)
 
     def check(self) -> list[str]:
-        """Returns the changes since the last call, one line each, for the trace. Raises Violation."""
+        """Check every replica that changed. Returns the changes, one line each, for the trace. Raises
+        Violation."""
         changes = []
-        for number, broker in self._brokers.items():
+        for broker_id, broker in self._brokers.items():
             for partition in range(self._partitions):
                 replica = _replica(broker, self._topic, partition)
                 if replica is None:
                     continue
                 state = _state(replica)
-                if self._last_states.get((number, partition)) == state:
+                if self._last_states.get((broker_id, partition)) == state:
                     continue
-                self._last_states[number, partition] = state
+                self._last_states[broker_id, partition] = state
                 replica.check()
-                changes.append(f"{number} {partition} {(*state[:-1], sorted(replica.in_sync))}")
+                changes.append(f"{broker_id} {partition} {(*state[:-1], sorted(replica.in_sync))}")
                 if replica.is_leader:
-                    self._check_leader(number, partition, replica)
+                    self._check_leader(broker_id, partition, replica)
         if changes:
             self._check_electable()
         return changes
@@ -94,37 +96,49 @@ class PartitionWitness:
             and broker.broker_epoch == known.broker_epoch
             and not known.fenced  # else it may not have reported lost records yet
             and all(
-                broker.node_id in one.in_sync
+                broker.node_id in partition.in_sync
                 for topic in image.topics.values()
-                for one in topic.partitions
-                if broker.node_id in one.replicas
+                for partition in topic.partitions
+                if broker.node_id in partition.replicas
             )
         )
 
     def is_one_of_two(self, broker: SimBroker) -> bool:
-        """The broker and another running one are in every ISR, and some ISR has no third member."""
+        """Whether each ISR has the broker and another running one, and at least one ISR has no third
+        member."""
         image = self._image
         if image is None or not self.is_in_sync(broker):
             return False
-        partitions = [one for topic in image.topics.values() for one in topic.partitions]
-        rows = [one for one in partitions if broker.node_id in one.replicas]
-        others = [{n for n in one.in_sync if n != broker.node_id and self._brokers[n].is_up} for one in rows]
-        return all(others) and any(len(one.in_sync) == 2 for one in rows)
+        partitions = [
+            partition
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if broker.node_id in partition.replicas
+        ]
+        others = [
+            {
+                member
+                for member in partition.in_sync
+                if member != broker.node_id and self._brokers[member].is_up
+            }
+            for partition in partitions
+        ]
+        return all(others) and any(len(partition.in_sync) == 2 for partition in partitions)
 
     def is_fenced(self, broker: SimBroker) -> bool:
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         return known is not None and known.fenced
 
     def all_serve(self) -> bool:
-        """All brokers are registered and unfenced."""
+        """Whether all brokers are registered and unfenced."""
         return self._image is not None and len(self._image.live_brokers()) == len(self._brokers)
 
     def needs_unclean_election(self) -> list[str]:
-        """Topics with a partition that only an unclean election can bring back, while all brokers serve.
+        """Topics with a partition that needs an unclean election although all brokers serve.
 
-        Its ISR is a single empty replica, and no other is eligible: power failed just after it was created,
-        when some brokers had not created it yet, and others may have lost it. If anything was ever
-        committed in the partition, a replica with the records must be found, so it does not count.
+        The ISR of such a partition is a single empty replica, and no other replica is eligible: power failed
+        just after the partition was created, before all brokers had durable replicas. A partition in which
+        records were committed does not count, because a replica with these records must become leader.
         """
         image = self._image
         if image is None or not self.all_serve():
@@ -134,13 +148,13 @@ class PartitionWitness:
             topic.name
             for topic in image.topics.values()
             if any(
-                _is_empty_last_replica(one) and not self._committed[topic.topic_id, number]
-                for number, one in enumerate(topic.partitions)
+                _is_empty_last_replica(partition) and not self._committed[topic.topic_id, number]
+                for number, partition in enumerate(topic.partitions)
             )
         )
 
     def all_in_sync(self) -> bool:
-        """All replicas of all topics are in the ISR, with one leader each and no reassignment in progress."""
+        """Whether each partition has one leader, all replicas in the ISR, and no reassignment in progress."""
         topics = [] if self._image is None else list(self._image.topics.values())
         return bool(topics) and all(
             self._is_fully_replicated(topic.name, number, partition)
@@ -151,7 +165,7 @@ class PartitionWitness:
     def _is_fully_replicated(self, topic: str, number: int, partition: PartitionRecord) -> bool:
         serving = [broker.replicas for broker in self._brokers.values() if broker.replicas is not None]
         found = [replicas.get(topic, number) for replicas in serving]
-        leaders = [one for one in found if one is not None and one.is_leader]
+        leaders = [replica for replica in found if replica is not None and replica.is_leader]
         wanted = len(partition.replicas)
         return (
             not partition.is_reassigned
@@ -161,35 +175,37 @@ class PartitionWitness:
         )
 
     def check_placement(self) -> None:
-        """At the end, each broker serves and has exactly the replicas assigned to it."""
+        """Called at the end: each broker must serve and have exactly the replicas assigned to it."""
         image = self._image
-        for number, broker in self._brokers.items():
+        for broker_id, broker in self._brokers.items():
             if broker.replicas is None:
                 raise Violation(f"{broker.name} does not serve")
             placed = {
-                (topic.name, partition, topic.topic_id)
+                (topic.name, number, topic.topic_id)
                 for topic in (() if image is None else image.topics.values())
-                for partition, one in enumerate(topic.partitions)
-                if number in one.replicas
+                for number, partition in enumerate(topic.partitions)
+                if broker_id in partition.replicas
             }
-            found = {(*one.name, one.topic_id) for one in broker.replicas}
+            found = {(*replica.name, replica.topic_id) for replica in broker.replicas}
             if found != placed:
-                raise Violation(f"{broker.name} has {sorted(found)}, and should have {sorted(placed)}")
+                raise Violation(f"{broker.name} has {sorted(found)}, but should have {sorted(placed)}")
 
     def check_durable(self, partition: int, offset: int, kind: str) -> None:
         """Records up to `offset` were acknowledged or consumed: min.insync.replicas replicas must have
         them."""
         holders = [
-            n for n, broker in self._brokers.items() if broker.durable_end(self._topic, partition) > offset
+            broker_id
+            for broker_id, broker in self._brokers.items()
+            if broker.durable_end(self._topic, partition) > offset
         ]
-        if len(holders) < self._least:
+        if len(holders) < self._min_in_sync:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
 
     def serves(self, broker: SimBroker) -> None:
         """The broker believes that it holds a lease: it must not be fenced or replaced.
 
-        Except at the end of a controlled shutdown: the controller fences a broker that leads nothing more
-        that another could lead, and allows it to stop by the same answer.
+        A broker at the end of a controlled shutdown may be fenced: the controller fences it once no other
+        broker can take over a leadership from it, and allows it to stop in the same response.
         """
         known = None if self._image is None else self._image.brokers.get(broker.node_id)
         if known is not None and 0 <= broker.broker_epoch < known.broker_epoch:
@@ -201,29 +217,31 @@ class PartitionWitness:
         fenced = self._fenced.get((broker.node_id, broker.broker_epoch), 0)
         if broker.metadata is not None and broker.metadata.image.index < fenced:
             index = broker.metadata.image.index
-            raise Violation(f"{broker.name} serves as of {index}, and was fenced at {fenced} or later")
+            raise Violation(
+                f"{broker.name} serves with image {index}, but was fenced in image {fenced} or later"
+            )
 
     def _record_fenced(self, before: ClusterImage, image: ClusterImage) -> None:
-        for one in before.live_brokers():
-            after = image.brokers.get(one.broker_id)
-            if after is not None and after.fenced and after.broker_epoch == one.broker_epoch:
-                self._fenced[one.broker_id, one.broker_epoch] = before.index + 1
+        for live in before.live_brokers():
+            after = image.brokers.get(live.broker_id)
+            if after is not None and after.fenced and after.broker_epoch == live.broker_epoch:
+                self._fenced[live.broker_id, live.broker_epoch] = before.index + 1
 
-    def _check_leader(self, number: int, partition: int, replica: Replica) -> None:
+    def _check_leader(self, broker_id: int, partition: int, replica: Replica) -> None:
         epoch = (partition, replica.leader_epoch)
-        if self._leaders.setdefault(epoch, number) != number:
+        if self._leaders.setdefault(epoch, broker_id) != broker_id:
             raise Violation(f"partition {partition} has two leaders in epoch {replica.leader_epoch}")
         before = self._high_watermarks.get(epoch, 0)
         if replica.high_watermark < before:
-            raise Violation(f"the high watermark of partition {partition} went from {before} back")
+            raise Violation(f"the high watermark of partition {partition} fell below {before}")
         self._high_watermarks[epoch] = replica.high_watermark
-        if len(replica.in_sync) < self._least:
+        if len(replica.in_sync) < self._min_in_sync:
             end = self._ends_below_min_isr.setdefault(
                 (*epoch, replica.partition_epoch), replica.log_end_offset
             )
             if replica.log_end_offset > end:
                 raise Violation(
-                    f"partition {partition} took records in with {sorted(replica.in_sync)} in sync"
+                    f"partition {partition} appended records with only {sorted(replica.in_sync)} in sync"
                 )
 
     def _update_committed(self) -> None:
@@ -234,10 +252,10 @@ class PartitionWitness:
                     self._committed[key] = max(self._committed[key], replica.high_watermark)
 
     def _check_electable(self) -> None:
-        """Every electable replica has all records that any leader committed.
+        """Every electable replica must have all records that any leader committed.
 
-        This includes replicas of unfenced brokers that no longer respond: leaders commit and count on the
-        records that they hold (KIP-966).
+        This includes replicas of unfenced brokers that no longer respond, because their records count for the
+        high watermark (KIP-966).
         """
         self._update_committed()
         image = self._image
@@ -248,8 +266,7 @@ class PartitionWitness:
                         self._check_holds(member, topic, number, committed)
 
     def _check_removed_replicas(self, before: ClusterImage, image: ClusterImage) -> None:
-        """A reassignment that removes replicas leaves min.insync.replicas complete ones, or as many as
-        before.
+        """A reassignment must keep min.insync.replicas replicas with all records, or as many as there were.
 
         With fewer, the loss of one disk could lose committed records.
         """
@@ -257,7 +274,7 @@ class PartitionWitness:
             old = before.topics.get(topic_id, topic)
             for was, now in zip(old.partitions, topic.partitions, strict=False):
                 held, holders = {*was.in_sync, *was.eligible}, {*now.in_sync, *now.eligible}
-                least = min(self._least, len(set(now.replicas).difference(now.removing)), len(held))
+                least = min(self._min_in_sync, len(set(now.replicas).difference(now.removing)), len(held))
                 if len(holders) < least and not set(was.replicas) <= set(now.replicas):
                     raise Violation(f"too few replicas of {topic.name} hold all records: {was} -> {now}")
 
@@ -274,8 +291,8 @@ class PartitionWitness:
         if replica is None or replica.topic_id != topic.topic_id or replica.log_end_offset >= committed:
             return
         raise Violation(
-            f"node {member} may be elected for {topic.name}-{number} and ends at {replica.log_end_offset}, "
-            f"but {committed} is committed: {partition}"
+            f"node {member} may be elected for {topic.name}-{number}, log end at {replica.log_end_offset},"
+            f" but {committed} is committed: {partition}"
         )
 
 
