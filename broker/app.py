@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -520,9 +521,21 @@ def configure_logging() -> None:
             structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_LogStream()),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+
+
+class _LogStream:
+    """Standard error. A line that cannot be written (disk full, pipe closed) is lost; the node goes on."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

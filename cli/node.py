@@ -111,7 +111,7 @@ def _exit(number: int, frame: object) -> None:
 
 def _start_hint(failure: OSError) -> str:
     if failure.errno == errno.EADDRINUSE:
-        return "The port is in use: choose another one (--port 0 picks a free port)."
+        return "The port is in use: choose another --port or --admin-port (0 picks a free one)."
     if failure.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "The data directory must be writable: use another --data-dir or log.dirs."
     if failure.errno == errno.ENOSPC:

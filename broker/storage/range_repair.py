@@ -79,6 +79,7 @@ class RangeRepair:
         self._segment = segment
         self._content_version, self._swaps = segment.content_version, log.swaps
         self._file: SharedFile | None = None
+        self._epochs: list[tuple[int, int]] = []  # leader epoch and base offset of each written batch
 
     @property
     def size(self) -> int:
@@ -118,6 +119,7 @@ class RangeRepair:
         segment = self._segment
         self._file = SharedFile(segment.files, segment.path())
         segment.files.writev_at(self._file.fd, (content,), self.damage.position)
+        self._epochs = [(header.leader_epoch, header.base_offset) for _, header in iter_batches(content)]
 
     def sync(self) -> None:
         """Raises OSError."""
@@ -129,6 +131,8 @@ class RangeRepair:
         if not self.is_current:
             return False
         self._log.mark_repaired(self._segment, self.damage)
+        if self._log.epochs.restore(self._epochs):
+            self._log.flusher.epochs_changed()
         return True
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import http.client
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_process import run
 from waiting import until
 
 from tierlog.base.files import OsFiles
@@ -53,6 +55,25 @@ def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen
         try:
             until(lambda: answers(own), "its admin server answers")
             yield process
+        finally:
+            process.kill()
+
+
+def test_node_goes_on_without_a_log_that_can_be_written(tmp_path: Path) -> None:
+    """A closed pipe ended the metadata node, and a full disk the fetchers."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--json", "--port", "0", "--admin-port", "0"]
+    command += ["--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writing, text=True) as process:
+        try:
+            os.close(writing)
+            assert process.stdout is not None
+            bootstrap = json.loads(process.stdout.readline())["bootstrap"]
+            os.close(reading)
+            for change in ("log.retention.ms=5000000", "log.retention.ms=6000000"):
+                ended = run("broker", "alter", "--config", change, "-b", bootstrap)
+                assert ended.returncode == 0, ended.stdout + ended.stderr
+            assert run("topic", "create", "t", "-b", bootstrap).returncode == 0
         finally:
             process.kill()
 

@@ -5,7 +5,7 @@ epoch with its first record and stores the entries in Kafka's `leader-epoch-chec
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -103,6 +103,19 @@ class LeaderEpochs:
         """The entries of the records in [start_offset, end_offset), for a manifest."""
         first = max(0, bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset) - 1)
         return tuple(entry for entry in self._entries[first:] if entry.start_offset < end_offset)
+
+    def restore(self, batches: Sequence[tuple[int, int]]) -> bool:
+        """Record the epochs of repaired batches (epoch, base offset) below all entries: a start after a crash
+        may have taken a flipped epoch for the first one, and the next leader removed it. Returns whether
+        any was missing.
+        """
+        before = list(self._entries)
+        for epoch, offset in reversed(batches):
+            first = self._entries[0] if self._entries else None
+            if first is None or (offset < first.start_offset and epoch <= first.epoch):
+                same = first is not None and first.epoch == epoch
+                self._entries[: 1 if same else 0] = [EpochEntry(epoch, offset)]
+        return self._entries != before
 
     def truncate_from_end(self, offset: int) -> bool:
         """Remove epochs that start at or after the offset. Returns whether anything changed."""

@@ -74,3 +74,12 @@ def test_truncated_checkpoint_is_refused(epochs: LeaderEpochs) -> None:
     for end in range(len(epochs.encode())):
         with pytest.raises(MalformedEpochs):
             LeaderEpochs.decode(epochs.encode()[:end])
+
+
+def test_repaired_batches_restore_a_missing_start_only() -> None:
+    epochs = LeaderEpochs([(2, 9)])
+    assert epochs.restore([(0, 2), (0, 3), (1, 5), (2, 7)])
+    assert epochs.entries == ((0, 2), (1, 5), (2, 7))
+    assert not epochs.restore([(0, 2), (1, 6), (2, 8)])
+    assert not LeaderEpochs([(0, 4)]).restore([(1, 1)])
+    assert LeaderEpochs().restore([(3, 1)])

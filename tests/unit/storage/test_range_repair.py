@@ -81,6 +81,17 @@ def opened(directory: Path, files: OsFiles | None = None) -> PartitionLog:
     return open_log(directory, CONFIG, files, recovery_point=COUNT, cleaned_to=None)
 
 
+def test_repair_restores_the_leader_epoch_of_the_first_batches(directory: Path) -> None:
+    """A start after a crash took a flipped epoch for the first one, and the next leader removed it."""
+    whole = flip(directory)
+    log = opened(directory)
+    log.epochs.restart()
+    [repair] = scrub(log)
+    assert mend(repair, whole[lies(directory)])
+    assert log.epochs.entries == ((0, DAMAGED),)
+    log.close(clean=False)
+
+
 def test_repaired_range_is_served_after_the_sync(directory: Path) -> None:
     whole = flip(directory)
     log = opened(directory)
