@@ -32,6 +32,21 @@ class AdminApi:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
 
+    def leaders(self, topic: str | None = None, partition: int | None = None) -> "list[AdminApi]":
+        """The admin APIs of the brokers that lead these partitions; this one if no broker does."""
+        view = self.get("/v1/cluster")
+        urls = {one["id"]: one["admin_url"] for one in view["brokers"]}
+        leaders = {
+            one["leader"]
+            for found in view["topics"]
+            for one in found["partitions"]
+            if topic in (None, found["name"]) and partition in (None, one["partition"])
+        }
+        return [
+            self if leader == view["node_id"] else AdminApi(urls[leader], timeout_s=self._timeout_s)
+            for leader in sorted(leaders & urls.keys())
+        ] or [self]
+
     def get(self, path: str, **query: object) -> Any:
         with self._open("GET", path, query, None) as response:
             return json.load(response)

@@ -6,7 +6,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
-from tierlog.cli.output import print_json, print_outcome, print_rows, size
+from tierlog.cli.output import listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
@@ -33,7 +33,8 @@ def status(
     """Show the local and remote offsets and bytes of each partition."""
     from tierlog.cli.admin import TOPIC_HINT, admin_api
 
-    answer = admin_api(admin, bootstrap).get("/v1/tier/status", topic=topic)
+    found = [api.get("/v1/tier/status", topic=topic) for api in admin_api(admin, bootstrap).leaders(topic)]
+    answer = _merged(found)
     if topic is not None and not answer["partitions"]:
         raise CliError(
             f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND
@@ -56,10 +57,14 @@ def flush(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Roll the active segments of a topic and upload all segments; returns when all offsets are remote."""
-    from tierlog.cli.admin import admin_api
+    from tierlog.cli.admin import HEALTH_HINT, admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
-    answer = api.post("/v1/tier/flush", {"topic": topic})
+    answer = _merged([leader.post("/v1/tier/flush", {"topic": topic}) for leader in api.leaders(topic)])
+    flushed = {one["partition"] for one in answer["partitions"]}
+    partitions = api.get("/v1/partitions", topic=topic)["partitions"]
+    if left := [f"{topic}-{one['partition']}" for one in partitions if one["partition"] not in flushed]:
+        raise CliError(f"not uploaded, because no broker leads it: {listed(left)}", hint=HEALTH_HINT)
     print_outcome(f"topic {topic} is completely uploaded", answer, as_json=as_json)
 
 
@@ -75,14 +80,19 @@ def explain(
     """Show the file or object that holds an offset, and the byte range in it."""
     from tierlog.cli.admin import admin_api
 
-    answer = admin_api(admin, bootstrap).get(
-        "/v1/tier/explain", topic=topic, partition=partition, offset=offset
-    )
+    [leader] = admin_api(admin, bootstrap).leaders(topic, partition)
+    answer = leader.get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
     if as_json:
         print_json(answer)
         return
     rows = [{"name": name, "value": value} for name, value in answer.items()]
     print_rows({"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}")
+
+
+def _merged(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The partitions of several brokers, by name."""
+    partitions = [one for answer in answers for one in answer["partitions"]]
+    return {"partitions": sorted(partitions, key=lambda one: (one["topic"], one["partition"]))}
 
 
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cli_process import json_output
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from deliveries import Deliveries
@@ -99,3 +100,27 @@ def test_wiped_replica_of_a_tiered_topic_rejoins_and_leads(tmp_path: Path) -> No
         after_flush = AdminApi(cluster.nodes[wiped].admin_url).post("/v1/tier/flush", {"topic": TOPIC})
         assert after_flush["partitions"][0]["remote_end_offset"] == total, before_flush
         assert values_from_the_start(cluster, total) == list(range(total))
+
+
+def test_tier_commands_ask_all_leaders(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 3, 3, config=CONFIGS)])[TOPIC].result(30)
+        client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+        for partition in range(3):
+            client.produce(TOPIC, b"value", partition=partition)
+        assert client.flush(60) == 0
+        partitions = admin.list_topics(TOPIC, timeout=30).topics[TOPIC].partitions
+        assert len({one.leader for one in partitions.values()}) == 3
+        for target in (("-b", cluster.bootstrap), ("--admin", cluster.nodes[2].admin_url)):
+            flushed = json_output("tier", "flush", TOPIC, *target)[0]["partitions"]
+            status = json_output("tier", "status", TOPIC, *target)[0]["partitions"]
+            for found in (flushed, status):
+                assert [(one["partition"], one["remote_end_offset"]) for one in found] == [
+                    (0, 1),
+                    (1, 1),
+                    (2, 1),
+                ]
+            for partition in range(3):
+                place = json_output("tier", "explain", TOPIC, str(partition), "0", *target)[0]
+                assert place["tier"] == "remote" or place["also_remote"]
