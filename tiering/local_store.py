@@ -1,18 +1,19 @@
 """Object store in a directory, for a laptop or a mounted network file system (ADR 0021).
 
 An object is a file of the same name. A put writes and syncs a temporary file, and links or renames it into
-place: readers see a complete object or none, and a crash leaves at most a temporary file. Conditional puts
-hold a file lock, so that several processes can share the directory. System calls run in the store's own
-threads and never block the event loop.
+place: readers see a complete object or none. The writer locks its temporary file, and a store that is opened
+removes unlocked ones, which crashed processes left. Conditional puts hold a lock too, so that processes on
+several machines can share the directory. System calls run in the store's own threads, not on the event loop.
 """
 
 import asyncio
 import fcntl
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -34,6 +35,7 @@ T = TypeVar("T")
 _THREADS = 8  # for several readers and writers; more would only queue at the disk
 _COPY_BYTES = 1 << 20
 _LIST_PAGE = 1000
+_TEMPORARY = ".tmp"
 _PRIVATE = ".tierlog"  # temporary files and the lock; never listed
 
 
@@ -44,8 +46,8 @@ class LocalStore:
         self._root = directory
         self._private = directory / _PRIVATE
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tierlog-store")
-        self._numbers = count()
         self._private.mkdir(parents=True, exist_ok=True)
+        self._remove_abandoned()
 
     async def put(
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
@@ -90,14 +92,20 @@ class LocalStore:
 
     def _put(self, key: str, body: bytes | Path, checksum: int | None, condition: Condition) -> ObjectInfo:
         target = self._path(key)
-        temporary = self._private / f"{os.getpid()}-{next(self._numbers)}.tmp"
+        fd, name = tempfile.mkstemp(_TEMPORARY, dir=self._private)
+        temporary = Path(name)
         try:
-            with open(temporary, "xb") as out:
+            with open(fd, "wb") as out:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                os.fchmod(fd, 0o644)
                 written = _write(out, body)
-                os.fsync(out.fileno())
-            if checksum is not None and written != checksum:
-                raise CorruptObject(f"{key}: the body has checksum {written:08x}, expected {checksum:08x}")
-            self._place(key, temporary, target, condition)
+                out.flush()
+                os.fsync(fd)
+                if checksum is not None and written != checksum:
+                    raise CorruptObject(
+                        f"{key}: the body has checksum {written:08x}, expected {checksum:08x}"
+                    )
+                self._place(key, temporary, target, condition)
         finally:
             temporary.unlink(missing_ok=True)
         _sync_directory(target.parent)
@@ -116,8 +124,10 @@ class LocalStore:
                 return
             except FileExistsError:
                 raise PreconditionFailed(f"{key}: the object already exists") from None
-            except FileNotFoundError:  # a concurrent delete removed the empty directory
-                continue
+            except FileNotFoundError:
+                if target.parent.is_dir() and not temporary.exists():
+                    raise
+                # a concurrent delete removed the empty directory
 
     def _swap(self, key: str, temporary: Path, target: Path, etag: str) -> None:
         with self._lock():
@@ -128,6 +138,13 @@ class LocalStore:
             if found != etag:
                 raise PreconditionFailed(f"{key}: the object's ETag is not {etag}")
             os.replace(temporary, target)
+
+    def _remove_abandoned(self) -> None:
+        """Remove temporary files of processes that crashed: no writer holds their lock."""
+        for temporary in self._private.glob(f"*{_TEMPORARY}"):
+            with suppress(OSError), open(temporary, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                temporary.unlink()
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

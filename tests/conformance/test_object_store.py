@@ -1,7 +1,9 @@
 """Conformance suite of the object store port, run against every implementation."""
 
 import asyncio
+import fcntl
 import io
+import os
 import uuid
 from pathlib import Path
 
@@ -239,6 +241,33 @@ async def test_unreachable_server_raises_object_store_error():
     with pytest.raises(ObjectStoreError):
         await store.get("x")
     await store.close()
+
+
+async def test_processes_that_share_a_directory_do_not_take_each_others_temporary_files(tmp_path):
+    """Two containers on one mount may have the same process id."""
+    stores = [store_from_url(f"file://{tmp_path}/objects") for _ in range(2)]
+    puts = [
+        store.put(f"{number}/{n}", b"%d %d" % (number, n))
+        for n in range(50)
+        for number, store in enumerate(stores)
+    ]
+    await asyncio.gather(*puts)
+    for number, store in enumerate(stores):
+        assert [await store.get(f"{number}/{n}") for n in range(50)] == [
+            b"%d %d" % (number, n) for n in range(50)
+        ]
+        await store.close()
+
+
+async def test_directory_store_removes_temporary_files_of_crashed_processes(tmp_path):
+    private = tmp_path / "objects" / ".tierlog"
+    private.mkdir(parents=True)
+    (private / "crashed.tmp").write_bytes(b"half")
+    written = os.open(private / "written.tmp", os.O_CREAT | os.O_WRONLY)
+    fcntl.flock(written, fcntl.LOCK_EX)
+    await store_from_url(f"file://{tmp_path}/objects").close()
+    assert [path.name for path in private.glob("*.tmp")] == ["written.tmp"]
+    os.close(written)
 
 
 async def test_directory_store_is_reopened_and_refuses_keys_outside(tmp_path):

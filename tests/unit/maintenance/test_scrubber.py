@@ -132,12 +132,11 @@ class Node:
         )
         self.scrubber = Scrubber(settings, self.replicas, self.tasks, rng)
         self.replicas.listeners = (self.scrubber.on_replica_event, self.repair.on_replica_event, self._seen)
-        self.found = asyncio.Event()
-        self.damaged: list[int] = []  # start offsets; the repair may have ended by now
+        self.found, self.damaged_from = asyncio.Event(), -1
 
     def _seen(self, event: object) -> None:
         if isinstance(event, DamageFound):
-            self.damaged += [one.start_offset for one in event.damage]
+            self.damaged_from = event.damage[0].start_offset
             self.found.set()
 
     async def _report_lost(self, keys: Any) -> None:
@@ -345,12 +344,11 @@ async def test_unknown_leader_epoch_of_the_last_batch_triggers_a_check(tmp_path:
     [position, path] = next(node._batches(BATCHES - 1))
     replica.log.epochs.assign(read_header(path.read_bytes(), position).leader_epoch, BATCHES - 1)
     replica.become_follower(2, 1, 1)
-    asked = replica.as_follower.fetch_position()
-    assert asked is not None and asked.last_fetched_epoch > 1
+    assert (asked := replica.as_follower.fetch_position()) is not None and asked.last_fetched_epoch > 1
     refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
     assert isinstance(replica.as_follower.take_fetched(asked, refused, memoryview(b""), 0), Retry)
     await asyncio.wait_for(node.found.wait(), 30)
-    assert node.damaged == [BATCHES - 1]
+    assert node.damaged_from == BATCHES - 1
     await node.stop()
 
 
