@@ -76,7 +76,7 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
     if len(content) != key.size:
         raise CorruptObject(f"{name}: received {len(content)} bytes, expected {key.size}")
     entry = index.entry
-    least = entry.base_offset
+    least, most = entry.base_offset, _end_limit(index, key)
     first_batch_end = index.batch_end_at(key.start)
     epochs = LeaderEpochs(entry.leader_epochs)
     position = 0
@@ -85,10 +85,10 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
             header = check_batch(content, position)
         except RecordsError as error:
             raise CorruptObject(f"{name}, position {key.start + position}: {error}") from error
-        if header.base_offset < least or header.next_offset > entry.end_offset:
+        if header.base_offset < least or header.next_offset > most:
             raise CorruptObject(
                 f"{name}: a batch has the offsets {header.base_offset} to {header.last_offset}, expected "
-                f"{least} to {entry.last_offset}"
+                f"{least} to {most - 1}"
             )
         if position == 0 and first_batch_end not in (None, header.next_offset):
             raise CorruptObject(
@@ -100,3 +100,10 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
         least = header.next_offset
         position += header.size
     return least
+
+
+def _end_limit(index: SegmentIndex, key: ChunkKey) -> int:
+    """No batch of the chunk ends above it: the segment's end, or the last offset of the next chunk's first
+    batch, which may begin there."""
+    next_batch_end = index.batch_end_at(key.end) if key.end < index.entry.log_bytes else None
+    return index.entry.end_offset if next_batch_end is None else next_batch_end - 1

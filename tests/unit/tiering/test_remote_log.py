@@ -15,9 +15,10 @@ from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.records.batch import iter_batches
 from tierlog.tiering import segment_index
+from tierlog.tiering.download import verify_chunk
 from tierlog.tiering.format.manifest import decode_root
 from tierlog.tiering.memory_store import MemoryStore
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 from tierlog.tiering.remote_log import RemoteReadFailed
 from tierlog.tiering.segment_index import INDEX_OVERHEAD_BYTES
 
@@ -233,3 +234,20 @@ async def test_aborted_transactions_of_records_that_retention_has_passed_are_ref
     await node.move_log_start(replica, entries[1].base_offset)
     with pytest.raises(ObjectStoreError):
         await node.remote_log.aborted(where, 0, entries[0].end_offset)
+
+
+async def test_wrong_base_offset_at_the_end_of_a_chunk_is_refused(node):
+    """No batch after it in the chunk shows the damage, and offsets may have gaps."""
+    replica, _ = await tiered(node)
+    [entry, *_] = node.remote(replica).entries
+    index = await node.remote_log._indexes.index(node.where(replica), entry)
+    key = index.chunk_at(0)
+    assert key.end < entry.log_bytes
+    whole = await node.store.inner.get(node.keys.log(node.where(replica), entry))
+    content = bytearray(whole[: key.end])
+    assert verify_chunk("t", index, key, bytes(content)) > 0
+    at, last = list(iter_batches(content))[-1]
+    assert at > 0
+    content[at : at + 8] = (last.base_offset + 8).to_bytes(8, "big")
+    with pytest.raises(CorruptObject, match="a batch has the offsets"):
+        verify_chunk("t", index, key, bytes(content))
