@@ -6,9 +6,11 @@ phase, assignment, durability) is the shard's future, without a task.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from tierlog.base.files import Part
 from tierlog.broker.groups.core.events import (
     Answer,
     DeleteGroup,
@@ -24,9 +26,10 @@ from tierlog.broker.groups.core.events import (
 )
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
-from tierlog.broker.handlers.turns import answer, in_slices, slices
+from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices, slices
 from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -258,7 +261,7 @@ class _Handlers:
 
     # ---- administration ----
 
-    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Pending:
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Pending:
         def described(group_id: str) -> DescribedGroup:
             group = self._describe_one(group_id, context.version)
             if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
@@ -266,7 +269,7 @@ class _Handlers:
             return group
 
         once = list(dict.fromkeys(request.groups))
-        return answer(DescribeGroupsResponse(), context.version, "groups", once, described)
+        return Pending(_describe_in_turns(context.version, once, described))
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)
@@ -309,6 +312,29 @@ class _Handlers:
             lambda token: DeleteGroup(token=token, group_id=group_id),
             lambda answer: DeletableGroupResult(group_id=group_id, error_code=_error(answer)),
         )
+
+
+async def _describe_in_turns(
+    version: int, group_ids: Sequence[str], describe: Callable[[str], DescribedGroup]
+) -> RawReply:
+    """The response, encoded a few members in each turn: a group may have a hundred thousand."""
+    whole, errors, weight = DescribeGroupsResponse(), Counter[int](), 0
+    groups = array_writer(DescribeGroupsResponse, version, "groups")
+    members = nested_array_writer(DescribeGroupsResponse, version, DescribedGroup, "members")
+    parts: list[Part] = [groups.before(whole, len(group_ids))]
+    for group_id in group_ids:
+        group = describe(group_id)
+        if group.error_code:
+            errors[group.error_code] += 1
+        parts.append(members.before(group, len(group.members)))
+        for some in [*slices(group.members), []]:  # the empty one counts for the group
+            parts.append(members.elements(some))
+            weight += 1 + len(some)
+            if weight > ENTRIES_PER_TURN:
+                await asyncio.sleep(0)
+                weight = 0
+        parts.append(members.after(group))
+    return RawReply([*parts, groups.after(whole)], errors)
 
 
 def _error(answer: Any) -> ErrorCode:

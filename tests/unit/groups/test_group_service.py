@@ -26,6 +26,7 @@ from tierlog.broker.groups import group_shard
 from tierlog.broker.groups.core.events import Appended, WriteId
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.replication.replica_events import ReplicasCreated
 from tierlog.metadata.controller.commands import (
     DeleteTopics,
@@ -203,6 +204,21 @@ async def test_requests_for_thousands_of_groups_take_several_turns(broker, api, 
     results = answer.groups if api == "DescribeGroups" else answer.results
     assert [each.group_id for each in results] == [f"g{n}" for n in range(2_500)]
     assert {each.error_code for each in results} == {E.GROUP_ID_NOT_FOUND}
+
+
+async def test_members_of_a_large_group_are_described_in_turns(broker):
+    count, turns = 3 * ENTRIES_PER_TURN, 0
+    for _ in range(count):
+        broker.begin("JoinGroup", 3, join_request("g"))
+    request = describe_groups.DescribeGroupsRequest(groups=["g", "no"])
+    describing = asyncio.ensure_future(broker.call("DescribeGroups", 6, request))
+    while not describing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    large, missing = (await describing).groups
+    assert turns > 3
+    assert len(large.members) == len({member.member_id for member in large.members}) == count
+    assert (missing.error_code, missing.members) == (E.GROUP_ID_NOT_FOUND, [])
 
 
 @pytest.mark.parametrize("version", range(10))
