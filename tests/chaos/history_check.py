@@ -60,9 +60,9 @@ FAULTS = (
     "kill-leader", "kill-follower", "kill-controller", "kill-both", "kill-all", "kill-voters",
     "stop-leader", "stop-follower", "stop-controller", "stop-all", "wipe",
 )  # fmt: skip
-"""Faults of processes and disks. The command line accepts the other faults of chaos, too."""
-NEED_ALL_REPLICAS = ("wipe", "fsync-error")
-"""Faults that lose a whole disk, so every partition must be fully replicated before."""
+"""Faults of processes and disks. The command line accepts other faults of chaos, too."""
+LOSES_A_DISK = "wipe"
+"""Every partition must be fully replicated before this fault."""
 STOP_WITHIN_S = 60.0
 SHOWN = 20
 
@@ -70,6 +70,9 @@ SHOWN = 20
 def main() -> int:
     options = _options()
     rounds.check_faults(options.faults, (APART,))
+    unprepared = [name for name in options.faults if faults.FAULTS[name].needs]
+    if unprepared:
+        raise ChaosFailed(f"only `make chaos` prepares the nodes for {', '.join(unprepared)}")
     if not options.loopback and not network.is_inside():
         reason = network.why_not()
         if reason is None:
@@ -158,7 +161,7 @@ class Run:
             rounds.hurt(self._stage, workload, fault, self._options.fault_seconds, _say)
 
         self._faults.append(fault.name)
-        if fault.name in NEED_ALL_REPLICAS:
+        if fault.name == LOSES_A_DISK:
             with changes.held():
                 play()
                 until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
