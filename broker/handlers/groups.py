@@ -1,7 +1,7 @@
 """Classic groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
 DeleteGroups. Committed offsets are in committed_offsets.py.
 
-Translates between messages and the group coordinator's events and answers. A response that must wait (join
+Translates between messages and the group coordinator's events and responses. A response that must wait (join
 phase, assignment, durability) is the shard's future, without a task.
 """
 
@@ -12,17 +12,17 @@ from typing import Any
 
 from tierlog.base.files import Part
 from tierlog.broker.groups.core.events import (
-    Answer,
+    Response,
     DeleteGroup,
-    ErrorAnswer,
+    ErrorResponse,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
+    LeaveResponse,
     Leaver,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
@@ -138,21 +138,21 @@ class _Handlers:
             rebalance_timeout_ms = request.session_timeout_ms
         fresh = self._service.fresh_member_id(request.group_instance_id or context.client_id or "")
 
-        def answered(answer: Answer) -> JoinGroupResponse:
-            if not isinstance(answer, JoinAnswer):
-                answer = JoinAnswer(error=_error(answer), member_id=request.member_id)
+        def to_message(response: Response) -> JoinGroupResponse:
+            if not isinstance(response, JoinResponse):
+                response = JoinResponse(error=_error(response), member_id=request.member_id)
             nothing = None if version >= 7 else ""
             return JoinGroupResponse(
-                error_code=answer.error,
-                generation_id=answer.generation,
-                protocol_type=answer.protocol_type,
-                protocol_name=nothing if answer.protocol_name is None else answer.protocol_name,
-                leader=answer.leader,
-                skip_assignment=answer.skip_assignment,
-                member_id=answer.member_id,
+                error_code=response.error,
+                generation_id=response.generation,
+                protocol_type=response.protocol_type,
+                protocol_name=nothing if response.protocol_name is None else response.protocol_name,
+                leader=response.leader,
+                skip_assignment=response.skip_assignment,
+                member_id=response.member_id,
                 members=[
                     JoinGroupResponseMember(member_id=name, group_instance_id=instance, metadata=metadata)
-                    for name, instance, metadata in answer.members
+                    for name, instance, metadata in response.members
                 ],
             )
 
@@ -174,23 +174,23 @@ class _Handlers:
                 member_id_required=version >= 4,
                 may_skip_assignment=version >= 9,
                 reason=request.reason or "",
-                room_bytes=self._service.member_room_bytes,
+                free_bytes=self._service.member_free_bytes,
             ),
-            answered,
+            to_message,
         )
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> Reply | Pending:
         if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)  # KIP-559
 
-        def answered(answer: Answer) -> SyncGroupResponse:
-            if not isinstance(answer, SyncAnswer):
-                return SyncGroupResponse(error_code=_error(answer))
+        def to_message(response: Response) -> SyncGroupResponse:
+            if not isinstance(response, SyncResponse):
+                return SyncGroupResponse(error_code=_error(response))
             return SyncGroupResponse(
-                error_code=answer.error,
-                protocol_type=answer.protocol_type,
-                protocol_name=answer.protocol_name,
-                assignment=answer.assignment,
+                error_code=response.error,
+                protocol_type=response.protocol_type,
+                protocol_name=response.protocol_name,
+                assignment=response.assignment,
             )
 
         return ask(
@@ -205,9 +205,9 @@ class _Handlers:
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
                 assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
-                room_bytes=self._service.member_room_bytes,
+                free_bytes=self._service.member_free_bytes,
             ),
-            answered,
+            to_message,
         )
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Reply | Pending:
@@ -221,7 +221,7 @@ class _Handlers:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
             ),
-            lambda answer: HeartbeatResponse(error_code=_error(answer)),
+            lambda response: HeartbeatResponse(error_code=_error(response)),
         )
 
     def leave(self, context: RequestContext, request: LeaveGroupRequest) -> Reply | Pending:
@@ -232,11 +232,11 @@ class _Handlers:
             Leaver(each.member_id, each.group_instance_id, each.reason or "") for each in request.members
         )
 
-        def answered(answer: Answer) -> LeaveGroupResponse:
-            if not isinstance(answer, LeaveAnswer):
-                return LeaveGroupResponse(error_code=_error(answer))
+        def to_message(response: Response) -> LeaveGroupResponse:
+            if not isinstance(response, LeaveResponse):
+                return LeaveGroupResponse(error_code=_error(response))
             if not batched:
-                return LeaveGroupResponse(error_code=answer.members[0][1])
+                return LeaveGroupResponse(error_code=response.members[0][1])
             return LeaveGroupResponse(
                 members=[
                     MemberResponse(
@@ -244,7 +244,7 @@ class _Handlers:
                         group_instance_id=leaver.group_instance_id,
                         error_code=error,
                     )
-                    for leaver, error in answer.members
+                    for leaver, error in response.members
                 ]
             )
 
@@ -256,7 +256,7 @@ class _Handlers:
                 group_id=request.group_id,
                 leavers=leavers if batched else (Leaver(request.member_id),),
             ),
-            answered,
+            to_message,
         )
 
     # ---- administration ----
@@ -310,7 +310,7 @@ class _Handlers:
         return self._service.ask(
             group_id,
             lambda token: DeleteGroup(token=token, group_id=group_id),
-            lambda answer: DeletableGroupResult(group_id=group_id, error_code=_error(answer)),
+            lambda response: DeletableGroupResult(group_id=group_id, error_code=_error(response)),
         )
 
 
@@ -337,8 +337,8 @@ async def _describe_in_turns(
     return RawReply([*parts, groups.after(whole)], errors)
 
 
-def _error(answer: Any) -> ErrorCode:
-    return answer.error if isinstance(answer, ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+def _error(response: Any) -> ErrorCode:
+    return response.error if isinstance(response, ErrorResponse) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:

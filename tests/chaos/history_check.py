@@ -206,7 +206,7 @@ class Run:
         """The result of the run. Compares the disks only if every sent record had time to arrive."""
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
-        verdict = checker.check(events, self._options.least)
+        verdict = checker.check(events, self._options.min_acknowledged)
         # What a run that ended early did not read to its end looks like lost.
         anomalies = list(verdict.anomalies) if self._stands_still else []
         invalid = list(verdict.invalid)
@@ -222,7 +222,7 @@ class Run:
         for anomaly in anomalies[:SHOWN]:
             _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
         keyed_acknowledged = sum(isinstance(event, history.Acked) for event in keyed_events)
-        if keyed_acknowledged < self._options.least // 10:
+        if keyed_acknowledged < self._options.min_acknowledged // 10:
             invalid.append(f"{keyed_acknowledged} records with keys were acknowledged: too few")
         if not compared.remote:
             invalid.append("nothing reached the object store")
@@ -258,7 +258,7 @@ class Run:
             batches=sum(len(copy.batches) for copy in each),
         )
         for logs in _by_replica(copies):
-            found = audit.against_history(events, logs, self._options.least)
+            found = audit.against_history(events, logs, self._options.min_acknowledged)
             compared.anomalies += found.anomalies
             compared.invalid += found.invalid
         return compared
@@ -324,7 +324,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=_names, default=list(FAULTS), help=f"default: {','.join(FAULTS)}")
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults and changes")
     parser.add_argument("--fault-seconds", type=float, default=6.0)
-    parser.add_argument("--least", type=int, default=checker.LEAST_ACKNOWLEDGED, help="acknowledged records")
+    parser.add_argument("--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")

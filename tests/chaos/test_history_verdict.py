@@ -16,7 +16,7 @@ HISTORY = Path(__file__).parent / "history_check.py"
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     """One record was acknowledged, and is not in the final reading; no replica has a directory."""
-    run = Run(argparse.Namespace(seed=1, least=1, minutes=1.0), tmp_path)
+    run = Run(argparse.Namespace(seed=1, min_acknowledged=1, minutes=1.0), tmp_path)
     recorder = Recorder(tmp_path / "history.jsonl")
     for number in range(2):
         recorder.write(Sent(at=0.0, producer="p", partition=0, number=number))
