@@ -99,7 +99,9 @@ def observe(seeds: Iterable[str]) -> Observation:
 def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Observation:
     """Add brokers and partitions, from the node with the newest metadata that responds."""
     leader = observation.leader
-    applied = {one: int(response["applied_index"]) for one, response in observation.quorum.items() if response}
+    applied = {
+        one: int(response["applied_index"]) for one, response in observation.quorum.items() if response
+    }
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
         brokers = _ask(urls[node], "/v1/brokers")
         if brokers is not None:

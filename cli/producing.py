@@ -43,7 +43,9 @@ class Producer:
                 f"topic {topic} has no partition {partition}",
                 hint=f"It has {counted(self._count, 'partition')}, numbered from 0.",
             )
-        response = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS))
+        response = client.call(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS)
+        )
         raise_for(response.error_code, None, "producer id")
         self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
         self._sequences = [0] * self._count

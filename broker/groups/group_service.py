@@ -17,11 +17,11 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng, TopicPartition, random_uuid
 from tierlog.broker.groups.core.events import (
-    Response,
     ErrorResponse,
     Event,
     ExpireOffsets,
     Request,
+    Response,
     Token,
     TopicsChanged,
 )

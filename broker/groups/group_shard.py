@@ -23,7 +23,6 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.types import NO_OFFSET
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
-    Response,
     Appended,
     AppendLate,
     AppendRecords,
@@ -33,6 +32,7 @@ from tierlog.broker.groups.core.events import (
     Event,
     Reply,
     Request,
+    Response,
     SetTimer,
     TimerFired,
     Token,

@@ -9,13 +9,13 @@ from uuid import UUID
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.groups.core.events import (
-    Response,
     Commit,
     DeleteOffsets,
     ErrorResponse,
     OffsetsResponse,
     OffsetToCommit,
     Request,
+    Response,
     Token,
 )
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
@@ -277,7 +277,11 @@ def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
 
 
 def _whole_error(response: Response) -> ErrorCode:
-    return response.error if isinstance(response, OffsetsResponse | ErrorResponse) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return (
+        response.error
+        if isinstance(response, OffsetsResponse | ErrorResponse)
+        else ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
 def _partition_errors(response: Response) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:

@@ -469,7 +469,9 @@ def _diverged(
     return data
 
 
-def _redirected(read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int) -> FetchPartitionData:
+def _redirected(
+    read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int
+) -> FetchPartitionData:
     """Redirect the consumer to the broker `nearest` (KIP-392)."""
     read.at_once = True
     data = _with_offsets(item, replica)

@@ -121,7 +121,8 @@ def _partition_data(fetched: FetchPartitionData) -> PartitionData:
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     if fetched.aborted is not None:
         data.aborted_transactions = [
-            AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in fetched.aborted
+            AbortedTransaction(producer_id=producer, first_offset=first)
+            for producer, first in fetched.aborted
         ]
     return data
 

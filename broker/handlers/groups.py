@@ -12,15 +12,15 @@ from typing import Any
 
 from tierlog.base.files import Part
 from tierlog.broker.groups.core.events import (
-    Response,
     DeleteGroup,
     ErrorResponse,
     Heartbeat,
     Join,
     JoinResponse,
     Leave,
-    LeaveResponse,
     Leaver,
+    LeaveResponse,
+    Response,
     Sync,
     SyncResponse,
 )

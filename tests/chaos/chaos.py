@@ -236,7 +236,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults")
     parser.add_argument("--baseline-seconds", type=float, default=5.0)
     parser.add_argument("--fault-seconds", type=float, default=10.0)
-    parser.add_argument("--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count")
+    parser.add_argument(
+        "--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count"
+    )
     parser.add_argument("--apart", action="store_true", help="three brokers, and three voters beside them")
     parser.add_argument("--tiered", action="store_true", help="a tiered topic too, and a real S3 server")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")

@@ -324,7 +324,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=_names, default=list(FAULTS), help=f"default: {','.join(FAULTS)}")
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults and changes")
     parser.add_argument("--fault-seconds", type=float, default=6.0)
-    parser.add_argument("--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count")
+    parser.add_argument(
+        "--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count"
+    )
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")

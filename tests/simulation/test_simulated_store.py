@@ -155,7 +155,9 @@ def _witness(*, has_storage_cleaner: bool = False) -> TierWitness:
     )
     witness.bucket = _bucket()[1]
     image = ClusterImage(cluster_id="simulated", index=1)
-    witness.on_published(replace(image, brokers=image.brokers.set(1, BROKER)) if has_storage_cleaner else image)
+    witness.on_published(
+        replace(image, brokers=image.brokers.set(1, BROKER)) if has_storage_cleaner else image
+    )
     return witness
 
 

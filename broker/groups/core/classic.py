@@ -12,8 +12,8 @@ from tierlog.broker.groups.core.events import (
     Join,
     JoinResponse,
     Leave,
-    LeaveResponse,
     Leaver,
+    LeaveResponse,
     Sync,
     SyncResponse,
     TimerKey,
@@ -21,7 +21,6 @@ from tierlog.broker.groups.core.events import (
 )
 from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
 from tierlog.broker.groups.core.rebalance import (
-    reply_to_join,
     await_response,
     complete_join_if_all_joined,
     join_timed_out,
@@ -30,10 +29,11 @@ from tierlog.broker.groups.core.rebalance import (
     refuse_waiting,
     remove_member,
     remove_pending,
+    reply_to_join,
     restart_session,
     store_assignment,
-    sync_response,
     sync_received,
+    sync_response,
     sync_timed_out,
     wait_to_join,
     wait_to_sync,
@@ -209,7 +209,9 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
     turn.append([group.record({name: each.assignment for name, each in group.members.items()})], stored)
 
 
-def _static_join_response(group: Group, member: Member, request: Join, old_leader: str | None) -> JoinResponse:
+def _static_join_response(
+    group: Group, member: Member, request: Join, old_leader: str | None
+) -> JoinResponse:
     """KIP-814: a leader that returns must not assign again. Before version 9 its response names another
     leader."""
     leads = member.member_id == group.leader_id

@@ -207,5 +207,7 @@ def _reply_to_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE)
         if member.syncing is not None:
             restart_session(group, member, turn)
         reply_to_sync(
-            member, turn, sync_response(group, member) if error == ErrorCode.NONE else SyncResponse(error=error)
+            member,
+            turn,
+            sync_response(group, member) if error == ErrorCode.NONE else SyncResponse(error=error),
         )

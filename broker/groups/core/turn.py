@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tierlog.broker.groups.core.events import (
-    Response,
     AppendRecords,
     CancelTimer,
     Effect,
     Reply,
+    Response,
     SetTimer,
     TimerKey,
     Token,

@@ -71,7 +71,9 @@ INERT_SETTINGS: dict[str, Setting] = {
         _inert(
             "group.streams.assignment.interval.ms", INT, 1000, "Streams groups are not supported.", minimum=0
         ),
-        _inert("log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", minimum=0),
+        _inert(
+            "log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", minimum=0
+        ),
         # Kafka accepts 0 in a file and later fails with a division by zero
         _inert("log.cleaner.threads", INT, 1, "The log cleaner has one thread.", minimum=1),
         _inert("metric.reporters", LIST, (), "Metrics are available at /metrics of the admin server."),

@@ -184,7 +184,9 @@ class NodeSettings(TopicDefaults):
 
     # Limits of the network layer
     socket_request_max_bytes: int = int_(
-        100 * MIB, "Maximum size of a request in bytes. The connection of a larger one is closed.", minimum=1024
+        100 * MIB,
+        "Maximum size of a request in bytes. The connection of a larger one is closed.",
+        minimum=1024,
     )
     socket_send_buffer_bytes: int = int_(
         512 * KIB,

@@ -58,7 +58,9 @@ class TopicConfig:
         minimum=1,
     )
     flush_ms: int = long_(
-        MAX_LONG, "Maximum time in milliseconds before appended records are flushed to disk (fsync).", minimum=0
+        MAX_LONG,
+        "Maximum time in milliseconds before appended records are flushed to disk (fsync).",
+        minimum=0,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = list_(
         (),

@@ -42,7 +42,9 @@ def joined(remote: Copy, replica: Copy) -> Copy:
     return Copy(f"{remote.name} and {replica.name}", remote.batches + rest, remote.fault or replica.fault)
 
 
-def against_history(history: Sequence[AnyEvent], logs: Mapping[int, Copy], min_acknowledged: int) -> checker.Verdict:
+def against_history(
+    history: Sequence[AnyEvent], logs: Mapping[int, Copy], min_acknowledged: int
+) -> checker.Verdict:
     """Run the chaos checker with these logs, one copy of each partition, in place of the final read.
 
     `min_acknowledged`: number of records that must have been acknowledged.

@@ -203,7 +203,7 @@ class _Exchange:
 
     __slots__ = (
         "_connection", "_deadline", "_loop", "_network", "_receiver", "_sender", "_serve", "_served",
-        "answer", "context", "process",
+        "context", "process", "response",
     )  # fmt: skip
 
     def __init__(

@@ -225,7 +225,9 @@ class _Request:
             case Fate.NO_RESPONSE:
                 self._execute(self._effect, has_response=False)
             case Fate.TORN if self._torn is not None:
-                self._execute(self._torn, has_response=not self._reports_partial and bucket.rng.random() < 0.5)
+                self._execute(
+                    self._torn, has_response=not self._reports_partial and bucket.rng.random() < 0.5
+                )
             case _:
                 self._execute(self._effect, has_response=True)
 

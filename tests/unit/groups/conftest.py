@@ -22,8 +22,8 @@ from tierlog.broker.groups.core.events import (
     Join,
     JoinResponse,
     Leave,
-    LeaveResponse,
     Leaver,
+    LeaveResponse,
     OffsetsResponse,
     OffsetToCommit,
     Reply,
@@ -251,9 +251,8 @@ def describe(response: Any) -> str:
         case JoinResponse():
             members = ",".join(member[0] for member in response.members)
             skip = " skip" if response.skip_assignment else ""
-            return (
-                f"joined {response.member_id} gen={response.generation} leader={response.leader} [{members}]{skip}"
-            )
+            joined = f"joined {response.member_id} gen={response.generation} leader={response.leader}"
+            return f"{joined} [{members}]{skip}"
         case SyncResponse():
             return f"assigned {response.assignment.decode() or '-'}"
         case LeaveResponse():
