@@ -327,6 +327,7 @@ class Broker(NodeBase):
                 replicas=self.replicas,
                 listener=self.listener,
                 tiering=self.tiering.log_manager,
+                remote=self.tier.log,
                 moves=self.moves,
                 alter_partition_manager=self.alter_partition_manager,
                 cleaner=self.cleaner,

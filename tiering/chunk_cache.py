@@ -82,20 +82,20 @@ class ChunkCache:
             tasks,
             budget_bytes,
             lambda chunk: chunk.key.size,
+            asyncio.Semaphore(downloads_at_once),
             lambda chunk: files.unlink(chunk.file.path, missing_ok=True),
         )
         self._downloads_at_once = downloads_at_once
-        self._slots = asyncio.Semaphore(downloads_at_once)
         self._reading_ahead = 0
         self._names = count()
         self.counts = CacheCounts()
         _empty(files, directory)
 
     def limit_downloads(self, at_once: int) -> None:
-        """Limit concurrent downloads. Downloads that have started or wait for a slot keep the previous
-        limit."""
+        """Limit concurrent downloads. Downloads that have started and readers that wait for a slot keep the
+        previous limit."""
         if at_once != self._downloads_at_once:
-            self._downloads_at_once, self._slots = at_once, asyncio.Semaphore(at_once)
+            self._downloads_at_once, self._chunks.slots = at_once, asyncio.Semaphore(at_once)
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
         """Return the chunk, and download it first if necessary. Raises the download's error."""
@@ -110,7 +110,7 @@ class ChunkCache:
             return
         self.counts.read_aheads += 1
         self._reading_ahead += 1
-        pending = self._chunks.start(key, lambda: self._fetch(key, download))
+        pending = self._chunks.start(key, lambda: self._fetch_ahead(key, download))
         pending.add_done_callback(self._read_ahead_ended)
 
     @property
@@ -132,13 +132,16 @@ class ChunkCache:
 
     async def _fetch(self, key: ChunkKey, download: Download) -> Chunk:
         path = self._directory / f"{next(self._names)}.chunk"
-        async with self._slots:
-            try:
-                end_offset = await self._download(path, download)
-                return Chunk(key, SharedFile(self._files, path), end_offset)
-            except BaseException:
-                self._files.unlink(path, missing_ok=True)
-                raise
+        try:
+            end_offset = await self._download(path, download)
+            return Chunk(key, SharedFile(self._files, path), end_offset)
+        except BaseException:
+            self._files.unlink(path, missing_ok=True)
+            raise
+
+    async def _fetch_ahead(self, key: ChunkKey, download: Download) -> Chunk:
+        async with self._chunks.slots:
+            return await self._fetch(key, download)
 
     async def _download(self, path: Path, download: Download) -> int:
         """If the disk is full, evict all chunks and try once more: remote reads continue, only slower."""

@@ -4,6 +4,7 @@ An object is a file of the same name. A put writes and syncs a temporary file, a
 place: readers see a complete object or none. The writer locks its temporary file, and a store that is opened
 removes unlocked ones, which crashed processes left. Conditional puts hold a lock too, so that processes on
 several machines can share the directory. System calls run in the store's own threads, not on the event loop.
+If the file system hangs, a call ends at its deadline, and its thread stays.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from typing import BinaryIO, TypeVar
 import crc32c as crc
 
 from tierlog.tiering.object_store import (
+    CALL_S,
     Absent,
     Condition,
     CorruptObject,
@@ -27,6 +29,7 @@ from tierlog.tiering.object_store import (
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
+    call_deadline,
     exact_range,
 )
 
@@ -42,8 +45,10 @@ _PRIVATE = ".tierlog"  # temporary files and the lock; never listed
 class LocalStore:
     """Objects as files below a directory, which is created if missing."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, call_s: float = CALL_S) -> None:
+        """`call_s`: total seconds of a call, besides those for its bytes."""
         self._root = directory
+        self._call_s = call_s
         self._private = directory / _PRIVATE
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tierlog-store")
         self._private.mkdir(parents=True, exist_ok=True)
@@ -52,33 +57,37 @@ class LocalStore:
     async def put(
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        return await self._run(lambda: self._put(key, body, crc32c, condition))
+        size = (await self._run(key, body.stat)).st_size if isinstance(body, Path) else len(body)
+        return await self._run(key, lambda: self._put(key, body, crc32c, condition), size)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return await self._run(lambda: self._get(key, start, end)[0])
+        size = 0 if end is None else end - start
+        return await self._run(key, lambda: self._get(key, start, end)[0], size)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        return await self._run(lambda: self._get(key, 0, None))
+        return await self._run(key, lambda: self._get(key, 0, None))
 
     async def head(self, key: str) -> ObjectInfo:
-        return await self._run(lambda: self._info(key, os.stat(self._path(key))))
+        return await self._run(key, lambda: self._info(key, os.stat(self._path(key))))
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._run(lambda: self._delete(keys))
+        await self._run("delete", lambda: self._delete(keys))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         found = (info for info in self._walk(folder) if info.key.startswith(prefix))
-        while page := await self._run(lambda: list(islice(found, _LIST_PAGE))):
+        while page := await self._run(prefix, lambda: list(islice(found, _LIST_PAGE))):
             for info in page:
                 yield info
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, what: str, work: Callable[[], T], size: int = 0) -> T:
+        """Run a call of `size` bytes in a thread, with a deadline, and translate its exceptions."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            async with call_deadline(what, size, self._call_s):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except FileNotFoundError as error:
             raise ObjectNotFound(str(error.filename)) from error
         except OSError as error:

@@ -44,6 +44,7 @@ from tierlog.tiering.object_store import (
     ObjectStore,
     ObjectStoreError,
     PreconditionFailed,
+    deadline,
 )
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -109,7 +110,7 @@ class TierManager:
         async with self._alarm(attempt, limits.stall_seconds + share):
             self.counts.uploading += 1
             try:
-                async with _deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
+                async with deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
                     entry = await copy_segment(self._store, self._keys, exported, checksum, attempt)
             finally:
                 self.counts.uploading -= 1
@@ -132,7 +133,7 @@ class TierManager:
     async def probe(self) -> None:
         """Check that the store responds. Called before a retry, so that an outage does not fill the quorum's
         log and delete queue with attempts. Raises ObjectStoreError."""
-        async with _deadline(self._limits.small_seconds, "the object store"):
+        async with deadline(self._limits.small_seconds, "the object store"):
             with suppress(ObjectNotFound):
                 await self._store.head(self._keys.cluster())
 
@@ -142,7 +143,7 @@ class TierManager:
         self, where: TopicIdPartition, remote: RemotePartition, leader_epoch: int, metadata_index: int
     ) -> ManifestRoot:
         """Write the manifest root unless it is up to date. Raises ManifestMoved if the bucket's is newer."""
-        async with _deadline(self._limits.small_seconds, f"manifest of {where}"):
+        async with deadline(self._limits.small_seconds, f"manifest of {where}"):
             for _ in range(ROOT_TRIES):
                 found = self._roots.get(where) or await self._read_root(where)
                 wanted = _root(where, remote, leader_epoch, metadata_index, found and found[0])
@@ -204,7 +205,7 @@ class TierManager:
         body = encode_page(page)
         ref = page_reference(page_id, page, body)
         key = self._keys.page(where, ref)
-        async with _deadline(self._limits.small_seconds, f"page of {where}"):
+        async with deadline(self._limits.small_seconds, f"page of {where}"):
             with suppress(PreconditionFailed):  # an earlier attempt of this put; the page is read back
                 await self._store.put(key, body, crc32c=ref.crc32c, condition=Absent())
             try:
@@ -216,7 +217,7 @@ class TierManager:
     # -- descriptions --
 
     async def describe_cluster(self) -> None:
-        async with _deadline(self._limits.small_seconds, "cluster.json"):
+        async with deadline(self._limits.small_seconds, "cluster.json"):
             body = encode_cluster(ClusterDocument(cluster_id=self._keys.cluster_id))
             await self._store.put(self._keys.cluster(), body, crc32c=crc32c.crc32c(body))
 
@@ -232,7 +233,7 @@ class TierManager:
         return found
 
     async def describe_topic(self, document: TopicDocument) -> None:
-        async with _deadline(self._limits.small_seconds, f"description of {document.name}"):
+        async with deadline(self._limits.small_seconds, f"description of {document.name}"):
             body = encode_topic(document)
             await self._store.put(self._keys.topic(document.topic_id), body, crc32c=crc32c.crc32c(body))
 
@@ -240,7 +241,7 @@ class TierManager:
         """Delete the manifests, then the description, of a deleted topic. The delete queue handles its
         data."""
         partitions = [TopicIdPartition(document.topic_id, number) for number in range(document.partitions)]
-        async with _deadline(self._limits.small_seconds, f"manifests of {document.name}"):
+        async with deadline(self._limits.small_seconds, f"manifests of {document.name}"):
             await self._store.delete([self._keys.root(where) for where in partitions])
             await self._store.delete([self._keys.topic(document.topic_id)])
 
@@ -260,7 +261,7 @@ class TierManager:
         keys = [self._keys.root(where) for where in sorted(gone)]
         for line in batch:
             keys += await self._objects_of(line)
-        async with _deadline(self._limits.small_seconds, "deletion"):
+        async with deadline(self._limits.small_seconds, "deletion"):
             await self._store.delete(keys)
         return tuple(line.uuid for line in batch)
 
@@ -273,7 +274,7 @@ class TierManager:
         page_key = self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
         if line.is_unfinished_page:
             return [page_key]
-        async with _deadline(self._limits.small_seconds, page_key):
+        async with deadline(self._limits.small_seconds, page_key):
             try:
                 page = decode_page(await self._store.get(page_key))
             except ObjectNotFound:
@@ -286,7 +287,7 @@ class TierManager:
             for entry in page.entries
             for key in (self._keys.log(where, entry), self._keys.index(where, entry))
         ]
-        async with _deadline(self._limits.small_seconds, page_key):
+        async with deadline(self._limits.small_seconds, page_key):
             await self._store.delete(segments)
         return [page_key]
 
@@ -301,16 +302,6 @@ class TierManager:
             if line.base_offset <= attempt.base_offset and attempt.last_offset <= line.last_offset:
                 keys.append(info.key)
         return keys
-
-
-@asynccontextmanager
-async def _deadline(seconds: float, what: str) -> AsyncIterator[None]:
-    """Timeout that raises ObjectStoreError."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise ObjectStoreError(f"{what}: timed out after {seconds:.0f} s") from error
 
 
 def _root(

@@ -1,13 +1,21 @@
 """Object store port: the operations that tierlog needs from a bucket, and their errors.
 
 One conformance suite (tests/conformance) runs against every implementation. Keys are relative to the store's
-prefix and use `/`. Implementations verify lengths and checksums of reads and writes.
+prefix and use `/`. Implementations verify lengths and checksums of reads and writes, and end each call by its
+deadline (`call_deadline`).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+CALL_S = 60.0
+CALL_S_PER_MIB = 1.0  # a slower link cannot keep up with a log
+"""Total time of one call, with all its retries, plus the time for its bytes if their number is known. A limit
+of the time between two bytes is not enough: a store that sends one a second would hold a slot for ever."""
 
 
 class ObjectStoreError(Exception):
@@ -69,6 +77,23 @@ class ObjectStore(Protocol):
         """Every object whose key starts with the prefix, in key order."""
 
     async def close(self) -> None: ...
+
+
+def call_deadline(what: str, size_bytes: int, call_s: float) -> AbstractAsyncContextManager[None]:
+    """Deadline of one call of a store that transfers this many bytes, or an unknown number (0)."""
+    return deadline(call_s + CALL_S_PER_MIB * size_bytes / (1 << 20), what)
+
+
+@asynccontextmanager
+async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
+    """Cancel the block after this time, and raise ObjectStoreError."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ObjectStoreError(f"{what}: timed out after {seconds:g} s") from error
 
 
 def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:

@@ -2,14 +2,16 @@
 
 A read returns complete batches as slices of cached files, and never skips offsets. If an object is missing,
 the read is retried once with the newest manifest; then it fails with an ObjectStoreError, which callers turn
-into a retriable error code. CRCs and offsets of the data are checked against the manifest. Called by the
-Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replica.
+into a retriable error code. CRCs and offsets of the data are checked against the manifest. Readers may be
+cancelled at any time: loads that have begun continue without them, and the next reader joins those. Called by
+the Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replica.
 """
 
 import asyncio
 import sys
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -41,6 +43,12 @@ FoundRecord = tuple[int, int, int]
 """Offset, timestamp in milliseconds, leader epoch."""
 
 T = TypeVar("T")
+
+READERS_MAX = 1000
+"""Partitions of Fetch and ListOffsets requests that read at a time: each costs about 5 KiB while the store
+does not respond, and a store that does serves fewer within remote.fetch.max.wait.ms."""
+
+INDEXES_AHEAD_MAX = 2  # the other index loads are reserved for waiting readers
 
 
 class RemoteReadFailed(ObjectStoreError):
@@ -97,7 +105,20 @@ class RemoteLog:
         self._tasks = tasks
         self._resolve = resolve
         self._indexes = SegmentIndexes(store, keys, tasks)
+        self._indexes_ahead = 0
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
+        self.readers = self.readers_refused = 0
+
+    @contextmanager
+    def admit(self, wanted: int) -> Iterator[int]:
+        """Take places for up to `wanted` concurrent readers, as many as READERS_MAX leaves."""
+        admitted = min(wanted, READERS_MAX - self.readers)
+        self.readers += admitted
+        self.readers_refused += wanted - admitted
+        try:
+            yield admitted
+        finally:
+            self.readers -= admitted
 
     async def read(self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool) -> LogSlice:
         """Complete batches from the first one that ends above the offset, from at most one chunk. Raises
@@ -340,7 +361,9 @@ class RemoteLog:
             return
         index = self._indexes.loaded(entry)
         if index is None:
-            self._tasks.spawn(f"read ahead of {where}", self._load_ahead(where, entry))
+            if self._indexes_ahead < INDEXES_AHEAD_MAX:
+                self._indexes_ahead += 1
+                self._tasks.spawn(f"read ahead of {where}", self._load_ahead(where, entry))
         else:
             following = index.chunk_at(0)
             self._cache.read_ahead(following, self._download(where, index, following))
@@ -350,6 +373,8 @@ class RemoteLog:
             index = await self._indexes.index(where, entry)
         except ObjectStoreError:
             return  # a later read of this segment gets the error
+        finally:
+            self._indexes_ahead -= 1
         following = index.chunk_at(0)
         self._cache.read_ahead(following, self._download(where, index, following))
 

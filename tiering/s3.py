@@ -1,4 +1,4 @@
-"""S3 object store on aioboto3: one client; time, attempts and memory of each call are limited.
+"""S3 object store on aioboto3: one client; total time, attempts and memory of each call are limited.
 
 Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 16 MiB
 are uploaded in parts, a few at a time, which are read from the file as needed. aioboto3 takes a second to
@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import crc32c as crc
 
 from tierlog.tiering.object_store import (
+    CALL_S,
     Absent,
     Condition,
     CorruptObject,
@@ -28,6 +29,7 @@ from tierlog.tiering.object_store import (
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
+    call_deadline,
     exact_range,
 )
 
@@ -39,8 +41,9 @@ _PARTS_AT_ONCE = 4  # bounds the memory of one upload: this many times the part 
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _CONNECTIONS = 32
 _CONNECT_SECONDS = 5
-_READ_SECONDS = 30
+_READ_SECONDS = 30  # without a byte
 _ATTEMPTS = 3
+_ABORT_SECONDS = 5  # for the abort of an upload that has failed, perhaps because its time was over
 
 _BUCKET = r"[A-Za-z0-9._-]{1,255}"  # as in botocore; S3-compatible servers have different rules
 _ENDPOINT = r"https?://[^/?#\s]+/?"
@@ -89,8 +92,10 @@ class S3Options:
 class S3Store:
     """Objects in one bucket, below one prefix. The client is opened at the first call."""
 
-    def __init__(self, options: S3Options) -> None:
+    def __init__(self, options: S3Options, *, call_s: float = CALL_S) -> None:
+        """`call_s`: total seconds of a call, besides those for its bytes."""
         self._options = options
+        self._call_s = call_s
         self._prefix = f"{options.prefix}/" if options.prefix else ""
         self._opening = asyncio.Lock()
         self._resources = AsyncExitStack()
@@ -102,7 +107,7 @@ class S3Store:
         size = (await asyncio.to_thread(body.stat)).st_size if isinstance(body, Path) else len(body)
         put = self._put_parts if size > PART_BYTES else self._put_whole
         try:
-            return await self._guard(key, lambda: put(key, body, size, crc32c, condition))
+            return await self._guard(key, lambda: put(key, body, size, crc32c, condition), size)
         except ObjectNotFound as error:  # S3's response to If-Match if the object does not exist
             raise PreconditionFailed(f"{key}: no object with ETag {condition}") from error
 
@@ -112,7 +117,8 @@ class S3Store:
         if start == 0 and end is None:
             return (await self.get_with_etag(key))[0]
         byte_range = f"bytes={start}-" if end is None else f"bytes={start}-{end - 1}"
-        content, response = await self._guard(key, lambda: self._get(key, Range=byte_range))
+        size = 0 if end is None else end - start
+        content, response = await self._guard(key, lambda: self._get(key, Range=byte_range), size)
         return exact_range(key, content, start, start + response["ContentLength"] if end is None else end)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
@@ -155,11 +161,13 @@ class S3Store:
     def _address(self, key: str) -> dict[str, str]:
         return {"Bucket": self._options.bucket, "Key": self._prefix + key}
 
-    async def _guard(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Run a call with an open client, and translate its exceptions into object store errors."""
+    async def _guard(self, what: str, call: Callable[[], Awaitable[T]], size: int = 0) -> T:
+        """Run a call of `size` bytes with an open client and a deadline, and translate its exceptions into
+        object store errors."""
         try:
-            await self._open()
-            return await call()
+            async with call_deadline(what, size, self._call_s):
+                await self._open()
+                return await call()
         except Exception as error:
             translated = _translate(what, error)
             if translated is None:
@@ -223,7 +231,8 @@ class S3Store:
             )
         except BaseException:
             with suppress(Exception):  # report the first failure
-                await asyncio.shield(self._client.abort_multipart_upload(**address))
+                async with asyncio.timeout(_ABORT_SECONDS):
+                    await self._client.abort_multipart_upload(**address)
             raise
         return ObjectInfo(key, size, _etag(response))
 

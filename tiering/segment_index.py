@@ -89,10 +89,10 @@ class SegmentIndexes:
         self._keys = keys
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._indexes: SingleFlightCache[uuid.UUID, SegmentIndex] = SingleFlightCache(
-            tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES
+            tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES, self._slots
         )
         self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = (
-            SingleFlightCache(tasks, PAGES_KEPT, lambda _: 1)
+            SingleFlightCache(tasks, PAGES_KEPT, lambda _: 1, self._slots)
         )
 
     async def index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
@@ -120,7 +120,8 @@ class SegmentIndexes:
 
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
         """The complete index bundle of a segment, verified and not cached. Raises ObjectStoreError."""
-        data = await self._load_bundle(partition, entry)
+        async with self._slots:
+            data = await self._load_bundle(partition, entry)
         try:
             return decode_bundle(data)
         except BundleError as error:
@@ -146,8 +147,7 @@ class SegmentIndexes:
         """A complete object. Read again once after a wrong checksum, because the connection may have damaged
         it."""
         for _ in range(2):
-            async with self._slots:
-                data = await self._store.get(key)
+            data = await self._store.get(key)
             if crc32c.crc32c(data) == checksum:
                 return data
         raise CorruptObject(f"{key}: the checksum differs from the manifest")

@@ -1,7 +1,9 @@
 """Single-flight cache: an LRU cache with a budget and one concurrent load per key.
 
-Concurrent readers share one load, and a reader that is cancelled does not cancel it. A failed load is not
-cached. Called on one event loop, by the caches of chunks, indexes and pages.
+Concurrent readers share one load, and a reader that is cancelled does not cancel it. A load begins once it
+has a slot. Readers, and not loads, wait for slots, so that a reader that is cancelled while all slots are
+taken leaves nothing behind. A failed load is not cached. Called on one event loop, by the caches of chunks,
+indexes and pages.
 """
 
 import asyncio
@@ -24,8 +26,11 @@ class SingleFlightCache(Generic[K, V]):
         tasks: TaskGroup,
         budget: int,
         weigh: Callable[[V], int],
+        slots: asyncio.Semaphore,
         on_evicted: Callable[[V], None] = lambda value: None,
     ) -> None:
+        """`slots`: bounds the concurrent loads; other caches may share it."""
+        self.slots = slots
         self._tasks = tasks
         self._budget = budget
         self._weigh = weigh
@@ -45,16 +50,24 @@ class SingleFlightCache(Generic[K, V]):
 
     async def get(self, key: K, load: Load[V]) -> V:
         """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
+        if key not in self._values and key not in self._loads:
+            slots = self.slots
+            await slots.acquire()
+            if key in self._values or key in self._loads:  # another reader had a slot first
+                slots.release()
+            else:
+                self.start(key, load).add_done_callback(lambda _: slots.release())
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
-        result = await asyncio.shield(self.start(key, load))
+        result = await asyncio.shield(self._loads[key])
         if isinstance(result, (ObjectStoreError, OSError)):
             raise result
         return result
 
     def start(self, key: K, load: Load[V]) -> "asyncio.Task[V | ObjectStoreError | OSError]":
-        """Return the load in progress of a key that has no value; begin one if there is none."""
+        """Return the load in progress of a key that has no value; if there is none, begin one, without a
+        slot."""
         pending = self._loads.get(key)
         if pending is None:
             pending = self._tasks.spawn(f"load {key}", _as_value(load))

@@ -308,6 +308,15 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
     ),
     "The object store": (
+        _gauge(
+            "tierlog_remote_readers",
+            "Partitions of Fetch and ListOffsets requests that wait for data from the object store",
+        ),
+        _counter(
+            "tierlog_remote_readers_refused_total",
+            "Partitions of Fetch and ListOffsets requests that were not read, because 1,000 others waited "
+            "for the object store; clients try again",
+        ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
         _gauge("tierlog_remote_delete_queue_size", "Objects waiting for their deletion"),

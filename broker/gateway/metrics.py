@@ -50,6 +50,8 @@ def families(node: Node) -> Iterator[Family]:
         yield from _isr_families(node, serving)
         yield from _disks(serving)
         yield from move_families(serving.moves)
+        yield "tierlog_remote_readers", _single(serving.remote.readers)
+        yield "tierlog_remote_readers_refused_total", _single(serving.remote.readers_refused)
     yield from _remote(node)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]

@@ -28,6 +28,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
@@ -45,6 +46,7 @@ class Serving:
     alter_partition_manager: AlterPartitionManager
     listener: Listener
     tiering: RemoteLogManager
+    remote: RemoteLog
     cleaner: LogCleaner
     scrubber: Scrubber
     repair: LogRepair

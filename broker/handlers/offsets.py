@@ -42,6 +42,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """Special timestamp -> version that introduced it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 READ_COMMITTED = 1
+REMOTE_SEARCH_S = 30.0
+"""How long records are searched in the object store; what was read stays cached for the next request. Kafka's
+default of remote.list.offsets.request.timeout.ms (KIP-1075)."""
 STEPS_AT_ONCE = 4
 """Pieces of batches that a lookup by timestamp decompresses before it yields: 1.5 ms of gzip."""
 
@@ -63,22 +66,22 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
         slow: list[Coroutine[Any, Any, None]] = []
         named = Counter((t.name, asked.partition_index) for t in request.topics for asked in t.partitions)
         for topic in request.topics:
-            results = []
+            answers = []
             for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
-                result = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-                results.append(result)
+                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+                answers.append(answer)
                 found = (
                     lookups.look_up(topic.name, asked)
                     if named[topic.name, asked.partition_index] == 1
                     else ErrorCode.INVALID_REQUEST  # a repeated partition is ambiguous
                 )
                 if isinstance(found, ErrorCode):
-                    result.error_code = found
+                    answer.error_code = found
                 elif isinstance(found, FoundTimestamp):
-                    _fill(result, found)
+                    _fill(answer, found)
                 else:
-                    slow.append(_fill_later(result, found))
-            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
+                    slow.append(_fill_later(answer, found))
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         return Pending(_all_of(slow, response)) if slow else response
 
     return handle
@@ -89,16 +92,16 @@ async def _all_of(slow: list[Coroutine[Any, Any, None]], response: ListOffsetsRe
     return response
 
 
-async def _fill_later(result: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, Result]) -> None:
+async def _fill_later(answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, Result]) -> None:
     found = await search
     if isinstance(found, ErrorCode):
-        result.error_code = found
+        answer.error_code = found
     else:
-        _fill(result, found)
+        _fill(answer, found)
 
 
-def _fill(result: ListOffsetsPartitionResponse, found: FoundTimestamp) -> None:
-    result.offset, result.timestamp, result.leader_epoch = found
+def _fill(answer: ListOffsetsPartitionResponse, found: FoundTimestamp) -> None:
+    answer.offset, answer.timestamp, answer.leader_epoch = found
 
 
 class _Lookups:
@@ -224,7 +227,13 @@ async def _search_remote(
     if deps.remote is None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     try:
-        found = await search(deps.remote)
+        with deps.remote.admit(1) as admitted:
+            if not admitted:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            async with asyncio.timeout(REMOTE_SEARCH_S):
+                found = await search(deps.remote)
+    except TimeoutError:
+        return ErrorCode.REQUEST_TIMED_OUT
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:
@@ -257,12 +266,12 @@ def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
 
 
 def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    result = EpochEndOffset(partition=asked.partition)
+    answer = EpochEndOffset(partition=asked.partition)
     replica = deps.find_replica(topic, asked.partition)
     error = check_epoch(replica, asked.current_leader_epoch) if isinstance(replica, Replica) else replica
     if error is not ErrorCode.NONE or not isinstance(replica, Replica):
-        result.error_code = error
-        return result
+        answer.error_code = error
+        return answer
     end = replica.end_offset_for_epoch(asked.leader_epoch)
-    result.leader_epoch, result.end_offset = end.epoch, end.end_offset
-    return result
+    answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
+    return answer

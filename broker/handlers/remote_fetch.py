@@ -1,6 +1,7 @@
 """Remote reads of a Fetch request: all its partitions with remote offsets are read concurrently, in tasks.
 
-Called by `fetch`.
+The tasks end with the request. Loads from the store that they began continue, and the next Fetch of the same
+range joins them. Called by `fetch`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Reply
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.fetch_response import FetchPartitionData
+from tierlog.broker.handlers.fetch_response import PartitionAnswer
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStoreError
@@ -25,7 +26,7 @@ class RemoteRead:
     offset: int
     max_bytes: int
     min_one: bool
-    data: FetchPartitionData
+    answer: PartitionAnswer
 
 
 async def read_remote(
@@ -36,34 +37,49 @@ async def read_remote(
     respond: Callable[[], Reply],
 ) -> Reply:
     """Wait up to remote.fetch.max.wait.ms for the reads. Data that arrives later is cached for the next
-    fetch. Each replica whose records were read is appended to `sources` with the bytes read."""
-    tasks = [
-        deps.tasks.spawn(f"remote read of {item.replica.name}", _read(deps.remote, item, committed_only))
-        for item in reads
-    ]
-    await asyncio.wait(tasks, timeout=deps.effective_settings.remote_fetch_max_wait_ms / 1000)
-    for task, item in zip(tasks, reads, strict=True):
-        if not task.done():
+    fetch. A partition that has no result by then, or for which no place was left (READERS_MAX), gets no
+    records. Each replica whose records were read is appended to `sources` with the bytes read."""
+    if deps.remote is None:
+        for item in reads:
+            item.answer.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+        return respond()
+    wait_s = deps.effective_settings.remote_fetch_max_wait_ms / 1000
+    with deps.remote.admit(len(reads)) as admitted:
+        tasks = {
+            deps.tasks.spawn(
+                f"remote read of {item.replica.name}", _read(deps.remote, item, committed_only)
+            ): item
+            for item in reads[:admitted]
+        }
+        try:
+            if tasks:
+                done, _ = await asyncio.wait(tasks, timeout=wait_s)
+            else:
+                done = set()
+                await asyncio.sleep(wait_s)  # the client fetches again at once
+        finally:
+            for task in tasks:
+                task.cancel()
+    for task, item in tasks.items():
+        if task not in done:
             continue
         found, aborted = task.result()
         if isinstance(found, LogSlice):
-            item.data.records = found if found.size else None
+            item.answer.records = found if found.size else None
             # remote records are committed, even if a new leader or a follower does not know it yet
-            item.data.high_watermark = max(item.data.high_watermark, found.end_offset)
-            item.data.last_stable_offset = max(item.data.last_stable_offset, found.end_offset)
+            item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
+            item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
             sources.append((item.replica, found.size))
             if committed_only:
-                item.data.aborted = aborted
+                item.answer.aborted = aborted
         else:
-            item.data.fail(found)
+            item.answer.fail(found)
     return respond()
 
 
 async def _read(
-    remote: RemoteLog | None, item: RemoteRead, committed_only: bool
+    remote: RemoteLog, item: RemoteRead, committed_only: bool
 ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
-    if remote is None:
-        return ErrorCode.KAFKA_STORAGE_ERROR, []
     try:
         found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
         if not found.size and found.base_offset > item.offset:

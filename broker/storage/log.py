@@ -53,7 +53,7 @@ class PartitionLog:
         directory: Path,
         config: TopicConfig,
         files: Files,
-        loaded: recovery.LoadedLog,
+        loaded: recovery.Loaded,
         log_start_offset: int,
         recovery_point: int,
         rng: random.Random,

@@ -1,7 +1,7 @@
-"""Coordinator events: the events, effects and responses of the coordinator core.
+"""Coordinator events: the events, effects and answers of the coordinator core.
 
 `Coordinator.handle(event, now_ms)` returns effects, which must be performed in order. A `Token` identifies a
-request that waits for a response; each token gets exactly one `Reply`, at once or after a later event. State
+request that waits for an answer; each token gets exactly one `Reply`, at once or after a later event. State
 that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
 order of the appends, when the records are below the high watermark or have failed, and only then does the
 core reply.
@@ -60,7 +60,7 @@ class Join:
     member_id_required: bool = False  # version 4 and later: new dynamic members join twice (KIP-394)
     may_skip_assignment: bool = False  # version 9 and later (KIP-814)
     reason: str = ""  # KIP-800
-    free_bytes: int = UNLIMITED  # memory left for members of groups on this broker
+    room_bytes: int = UNLIMITED  # memory left for members of groups on this broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Sync:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
-    free_bytes: int = UNLIMITED
+    room_bytes: int = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,17 +196,17 @@ class CancelTimer:
 @dataclass(frozen=True, slots=True)
 class Reply:
     token: Token
-    response: "Response"
+    answer: "Answer"
 
 
 Effect = AppendRecords | SetTimer | CancelTimer | Reply
 
 
-# ---- responses ------------------------------------------------------------------------------------
+# ---- answers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinResponse:
+class JoinAnswer:
     """`members` (id, group instance id, metadata) is set only for the leader."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -220,7 +220,7 @@ class JoinResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResponse:
+class SyncAnswer:
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -228,21 +228,21 @@ class SyncResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorResponse:
+class ErrorAnswer:
     """For Heartbeat, DeleteGroup, and any request that failed completely."""
 
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveResponse:
+class LeaveAnswer:
     """One result per leaver, in the order of the request."""
 
     members: tuple[tuple[Leaver, ErrorCode], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsResponse:
+class OffsetsAnswer:
     """For Commit and DeleteOffsets: one `error` for the request, or one per partition, in the request's
     order."""
 
@@ -250,4 +250,4 @@ class OffsetsResponse:
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
-Response = JoinResponse | SyncResponse | ErrorResponse | LeaveResponse | OffsetsResponse
+Answer = JoinAnswer | SyncAnswer | ErrorAnswer | LeaveAnswer | OffsetsAnswer

@@ -373,20 +373,20 @@ class ClusterRun:
 
     # --- reports of the brokers
 
-    def on_damage_found(self, broker: SimBroker, segment: Segment, cause: str) -> None:
+    def found_damage(self, broker: SimBroker, segment: Segment, cause: str) -> None:
         if not self.bit_rot.is_pending(broker):
             self._violations.append(
                 Violation(f"{cause}: {segment.path()} is reported damaged, but is intact")
             )
 
-    def on_failure(self, broker: SimBroker, failure: BaseException) -> None:
+    def failed(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
 
-    def on_published(self, image: ClusterImage) -> None:
+    def published(self, image: ClusterImage) -> None:
         """Collects violations: the calling broker would treat an exception as its own failure."""
         try:
-            self.partitions.on_published(image)
-            self.tiering.on_published(image)
+            self.partitions.published(image)
+            self.tiering.published(image)
         except Violation as failure:
             self._violations.append(failure)
 
@@ -394,15 +394,15 @@ class ClusterRun:
         if topic == TOPIC:
             self.partitions.check_durable(partition, offset, kind)
 
-    def on_serving(self, broker: SimBroker) -> None:
+    def serves(self, broker: SimBroker) -> None:
         try:
-            self.partitions.on_serving(broker)
+            self.partitions.serves(broker)
         except Violation as failure:
             self._violations.append(failure)
 
-    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
+    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
         try:
-            self.tiering.on_log_start_request(broker, replica, start)
+            self.tiering.log_start_requested(broker, replica, start)
         except Violation as failure:
             self._violations.append(failure)
 

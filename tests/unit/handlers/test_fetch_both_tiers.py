@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,15 @@ import crc32c
 import msgspec
 import pytest
 from compaction import clean
+from tier_handlers import dependencies
 from tier_node import ABORT, PRODUCER, START_MS, TierNode, content, produce, write_transactional
 
 from tierlog.broker.handlers.batch_validator import BatchValidator
 from tierlog.broker.handlers.context import Connection, Pending, RequestContext
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch import fetch_handler
-from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.offsets import MAX_TIMESTAMP, list_offsets_handler
-from tierlog.broker.handlers.purgatory import Purgatory
-from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.replication.replica import Replica
-from tierlog.config.node import NodeSettings
 from tierlog.metadata.controller import commands as c
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -34,21 +30,6 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.tiering.memory_store import MemoryStore
-
-
-def dependencies(node: TierNode) -> Dependencies:
-    return Dependencies(
-        settings=NodeSettings(remote_fetch_max_wait_ms=10_000),
-        metadata=node.metadata,
-        replicas=node,  # type: ignore[arg-type]
-        purgatory=Purgatory(10),
-        sessions=FetchSessions(0, random.Random(1)),
-        producer_ids=None,  # type: ignore[arg-type]
-        clock=node.clock,
-        tasks=node.tasks,
-        recently_fenced=RecentlyFencedBrokers(node.clock),
-        remote=node.remote_log,
-    )
 
 
 async def fetch(
@@ -206,7 +187,7 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
             gaps.append((last.base_offset, entry.end_offset))
         state = msgspec.structs.replace(remote, entries=tuple(entries))
         for start, end in gaps:
-            deps = dataclasses.replace(dependencies(node), remote=node.fresh_remote_log(state))
+            deps = dependencies(node, node.fresh_remote_log(state))
             answer = await fetch(node, replica, start, deps)
             assert answer.error_code == ErrorCode.NONE
             assert next(iter(iter_batches(content(answer.records))))[1].base_offset == end

@@ -50,15 +50,15 @@ async def test_exception_is_passed_to_the_caller() -> None:
     threads.shutdown()
 
 
-class Result:
+class Answer:
     """A result that can be garbage collected."""
 
 
 def test_idle_thread_keeps_no_result_alive() -> None:
     threads, lost = DiskThreads("disk", max_threads=1), threading.Event()
-    result = threads.submit(Result).result()
-    weakref.finalize(result, lost.set)
-    del result
+    answer = threads.submit(Answer).result()
+    weakref.finalize(answer, lost.set)
+    del answer
     assert lost.wait(5)
     threads.shutdown()
 

@@ -134,6 +134,24 @@ async def test_concurrent_downloads_are_limited(tmp_path, tasks):
     assert source.started == 4
 
 
+async def test_cancelled_reader_that_waited_for_a_slot_starts_no_download(tmp_path, tasks):
+    cache, source = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks, downloads_at_once=1), Source()
+    source.gate.clear()
+    first = asyncio.ensure_future(cache.get(key(0), source.download))
+    await turns()
+    for _ in range(3):
+        second = asyncio.ensure_future(cache.get(key(1), source.download))
+        await turns()
+        second.cancel()
+        await turns()
+        assert len(tasks) == 1
+    both = [asyncio.ensure_future(cache.get(key(1), source.download)) for _ in range(2)]
+    await turns()
+    source.gate.set()
+    await asyncio.gather(first, *both)
+    assert source.started == 2
+
+
 async def test_download_limit_changes_during_downloads(tmp_path, tasks):
     cache, source = ChunkCache(tmp_path / "cache", 1000, OsFiles(), tasks, downloads_at_once=1), Source()
     source.gate.clear()

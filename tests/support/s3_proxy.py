@@ -1,0 +1,86 @@
+"""A proxy in front of an S3 server that withholds responses, or sends their bodies one byte at a time."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from s3_servers import S3Server
+
+GET = re.compile(rb"^GET (\S+) HTTP/1.1\r\n", re.MULTILINE)
+END_OF_HEAD = b"\r\n\r\n"
+TRICKLE_S = 0.01  # far below every timeout between two bytes
+
+
+class S3Proxy:
+    """Counts the GET requests by path (`gets`) and the connections that are open (`connections`)."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.gets: Counter[str] = Counter()
+        self.connections = 0
+        self.trickles = False
+        self._server = server
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._changed = asyncio.Condition()
+        self._address = ""
+
+    def url(self, prefix: str) -> str:
+        return self._server.url(prefix).replace(self._server.address, self._address)
+
+    def hang(self) -> None:
+        """Withhold all responses until `resume`."""
+        self._passes.clear()
+
+    def resume(self) -> None:
+        self._passes.set()
+
+    async def until_gets(self, least: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.gets.total() >= least)
+
+    async def until_closed(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self.connections)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["S3Proxy"]:
+        listening = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        host, port = listening.sockets[0].getsockname()
+        self._address = f"{host}:{port}"
+        async with listening:
+            yield self
+
+    async def _count(self, change: int, sent: bytes = b"") -> None:
+        async with self._changed:
+            self.connections += change
+            self.gets.update(path.decode() for path in GET.findall(sent))
+            self._changed.notify_all()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._count(1)
+        host, port = self._server.address.split(":")
+        with suppress(OSError):
+            from_server, to_server = await asyncio.open_connection(host, int(port))
+            answering = asyncio.ensure_future(self._answer(from_server, writer))
+            try:
+                while sent := await reader.read(1 << 16):
+                    await self._count(0, sent)
+                    to_server.write(sent)
+            finally:
+                answering.cancel()
+                to_server.close()
+                writer.close()
+        await self._count(-1)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while received := await reader.read(1 << 16):
+                await self._passes.wait()
+                at_once = received.find(END_OF_HEAD) + len(END_OF_HEAD) if self.trickles else len(received)
+                writer.write(received[:at_once])
+                for at in range(at_once, len(received)):
+                    writer.write(received[at : at + 1])
+                    await asyncio.sleep(TRICKLE_S)
+        writer.close()

@@ -1,0 +1,28 @@
+"""What the request handlers need of a TierNode."""
+
+import random
+
+from tier_node import TierNode
+
+from tierlog.broker.handlers.dependencies import Dependencies
+from tierlog.broker.handlers.fetch_sessions import FetchSessions
+from tierlog.broker.handlers.purgatory import Purgatory
+from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
+from tierlog.config.node import NodeSettings
+from tierlog.tiering.remote_log import RemoteLog
+
+
+def dependencies(node: TierNode, remote: RemoteLog | None = None, *, wait_ms: int = 10_000) -> Dependencies:
+    """`wait_ms`: how long a Fetch waits for remote data."""
+    return Dependencies(
+        settings=NodeSettings(remote_fetch_max_wait_ms=wait_ms),
+        metadata=node.metadata,
+        replicas=node,  # type: ignore[arg-type]
+        purgatory=Purgatory(10),
+        sessions=FetchSessions(0, random.Random(1)),
+        producer_ids=None,  # type: ignore[arg-type]
+        clock=node.clock,
+        tasks=node.tasks,
+        recently_fenced=RecentlyFencedBrokers(node.clock),
+        remote=remote or node.remote_log,
+    )
