@@ -168,12 +168,12 @@ class BrokerLifecycle:
         while True:
             self._heartbeat_now.clear()
             began_ms = self._clock.monotonic_ms()
-            answered = await self._heartbeat(registration)
+            acknowledged = await self._heartbeat(registration)
             took_s = (self._clock.monotonic_ms() - began_ms) / 1000
             pause_s = (
-                max(self._interval_s - took_s, 0) if answered else self._interval_s / RETRIES_PER_INTERVAL
+                max(self._interval_s - took_s, 0) if acknowledged else self._interval_s / RETRIES_PER_INTERVAL
             )
-            if answered and (self._wants_shutdown or (self._wants_unfence and self.fenced)):
+            if acknowledged and (self._wants_shutdown or (self._wants_unfence and self.fenced)):
                 pause_s /= RETRIES_PER_INTERVAL  # the controller may allow it soon
             try:
                 async with asyncio.timeout(pause_s):

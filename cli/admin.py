@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
+from tierlog.cli.errors import CliError, ExitCode, unknown_broker, unreachable, usage
 from tierlog.cli.options import DEFAULT_ADMIN
 from tierlog.cli.targets import Target, announce_target, local_target
 
@@ -34,18 +34,25 @@ class AdminApi:
 
     def leaders(self, topic: str | None = None, partition: int | None = None) -> "list[AdminApi]":
         """The admin APIs of the brokers that lead these partitions; this one if no broker does."""
-        view = self.get("/v1/cluster")
-        urls = {one["id"]: one["admin_url"] for one in view["brokers"]}
+        cluster = self.get("/v1/cluster")
         leaders = {
             one["leader"]
-            for found in view["topics"]
-            for one in found["partitions"]
-            if topic in (None, found["name"]) and partition in (None, one["partition"])
+            for named in cluster["topics"]
+            for one in named["partitions"]
+            if topic in (None, named["name"]) and partition in (None, one["partition"])
         }
-        return [
-            self if leader == view["node_id"] else AdminApi(urls[leader], timeout_s=self._timeout_s)
-            for leader in sorted(leaders & urls.keys())
-        ] or [self]
+        registered = {one["id"] for one in cluster["brokers"]}
+        found = [self.of_broker(leader, cluster) for leader in sorted(leaders & registered)]
+        return list({api.url: api for api in found}.values()) or [self]
+
+    def of_broker(self, broker: int, cluster: Mapping[str, Any]) -> "AdminApi":
+        """The admin API of a broker in `cluster`, a response of GET /v1/cluster; this one if the broker
+        registered without a URL. Raises CliError if it is not registered."""
+        for one in cluster["brokers"]:
+            if one["id"] == broker:
+                is_other = broker != cluster["node_id"] and one["admin_url"]
+                return AdminApi(one["admin_url"], timeout_s=self._timeout_s) if is_other else self
+        raise unknown_broker(broker)
 
     def get(self, path: str, **query: object) -> Any:
         with self._open("GET", path, query, None) as response:

@@ -54,8 +54,8 @@ class Consumer:
                 raise self._out_of_range(partition)
         while follow or any(position < ends[partition] for partition, position in self.positions.items()):
             for leader, partitions in self._by_leader(ends, follow=follow).items():
-                for answer in self._fetch(leader, partitions):
-                    yield from self._records(answer, None if follow else ends[answer.partition_index])
+                for data in self._fetch(leader, partitions):
+                    yield from self._records(data, None if follow else ends[data.partition_index])
 
     def _by_leader(self, ends: dict[int, int], *, follow: bool) -> dict[int, list[int]]:
         wanted = [
@@ -88,20 +88,20 @@ class Consumer:
         raise_for(response.error_code, None, f"fetch from {self._topic}")
         return response.responses[0].partitions if response.responses else []
 
-    def _records(self, answer: PartitionData, end: int | None) -> Iterator[Consumed]:
-        partition = answer.partition_index
-        if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+    def _records(self, data: PartitionData, end: int | None) -> Iterator[Consumed]:
+        partition = data.partition_index
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(partition)
-        if answer.error_code:
-            if not ErrorCode(answer.error_code).retriable:
-                raise_for(answer.error_code, None, f"{self._topic}-{partition}")
+        if data.error_code:
+            if not ErrorCode(data.error_code).retriable:
+                raise_for(data.error_code, None, f"{self._topic}-{partition}")
             self._client.metadata([self._topic])
             return
         aborted = sorted(
-            answer.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
+            data.aborted_transactions or [], key=lambda transaction: transaction.first_offset, reverse=True
         )
         aborting: set[int] = set()  # producers whose aborted transaction contains the current batch
-        records = answer.records if isinstance(answer.records, memoryview) else b""
+        records = data.records if isinstance(data.records, memoryview) else b""
         for at, header in iter_batches(records):
             while aborted and aborted[-1].first_offset <= header.last_offset:
                 aborting.add(aborted.pop().producer_id)
@@ -134,12 +134,12 @@ def committed(client: KafkaClient, group: str, topic: str, count: int) -> dict[i
             )
         ],
     )
-    answer = client.call(request, _coordinator(client, group))
-    answered = answer.groups[0] if answer.groups else answer
-    raise_for(answered.error_code, None, f"group {group}")
+    response = client.call(request, _coordinator(client, group))
+    group_response = response.groups[0] if response.groups else response
+    raise_for(group_response.error_code, None, f"group {group}")
     return {
         partition.partition_index: partition.committed_offset
-        for found in answered.topics
+        for found in group_response.topics
         for partition in found.partitions
         if partition.committed_offset >= 0
     }
@@ -162,8 +162,8 @@ def commit(client: KafkaClient, group: str, topic: str, positions: dict[int, int
 def _coordinator(client: KafkaClient, group: str) -> int:
     deadline = time.monotonic() + client.timeout_s
     while True:
-        answer = client.call(FindCoordinatorRequest(key=group, coordinator_keys=[group]))
-        found = answer.coordinators[0] if answer.coordinators else answer
+        response = client.call(FindCoordinatorRequest(key=group, coordinator_keys=[group]))
+        found = response.coordinators[0] if response.coordinators else response
         if not found.error_code:
             client.metadata([])
             return int(found.node_id)

@@ -64,7 +64,7 @@ def assess(
 
 
 def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Roles) -> list[Problem]:
-    clusters = {str(answer["cluster_id"]) for answer in seen.quorum.values() if answer}
+    clusters = {str(response["cluster_id"]) for response in seen.quorum.values() if response}
     if len(clusters) > 1:
         what = f"the nodes belong to different clusters: {', '.join(sorted(clusters))}"
         how = "Compare cluster.id and controller.quorum.voters of all nodes."
@@ -72,15 +72,15 @@ def _quorum(seen: Observation, processes: Mapping[int, ProcessState], roles: Rol
     if seen.leader is not None:
         return _two_voters(seen)
     voters = seen.voters or tuple(one for one in sorted(processes) if CONTROLLER in roles.get(one, BOTH))
-    answering = [one for one in voters if seen.quorum.get(one)]
+    responding = [one for one in voters if seen.quorum.get(one)]
     majority = len(voters) // 2 + 1
     what = (
-        f"the quorum has no leader: {len(answering)} of {len(voters)} voters respond, {majority} are needed"
+        f"the quorum has no leader: {len(responding)} of {len(voters)} voters respond, {majority} are needed"
     )
-    if len(answering) >= majority:
+    if len(responding) >= majority:
         how = "An election takes one or two seconds. If this persists, the voters cannot reach each other."
     else:
-        how = "Start enough of the voters that do not respond: " + _list(set(voters) - set(answering))
+        how = "Start enough of the voters that do not respond: " + _list(set(voters) - set(responding))
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 

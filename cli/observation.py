@@ -37,18 +37,18 @@ class Observation:
     @property
     def leader(self) -> int | None:
         """Leader of the quorum: the node that reports itself as leader in the highest term."""
-        leading = [answer for answer in self.quorum.values() if answer and answer["role"] == "leader"]
-        newest = max(leading, key=lambda answer: int(answer["term"]), default=None)
+        leading = [response for response in self.quorum.values() if response and response["role"] == "leader"]
+        newest = max(leading, key=lambda response: int(response["term"]), default=None)
         return None if newest is None else int(newest["node_id"])
 
     @property
     def voters(self) -> tuple[int, ...]:
         """Voters as reported by the leader or, if there is none, by the node with the highest applied
         index."""
-        answers = [answer for answer in self.quorum.values() if answer]
+        responses = [response for response in self.quorum.values() if response]
         best = max(
-            answers,
-            key=lambda answer: (answer["node_id"] == self.leader, answer["applied_index"]),
+            responses,
+            key=lambda response: (response["node_id"] == self.leader, response["applied_index"]),
             default=None,
         )
         return tuple(sorted(int(one) for one in best["voters"])) if best else ()
@@ -74,21 +74,21 @@ def observe(seeds: Iterable[str]) -> Observation:
         pending = list(seeds)
         while pending := [url for url in dict.fromkeys(pending) if url and url not in queried]:
             queried.update(pending)
-            answers = pool.map(lambda url: _ask(url, "/v1/quorum"), pending)
-            for url, answer in zip(pending, answers, strict=True):
-                if answer is not None:
-                    quorum[int(answer["node_id"])] = answer
-                    urls.setdefault(int(answer["node_id"]), url)
+            responses = pool.map(lambda url: _ask(url, "/v1/quorum"), pending)
+            for url, response in zip(pending, responses, strict=True):
+                if response is not None:
+                    quorum[int(response["node_id"])] = response
+                    urls.setdefault(int(response["node_id"]), url)
                     # observers report no learners
-                    members = {**answer["voters"], **answer.get("learners", {})}
+                    members = {**response["voters"], **response.get("learners", {})}
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
         scrubs = pool.map(lambda one: _ask(urls[one], "/v1/scrub"), responding)
         damaged = tuple(
             {"broker": one, **row}
-            for one, answer in zip(responding, scrubs, strict=True)
-            for row in (answer or {}).get("damaged", ())
+            for one, response in zip(responding, scrubs, strict=True)
+            for row in (response or {}).get("damaged", ())
         )
     observation = Observation(
         quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
@@ -99,7 +99,9 @@ def observe(seeds: Iterable[str]) -> Observation:
 def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Observation:
     """Add brokers and partitions, from the node with the newest metadata that responds."""
     leader = observation.leader
-    applied = {one: int(answer["applied_index"]) for one, answer in observation.quorum.items() if answer}
+    applied = {
+        one: int(response["applied_index"]) for one, response in observation.quorum.items() if response
+    }
     for node in sorted(applied, key=lambda one: (one != leader, -applied[one])):
         brokers = _ask(urls[node], "/v1/brokers")
         if brokers is not None:
@@ -110,7 +112,7 @@ def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Obser
 
 def _ask(url: str, path: str, **query: object) -> Response | None:
     try:
-        answer = AdminApi(url, timeout_s=TIMEOUT_S).get(path, **query)
+        response = AdminApi(url, timeout_s=TIMEOUT_S).get(path, **query)
     except (CliError, OSError, ValueError):
         return None
-    return answer if isinstance(answer, dict) else None
+    return response if isinstance(response, dict) else None

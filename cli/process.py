@@ -102,12 +102,12 @@ class TierlogBroker:
 
             cluster_processes.record_process(self.directory, self._process.pid)
         try:
-            answer = json.loads(self._first_line(timeout_s))
+            response = json.loads(self._first_line(timeout_s))
         except BaseException:
             self.kill()
             raise
-        self.admin_url = answer["admin"]
-        self.bootstrap = answer["bootstrap"] or self.bootstrap  # a controller node has none
+        self.admin_url = response["admin"]
+        self.bootstrap = response["bootstrap"] or self.bootstrap  # a controller node has none
         return self
 
     def kill(self) -> None:

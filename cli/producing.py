@@ -43,9 +43,11 @@ class Producer:
                 f"topic {topic} has no partition {partition}",
                 hint=f"It has {counted(self._count, 'partition')}, numbered from 0.",
             )
-        answer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS))
-        raise_for(answer.error_code, None, "producer id")
-        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+        response = client.call(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=TIMEOUT_MS)
+        )
+        raise_for(response.error_code, None, "producer id")
+        self._producer_id, self._producer_epoch = response.producer_id, response.producer_epoch
         self._sequences = [0] * self._count
         self._waiting: list[list[NewRecord]] = [[] for _ in range(self._count)]
         self._waiting_bytes = [0] * self._count
@@ -81,12 +83,12 @@ class Producer:
             base_sequence=self._sequences[partition],
         )
         deadline = time.monotonic() + self._client.timeout_s
-        while (answer := self._attempt(partition, batch)) is None or answer.error_code:
-            code = ErrorCode(answer.error_code) if answer else ErrorCode.NETWORK_EXCEPTION
-            if answer and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+        while (result := self._attempt(partition, batch)) is None or result.error_code:
+            code = ErrorCode(result.error_code) if result else ErrorCode.NETWORK_EXCEPTION
+            if result and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                 break  # an earlier attempt was written, but is not among the producer's last five batches
             if not code.retriable:
-                raise_for(code, answer.error_message if answer else None, f"{self._topic}-{partition}")
+                raise_for(code, result.error_message if result else None, f"{self._topic}-{partition}")
             self._client.refresh(
                 self._topic, deadline, f"cannot write to {self._topic}-{partition}: {code.name}"
             )
@@ -107,8 +109,8 @@ class Producer:
             if failure.code.name != "UNREACHABLE":
                 raise
             return None
-        answer: PartitionProduceResponse = response.responses[0].partition_responses[0]
-        return answer
+        result: PartitionProduceResponse = response.responses[0].partition_responses[0]
+        return result
 
 
 def partition_of(key: bytes, count: int) -> int:

@@ -135,9 +135,9 @@ def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[i
         by_leader.setdefault(client.leader(name, partition), []).append(partition)
     found = {}
     for leader, partitions in by_leader.items():
-        for answer in _listed(client, leader, name, partitions, position):
-            raise_for(answer.error_code, None, f"offsets of {name}-{answer.partition_index}")
-            found[answer.partition_index] = answer.offset
+        for result in _listed(client, leader, name, partitions, position):
+            raise_for(result.error_code, None, f"offsets of {name}-{result.partition_index}")
+            found[result.partition_index] = result.offset
     return found
 
 
@@ -151,12 +151,12 @@ def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position:
     found = {}
     for leader, partitions in by_leader.items():
         try:
-            answers = _listed(client, leader, name, partitions, position)
+            results = _listed(client, leader, name, partitions, position)
         except CliError as failure:
             if failure.code != ExitCode.UNREACHABLE:
                 raise
             continue  # the leader has just died
-        found.update({one.partition_index: one.offset for one in answers if not one.error_code})
+        found.update({one.partition_index: one.offset for one in results if not one.error_code})
     return found
 
 
@@ -167,5 +167,5 @@ def _listed(
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)], timeout_ms=TIMEOUT_MS
     )
-    answers: list[ListOffsetsPartitionResponse] = client.call(request, leader).topics[0].partitions
-    return answers
+    results: list[ListOffsetsPartitionResponse] = client.call(request, leader).topics[0].partitions
+    return results

@@ -101,8 +101,8 @@ class S3Bucket:
         )
 
         def get() -> bytes:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
-            return bytes(answer["Body"].read())
+            response = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key, **wanted)
+            return bytes(response["Body"].read())
 
         content = self._call(key, get)
         return content if end is None else exact_range(key, content, start, end)

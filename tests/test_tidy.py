@@ -150,8 +150,8 @@ def test_core_does_not_import_its_drivers() -> None:
     cores = [file for file in PRODUCT if file.parent.name == "core"]
     assert cores
     for file in cores:
-        room = ".".join(file.parents[1].relative_to(ROOT).parts)
-        imported = re.findall(rf"^ *from tierlog\.{room}(?!\.core\b).*", file.read_text(), re.M)
+        package = ".".join(file.parents[1].relative_to(ROOT).parts)
+        imported = re.findall(rf"^ *from tierlog\.{package}(?!\.core\b).*", file.read_text(), re.M)
         assert imported == [], relative(file)
 
 

@@ -76,7 +76,7 @@ Operation = Callable[[MetadataClient, web.Request], Awaitable[dict[str, Any]]]
 
 def operation_routes(metadata: MetadataClient) -> list[web.AbstractRouteDef]:
     return [
-        web.route(method, path, _answering(metadata, operation))
+        web.route(method, path, _route_handler(metadata, operation))
         for method, path, operation in (
             ("GET", "/v1/brokers", _brokers),
             ("POST", "/v1/brokers/{id}/drain", _drain),
@@ -205,7 +205,7 @@ async def _alter(metadata: MetadataClient, command: AlterConfigs) -> list[str]:
     return [resource.name for resource in command.resources]
 
 
-def _answering(metadata: MetadataClient, operation: Operation) -> Callable[[web.Request], Any]:
+def _route_handler(metadata: MetadataClient, operation: Operation) -> Callable[[web.Request], Any]:
     async def handle(request: web.Request) -> web.Response:
         try:
             return web.json_response(await operation(metadata, request))

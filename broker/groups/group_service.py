@@ -17,11 +17,11 @@ from tierlog.base.clock import Clock
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import Rng, TopicPartition, random_uuid
 from tierlog.broker.groups.core.events import (
-    Answer,
-    ErrorAnswer,
+    ErrorResponse,
     Event,
     ExpireOffsets,
     Request,
+    Response,
     Token,
     TopicsChanged,
 )
@@ -105,12 +105,12 @@ class GroupService:
         return self._metadata.image
 
     def ask(
-        self, group_id: str, build: Callable[[Token], Request], convert: Callable[[Answer], R]
+        self, group_id: str, build: Callable[[Token], Request], convert: Callable[[Response], R]
     ) -> "R | asyncio.Future[R]":
-        """Pass a request to the group's shard. Returns the converted answer, or a future of it."""
+        """Pass a request to the group's shard. Returns the converted response, or a future of it."""
         shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
-            return convert(ErrorAnswer(error=shard))
+            return convert(ErrorResponse(error=shard))
         return shard.ask(build, convert)
 
     def offsets(self, group_id: str) -> OffsetsByPartition | ErrorCode:
@@ -141,7 +141,7 @@ class GroupService:
         return sum(shard.core.member_bytes for shard in self._shards.values())
 
     @property
-    def member_room_bytes(self) -> int:
+    def member_free_bytes(self) -> int:
         """Memory left for members."""
         return self._settings.group_members_max_bytes - self.member_bytes
 

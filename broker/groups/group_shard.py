@@ -23,16 +23,16 @@ from tierlog.base.slices import LogSlice
 from tierlog.base.types import NO_OFFSET
 from tierlog.broker.groups.core.coordinator import Coordinator
 from tierlog.broker.groups.core.events import (
-    Answer,
     Appended,
     AppendLate,
     AppendRecords,
     CancelTimer,
     Effect,
-    ErrorAnswer,
+    ErrorResponse,
     Event,
     Reply,
     Request,
+    Response,
     SetTimer,
     TimerFired,
     Token,
@@ -78,7 +78,7 @@ class _Written:
 @dataclass(slots=True)
 class _Waiter:
     future: "asyncio.Future[Any]"
-    convert: Callable[[Answer], Any]
+    convert: Callable[[Response], Any]
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class GroupShard:
         self._replica_changed = asyncio.Event()
         self._tokens = count(1)
         self._waiting: dict[Token, _Waiter | None] = {}
-        self._answered: dict[Token, Answer] = {}
+        self._responses: dict[Token, Response] = {}
         self._written: deque[_Written] = deque()
         self._late_timer_is_set = False
         replica.listeners.append(self._on_replica_change)
@@ -136,20 +136,20 @@ class GroupShard:
     # ---- requests and events ----
 
     def ask(
-        self, build: Callable[[Token], Request], convert: Callable[[Answer], R]
+        self, build: Callable[[Token], Request], convert: Callable[[Response], R]
     ) -> "R | asyncio.Future[R]":
-        """Handle a request. Returns the converted answer, or a future of it if the request has to wait."""
+        """Handle a request. Returns the converted response, or a future of it if the request has to wait."""
         if not self.ready:
-            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return convert(ErrorResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         token = Token(next(self._tokens))
         request = build(token)
         if len(self._waiting) >= MAX_WAITING and self.core.adds_member(request):
-            return convert(ErrorAnswer(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return convert(ErrorResponse(error=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         self._waiting[token] = None
         self.submit(request)
-        answer = self._answered.pop(token, None)
-        if answer is not None:
-            return convert(answer)
+        response = self._responses.pop(token, None)
+        if response is not None:
+            return convert(response)
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting[token] = _Waiter(future, convert)
         return future
@@ -159,7 +159,7 @@ class GroupShard:
         to a later leader."""
         for token, waiter in list(self._waiting.items()):
             if waiter is not None:
-                self._answer(token, ErrorAnswer(error=error))
+                self._respond(token, ErrorResponse(error=error))
 
     def submit(self, event: Event) -> None:
         """Handle an event: at once, or after the current event or load."""
@@ -254,15 +254,15 @@ class GroupShard:
         self._written.clear()
         self._late_timer_is_set = False
         for token in list(self._waiting):
-            self._answer(token, ErrorAnswer(error=error))
+            self._respond(token, ErrorResponse(error=error))
 
     # ---- effects ----
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Reply(token, answer):
-                    self._answer(token, answer)
+                case Reply(token, response):
+                    self._respond(token, response)
                 case SetTimer(key, delay_ms):
                     event = TimerFired(key=key)
                     self._timers.set((self.partition, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
@@ -271,14 +271,14 @@ class GroupShard:
                 case AppendRecords():
                     self._append(effect)
 
-    def _answer(self, token: Token, answer: Answer) -> None:
+    def _respond(self, token: Token, response: Response) -> None:
         if token not in self._waiting:
             return  # it has already failed
         waiter = self._waiting.pop(token)
         if waiter is None:  # still inside ask()
-            self._answered[token] = answer
+            self._responses[token] = response
         elif not waiter.future.done():
-            waiter.future.set_result(waiter.convert(answer))
+            waiter.future.set_result(waiter.convert(response))
 
     def _append(self, effect: AppendRecords) -> None:
         now_ms = self._clock.now_ms()

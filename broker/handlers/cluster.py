@@ -174,7 +174,7 @@ def _partition(
     views: PartitionViews, name: TopicPartition, partition: PartitionRecord, version: int
 ) -> MetadataResponsePartition:
     leader, offline = views.leader_and_offline(name, partition)
-    answer = MetadataResponsePartition(
+    response = MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
         partition_index=name.partition,
         leader_id=leader,
@@ -184,11 +184,11 @@ def _partition(
         offline_replicas=offline,
     )
     if version <= NO_OFFLINE_UNTIL and not views.live.issuperset(partition.replicas):
-        answer.replica_nodes = [replica for replica in partition.replicas if replica in views.live]
-        answer.isr_nodes = [replica for replica in partition.in_sync if replica in views.live]
+        response.replica_nodes = [replica for replica in partition.replicas if replica in views.live]
+        response.isr_nodes = [replica for replica in partition.in_sync if replica in views.live]
         if leader != NO_LEADER:
-            answer.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
-    return answer
+            response.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+    return response
 
 
 def is_topic_name(name: str) -> bool:

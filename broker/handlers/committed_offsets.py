@@ -9,13 +9,13 @@ from uuid import UUID
 
 from tierlog.base.types import TopicPartition
 from tierlog.broker.groups.core.events import (
-    Answer,
     Commit,
     DeleteOffsets,
-    ErrorAnswer,
-    OffsetsAnswer,
+    ErrorResponse,
+    OffsetsResponse,
     OffsetToCommit,
     Request,
+    Response,
     Token,
 )
 from tierlog.broker.groups.core.offsets import OffsetsByPartition
@@ -90,8 +90,8 @@ class _Handlers:
                     )
                 )
 
-        def answered(answer: Answer) -> OffsetCommitResponse:
-            errors, whole = _partition_errors(answer)
+        def to_message(response: Response) -> OffsetCommitResponse:
+            errors, whole = _partition_errors(response)
 
             def result(key: str | UUID, partition: int) -> ErrorCode:
                 if (key, partition) in refused:
@@ -127,7 +127,7 @@ class _Handlers:
                 retention_ms=request.retention_time_ms,
                 offsets=tuple(offsets),
             ),
-            answered,
+            to_message,
         )
 
     # ---- OffsetFetch ----
@@ -204,8 +204,8 @@ class _Handlers:
         ]
         known = tuple(place for place in asked if self._exists(place))
 
-        def answered(answer: Answer) -> OffsetDeleteResponse:
-            errors, whole = _partition_errors(answer)
+        def to_message(response: Response) -> OffsetDeleteResponse:
+            errors, whole = _partition_errors(response)
             if whole != ErrorCode.NONE:
                 return OffsetDeleteResponse(error_code=whole)
 
@@ -233,7 +233,7 @@ class _Handlers:
             self._service,
             request.group_id,
             lambda token: DeleteOffsets(token=token, group_id=request.group_id, partitions=known),
-            answered,
+            to_message,
         )
 
     def _exists(self, place: TopicPartition) -> bool:
@@ -245,11 +245,11 @@ def ask(
     service: GroupService,
     group_id: str,
     build: Callable[[Token], Request],
-    convert: Callable[[Answer], Reply],
+    convert: Callable[[Response], Reply],
 ) -> Reply | Pending:
-    """The converted answer of the group's coordinator. It may have to wait: then the shard has its future."""
-    answer = service.ask(group_id, build, convert)
-    return Pending(answer) if isinstance(answer, asyncio.Future) else answer
+    """The converted response of the group's coordinator. If it has to wait, the shard has its future."""
+    response = service.ask(group_id, build, convert)
+    return Pending(response) if isinstance(response, asyncio.Future) else response
 
 
 def _key(topic: OffsetCommitRequestTopic, version: int) -> str | UUID:
@@ -276,14 +276,18 @@ def _unknown(key: str | UUID, found: TopicImage | None) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _whole_error(answer: Answer) -> ErrorCode:
-    return answer.error if isinstance(answer, OffsetsAnswer | ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+def _whole_error(response: Response) -> ErrorCode:
+    return (
+        response.error
+        if isinstance(response, OffsetsResponse | ErrorResponse)
+        else ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
-def _partition_errors(answer: Answer) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
+def _partition_errors(response: Response) -> tuple[dict[TopicPartition, ErrorCode], ErrorCode]:
     """Errors by partition, and the error of all other partitions."""
-    partitions = answer.partitions if isinstance(answer, OffsetsAnswer) else ()
-    return dict(partitions), _whole_error(answer)
+    partitions = response.partitions if isinstance(response, OffsetsResponse) else ()
+    return dict(partitions), _whole_error(response)
 
 
 def _all_places(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:

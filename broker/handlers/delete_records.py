@@ -105,8 +105,8 @@ def delete_records_handler(deps: Dependencies) -> Handler:
         for deletion in deletions:
             if deletion.result.error_code == ErrorCode.NONE and deletion.name in unwritten:
                 deletion.fail(ErrorCode.KAFKA_STORAGE_ERROR)
-        answer = _when_deleted(deps, deletions, response, request.timeout_ms)
-        return await answer if isinstance(answer, Pending) else answer
+        reply = _when_deleted(deps, deletions, response, request.timeout_ms)
+        return await reply if isinstance(reply, Pending) else reply
 
     return handle
 
@@ -114,7 +114,7 @@ def delete_records_handler(deps: Dependencies) -> Handler:
 def _when_deleted(
     deps: Dependencies, deletions: list[_Deletion], response: DeleteRecordsResponse, timeout_ms: int
 ) -> Reply | Pending:
-    """The answer once no replica that could lead has the records."""
+    """The response once no replica that could lead has the records."""
     waiting = [deletion for deletion in deletions if not deletion.is_done()]
     if not waiting:
         return response

@@ -47,15 +47,15 @@ class UpgradeType(IntEnum):
 
 
 class Feature(NamedTuple):
-    least: int
-    most: int
+    min_version: int
+    max_version: int
     level: int
 
 
 def features_of(image: ClusterImage) -> Features:
     known = _known(image)
     return Features(
-        {name: (feature.least, feature.most) for name, feature in known.items()},
+        {name: (feature.min_version, feature.max_version) for name, feature in known.items()},
         {name: feature.level for name, feature in known.items() if feature.level > 0},
         image.index,
     )
@@ -104,8 +104,8 @@ def _refusal(deps: Dependencies, update: FeatureUpdateKey, version: int) -> str 
     feature = _known(deps.metadata.image).get(update.feature)
     if feature is None:
         return f"{here} does not support this feature."
-    if not feature.least <= level <= feature.most:
-        return f"{here} only supports versions {feature.least}-{feature.most}"
+    if not feature.min_version <= level <= feature.max_version:
+        return f"{here} only supports versions {feature.min_version}-{feature.max_version}"
     if level < feature.level and kind == UpgradeType.UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or"

@@ -1,10 +1,10 @@
 """Fetch (v4-18): returns record batches as slices of local or remote files, with fetch sessions.
 
 Consumers may be redirected to a follower in their rack, which serves committed records (KIP-392). A request
-is answered at once if it has enough bytes, an error, a diverging epoch or remote data, or if a follower needs
-a new high watermark or log start offset. Else it waits in the purgatory. The first batch of a response is
-returned even if it is larger than every limit (KIP-74). Remote partitions are read in parallel, each with the
-bytes that are left when its turn in the request comes.
+does not wait if it has enough bytes, an error, a diverging epoch or remote data, or if a follower needs a new
+high watermark or log start offset. Else it waits in the purgatory. The first batch of a response is returned
+even if it is larger than every limit (KIP-74). Remote partitions are read in parallel, each with the bytes
+that are left when its turn in the request comes.
 """
 
 import uuid
@@ -19,8 +19,8 @@ from tierlog.broker.handlers.context import Handler, Meter, Pending, Reply, Requ
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_response import (
     PLAIN_FROM,
-    Answers,
-    PartitionAnswer,
+    FetchedPartitions,
+    FetchPartitionData,
     plain_response,
     whole_response,
 )
@@ -91,13 +91,13 @@ class _FetchParams(NamedTuple):
 class _ReadResult:
     """One pass over the partitions of a request."""
 
-    __slots__ = ("answers", "at_once", "left", "remote", "size", "sources", "throttled")
+    __slots__ = ("at_once", "left", "partitions", "remote", "size", "sources", "throttled")
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.size = 0
         self.at_once = False
-        self.answers: list[PartitionAnswer] = []
+        self.partitions: list[FetchPartitionData] = []
         """One for each partition."""
         self.sources: list[tuple[Replica, int]] = []
         """Replicas with records in the response, and the bytes of each."""
@@ -147,7 +147,7 @@ class _Fetcher:
             follower is None and version >= RACKS_FROM,
             (request.rack_id or None) if self._chooses_by_rack and follower is None else None,
         )
-        return self._answer(params, request.max_wait_ms)
+        return self._read_or_wait(params, request.max_wait_ms)
 
     def _follower(self, broker_id: int, broker_epoch: int) -> _Follower:
         """Raises CLUSTER_AUTHORIZATION_FAILED unless the request is from that broker's registered process."""
@@ -157,7 +157,7 @@ class _Fetcher:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
         return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
-    def _answer(self, params: _FetchParams, max_wait_ms: int) -> Reply | Pending:
+    def _read_or_wait(self, params: _FetchParams, max_wait_ms: int) -> Reply | Pending:
         read = self.read(params)
         if read.remote:
             respond = partial(self.respond, params, read)
@@ -181,12 +181,12 @@ class _Fetcher:
     def read(self, params: _FetchParams) -> _ReadResult:
         read = _ReadResult(params.max_bytes)
         for item in params.scope.partitions:
-            read.answers.append(self.read_one(params, item, read))
+            read.partitions.append(self.read_one(params, item, read))
         if params.follower is not None:
             params.follower.recorded = True
         return read
 
-    def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> PartitionAnswer:
+    def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> FetchPartitionData:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
             following = self._deps.find_follower(item.topic, item.partition)
@@ -221,22 +221,22 @@ class _Fetcher:
         )
         if result.error:
             return _refusal(read, item, result.error)
-        answer = PartitionAnswer(item.partition)
-        answer.high_watermark = result.high_watermark
-        answer.last_stable_offset = result.last_stable_offset
-        answer.log_start_offset = result.log_start_offset
+        data = FetchPartitionData(item.partition)
+        data.high_watermark = result.high_watermark
+        data.last_stable_offset = result.last_stable_offset
+        data.log_start_offset = result.log_start_offset
         if params.committed_only:
-            answer.aborted = result.aborted
+            data.aborted = result.aborted
         if result.remote:
             share = max(min(item.max_bytes, read.left), 0)
-            read.remote.append(RemoteRead(replica, item.fetch_offset, share, first, answer))
+            read.remote.append(RemoteRead(replica, item.fetch_offset, share, first, data))
             read.left -= max(share, 1)
         elif result.slice is not None and result.slice.size:
-            answer.records = result.slice
+            data.records = result.slice
             read.size += result.slice.size
             read.sources.append((replica, result.slice.size))
             read.left -= result.slice.size
-        return answer
+        return data
 
     def _read_for_follower(
         self,
@@ -245,14 +245,14 @@ class _Fetcher:
         item: SessionPartition,
         replica: Replica,
         read: _ReadResult,
-    ) -> PartitionAnswer:
+    ) -> FetchPartitionData:
         """Read up to the log end. Its fetch offset says what the follower has; recorded once for each
         request."""
         if not replica.as_leader.knows_follower(follower.broker_id, follower.broker_epoch):
             return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if replica.as_leader.has_nothing_for(item.fetch_offset, item.last_fetched_epoch):
             self._record_fetch(params, follower, item, replica, read)
-            return PartitionAnswer(item.partition, replica)
+            return FetchPartitionData(item.partition, replica)
         most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
         throttled = throttle.is_set and _is_throttled(throttle, replica, follower)
         if throttled:
@@ -301,7 +301,7 @@ class _Fetcher:
         if awaits_commit or _awaits_log_start(params.scope, item, replica):
             read.at_once = True
 
-    # -- answering --
+    # -- response --
 
     def respond(self, params: _FetchParams, read: _ReadResult) -> Reply:
         scope = params.scope
@@ -327,24 +327,24 @@ class _Fetcher:
             name_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
 
-    def _changes(self, scope: FetchScope, read: _ReadResult) -> tuple[Answers, list[SessionKey]]:
+    def _changes(self, scope: FetchScope, read: _ReadResult) -> tuple[FetchedPartitions, list[SessionKey]]:
         """Partitions that the response must contain, and those with records."""
-        sent: Answers = []
+        sent: FetchedPartitions = []
         with_records: list[SessionKey] = []
-        for item, answer in zip(scope.partitions, read.answers, strict=True):
-            answer.take_offsets()
-            if answer.error_code:
-                self._errors[answer.error_code] += 1
-            if answer.records is not None:
+        for item, data in zip(scope.partitions, read.partitions, strict=True):
+            data.take_offsets()
+            if data.error_code:
+                self._errors[data.error_code] += 1
+            if data.records is not None:
                 with_records.append(item.key)
             changed = item.record_response(
-                error=answer.error_code,
-                high_watermark=answer.high_watermark,
-                log_start_offset=answer.log_start_offset,
-                noteworthy=answer.is_noteworthy,
+                error=data.error_code,
+                high_watermark=data.high_watermark,
+                log_start_offset=data.log_start_offset,
+                noteworthy=data.is_noteworthy,
             )
             if changed or scope.session is None:
-                sent.append((item.topic, answer))
+                sent.append((item.topic, data))
         return sent, with_records
 
     def _session_id(self, params: _FetchParams, session: FetchSession | None) -> int:
@@ -384,7 +384,7 @@ class _DelayedFetch:
         if self.places and not read.size:  # else the records so far were not enough
             for key in changed:
                 place = self.places[key]
-                read.answers[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
+                read.partitions[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
         else:
             read = self.fetcher.read(params)
         if read.size >= params.min_bytes or read.at_once or read.remote:
@@ -420,7 +420,7 @@ def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replic
 
 def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
     """An empty response for a client over its quota; its session does not change (KIP-219)."""
-    found = (answer.records for answer in read.answers)
+    found = (data.records for data in read.partitions)
     throttle_time_ms = meter.charge_fetch(sum(part.size for part in found if part is not None))
     if not throttle_time_ms:
         return None
@@ -452,36 +452,38 @@ def _epoch_error(sent: int, current: int) -> ErrorCode:
 safeguard("a fetch with an old leader epoch is refused")(_epoch_error)
 
 
-def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> PartitionAnswer:
+def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> FetchPartitionData:
     read.at_once = True
-    answer = PartitionAnswer(item.partition)
-    answer.error_code = code
-    return answer
+    data = FetchPartitionData(item.partition)
+    data.error_code = code
+    return data
 
 
 def _diverged(
     read: _ReadResult, item: SessionPartition, replica: Replica, diverging: EpochEnd
-) -> PartitionAnswer:
+) -> FetchPartitionData:
     """The client's log diverges; it must truncate to the end offset before it reads on (KIP-595)."""
     read.at_once = True
-    answer = _with_offsets(item, replica)
-    answer.diverging = diverging
-    return answer
+    data = _with_offsets(item, replica)
+    data.diverging = diverging
+    return data
 
 
-def _redirected(read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int) -> PartitionAnswer:
+def _redirected(
+    read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int
+) -> FetchPartitionData:
     """Redirect the consumer to the broker `nearest` (KIP-392)."""
     read.at_once = True
-    answer = _with_offsets(item, replica)
-    answer.preferred_replica = nearest
-    return answer
+    data = _with_offsets(item, replica)
+    data.preferred_replica = nearest
+    return data
 
 
 def _with_offsets(
     item: SessionPartition, replica: Replica, records: LogSlice | None = None
-) -> PartitionAnswer:
-    """An answer with the offsets that the replica has now."""
-    answer = PartitionAnswer(item.partition, replica, records)
-    answer.take_offsets()
-    answer.replica = None
-    return answer
+) -> FetchPartitionData:
+    """Data with the offsets that the replica has now."""
+    data = FetchPartitionData(item.partition, replica, records)
+    data.take_offsets()
+    data.replica = None
+    return data

@@ -1,4 +1,4 @@
-"""Answers of a Fetch: one type for each partition, and the two encodings of a response.
+"""Fetch responses: the data of each partition, and the two encodings of a response.
 
 A response without an error, a diverging epoch or aborted transactions is plain: from v15 on it is encoded
 without the codec's message classes. The bytes equal the codec's (tests/unit/handlers/test_fetch_response.py)
@@ -34,7 +34,7 @@ _NO_TAGS = b"\0"
 _NO_RECORDS = b"\1"
 
 
-class PartitionAnswer:
+class FetchPartitionData:
     """One partition of a response. `replica`: the offsets are its at the time of the response; they may move
     while the request waits.
     """
@@ -85,18 +85,18 @@ class PartitionAnswer:
         return self.diverging.end_offset < 0 and self.preferred_replica == LEADER_ITSELF
 
 
-Answers = list[tuple[str | UUID, PartitionAnswer]]
+FetchedPartitions = list[tuple[str | UUID, FetchPartitionData]]
 """Topic and partition. Consecutive partitions of a topic share its entry."""
 
 
-def whole_response(session_id: int, answers: Answers) -> FetchResponse:
+def whole_response(session_id: int, fetched: FetchedPartitions) -> FetchResponse:
     response = FetchResponse(session_id=session_id)
-    for topic, answer in answers:
+    for topic, data in fetched:
         last = response.responses[-1] if response.responses else None
         if last is not None and topic in (last.topic, last.topic_id):
-            last.partitions.append(_partition_data(answer))
+            last.partitions.append(_partition_data(data))
             continue
-        entry = FetchableTopicResponse(partitions=[_partition_data(answer)])
+        entry = FetchableTopicResponse(partitions=[_partition_data(data)])
         if isinstance(topic, str):
             entry.topic = topic
         else:
@@ -105,46 +105,47 @@ def whole_response(session_id: int, answers: Answers) -> FetchResponse:
     return response
 
 
-def _partition_data(answer: PartitionAnswer) -> PartitionData:
+def _partition_data(fetched: FetchPartitionData) -> PartitionData:
     data = PartitionData(
-        partition_index=answer.partition,
-        error_code=answer.error_code,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        log_start_offset=answer.log_start_offset,
+        partition_index=fetched.partition,
+        error_code=fetched.error_code,
+        high_watermark=fetched.high_watermark,
+        last_stable_offset=fetched.last_stable_offset,
+        log_start_offset=fetched.log_start_offset,
         aborted_transactions=None,
-        preferred_read_replica=answer.preferred_replica,
-        records=b"" if answer.records is None else answer.records,
+        preferred_read_replica=fetched.preferred_replica,
+        records=b"" if fetched.records is None else fetched.records,
     )
-    if answer.diverging.end_offset >= 0:
-        epoch, end_offset = answer.diverging
+    if fetched.diverging.end_offset >= 0:
+        epoch, end_offset = fetched.diverging
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    if answer.aborted is not None:
+    if fetched.aborted is not None:
         data.aborted_transactions = [
-            AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in answer.aborted
+            AbortedTransaction(producer_id=producer, first_offset=first)
+            for producer, first in fetched.aborted
         ]
     return data
 
 
-def plain_response(session_id: int, answers: Answers) -> RawReply | None:
-    """The body from v15 on. None: an answer is not plain."""
-    topics: list[tuple[UUID, list[PartitionAnswer]]] = []
-    for topic, answer in answers:
-        if not answer.is_plain or isinstance(topic, str):
+def plain_response(session_id: int, fetched: FetchedPartitions) -> RawReply | None:
+    """The body from v15 on. None: the data of a partition is not plain."""
+    topics: list[tuple[UUID, list[FetchPartitionData]]] = []
+    for topic, data in fetched:
+        if not data.is_plain or isinstance(topic, str):
             return None
         if topics and topics[-1][0] == topic:
-            topics[-1][1].append(answer)
+            topics[-1][1].append(data)
         else:
-            topics.append((topic, [answer]))
+            topics.append((topic, [data]))
     parts: list[Part] = []
     pieces = [_HEAD(0, 0, session_id), uvarint(len(topics) + 1)]
     for topic, partitions in topics:
         pieces.append(topic.bytes)
         pieces.append(uvarint(len(partitions) + 1))
-        for answer in partitions:
-            high, stable, start = answer.high_watermark, answer.last_stable_offset, answer.log_start_offset
-            pieces.append(_PARTITION(answer.partition, 0, high, stable, start, _NULL, LEADER_ITSELF))
-            found = answer.records
+        for data in partitions:
+            high, stable, start = data.high_watermark, data.last_stable_offset, data.log_start_offset
+            pieces.append(_PARTITION(data.partition, 0, high, stable, start, _NULL, LEADER_ITSELF))
+            found = data.records
             if found is None:
                 pieces.append(_NO_RECORDS)
             else:

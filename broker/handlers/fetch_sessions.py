@@ -200,7 +200,7 @@ class FetchSessions:
         held = {partition.key: partition for partition in partitions}
         if not held:
             return NO_SESSION
-        if len(held) > self._session_partitions_max or not self._make_room(privileged, len(held), now_ms):
+        if len(held) > self._session_partitions_max or not self._evict_for(privileged, len(held), now_ms):
             self.refused += 1
             return NO_SESSION
         session_id = self._new_id()
@@ -210,7 +210,7 @@ class FetchSessions:
         self.partitions += len(held)
         return session_id
 
-    def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
+    def _evict_for(self, privileged: bool, size: int, now_ms: int) -> bool:
         """A session evicted for its partitions frees its slot too."""
         return self._take_partitions(privileged, size, now_ms) and self._take_slot(privileged, size, now_ms)
 

@@ -1,32 +1,35 @@
 """Classic groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups,
 DeleteGroups. Committed offsets are in committed_offsets.py.
 
-Translates between messages and the group coordinator's events and answers. A response that must wait (join
+Translates between messages and the group coordinator's events and responses. A response that must wait (join
 phase, assignment, durability) is the shard's future, without a task.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from tierlog.base.files import Part
 from tierlog.broker.groups.core.events import (
-    Answer,
     DeleteGroup,
-    ErrorAnswer,
+    ErrorResponse,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
+    LeaveResponse,
+    Response,
     Sync,
-    SyncAnswer,
+    SyncResponse,
 )
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
-from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext
-from tierlog.broker.handlers.turns import answer, in_slices, slices
+from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices, slices
 from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -135,21 +138,21 @@ class _Handlers:
             rebalance_timeout_ms = request.session_timeout_ms
         fresh = self._service.fresh_member_id(request.group_instance_id or context.client_id or "")
 
-        def answered(answer: Answer) -> JoinGroupResponse:
-            if not isinstance(answer, JoinAnswer):
-                answer = JoinAnswer(error=_error(answer), member_id=request.member_id)
+        def to_message(response: Response) -> JoinGroupResponse:
+            if not isinstance(response, JoinResponse):
+                response = JoinResponse(error=_error(response), member_id=request.member_id)
             nothing = None if version >= 7 else ""
             return JoinGroupResponse(
-                error_code=answer.error,
-                generation_id=answer.generation,
-                protocol_type=answer.protocol_type,
-                protocol_name=nothing if answer.protocol_name is None else answer.protocol_name,
-                leader=answer.leader,
-                skip_assignment=answer.skip_assignment,
-                member_id=answer.member_id,
+                error_code=response.error,
+                generation_id=response.generation,
+                protocol_type=response.protocol_type,
+                protocol_name=nothing if response.protocol_name is None else response.protocol_name,
+                leader=response.leader,
+                skip_assignment=response.skip_assignment,
+                member_id=response.member_id,
                 members=[
                     JoinGroupResponseMember(member_id=name, group_instance_id=instance, metadata=metadata)
-                    for name, instance, metadata in answer.members
+                    for name, instance, metadata in response.members
                 ],
             )
 
@@ -171,23 +174,23 @@ class _Handlers:
                 member_id_required=version >= 4,
                 may_skip_assignment=version >= 9,
                 reason=request.reason or "",
-                room_bytes=self._service.member_room_bytes,
+                free_bytes=self._service.member_free_bytes,
             ),
-            answered,
+            to_message,
         )
 
     def sync(self, context: RequestContext, request: SyncGroupRequest) -> Reply | Pending:
         if context.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
             return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)  # KIP-559
 
-        def answered(answer: Answer) -> SyncGroupResponse:
-            if not isinstance(answer, SyncAnswer):
-                return SyncGroupResponse(error_code=_error(answer))
+        def to_message(response: Response) -> SyncGroupResponse:
+            if not isinstance(response, SyncResponse):
+                return SyncGroupResponse(error_code=_error(response))
             return SyncGroupResponse(
-                error_code=answer.error,
-                protocol_type=answer.protocol_type,
-                protocol_name=answer.protocol_name,
-                assignment=answer.assignment,
+                error_code=response.error,
+                protocol_type=response.protocol_type,
+                protocol_name=response.protocol_name,
+                assignment=response.assignment,
             )
 
         return ask(
@@ -202,9 +205,9 @@ class _Handlers:
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
                 assignments=tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
-                room_bytes=self._service.member_room_bytes,
+                free_bytes=self._service.member_free_bytes,
             ),
-            answered,
+            to_message,
         )
 
     def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Reply | Pending:
@@ -218,7 +221,7 @@ class _Handlers:
                 member_id=request.member_id,
                 group_instance_id=request.group_instance_id,
             ),
-            lambda answer: HeartbeatResponse(error_code=_error(answer)),
+            lambda response: HeartbeatResponse(error_code=_error(response)),
         )
 
     def leave(self, context: RequestContext, request: LeaveGroupRequest) -> Reply | Pending:
@@ -229,11 +232,11 @@ class _Handlers:
             Leaver(each.member_id, each.group_instance_id, each.reason or "") for each in request.members
         )
 
-        def answered(answer: Answer) -> LeaveGroupResponse:
-            if not isinstance(answer, LeaveAnswer):
-                return LeaveGroupResponse(error_code=_error(answer))
+        def to_message(response: Response) -> LeaveGroupResponse:
+            if not isinstance(response, LeaveResponse):
+                return LeaveGroupResponse(error_code=_error(response))
             if not batched:
-                return LeaveGroupResponse(error_code=answer.members[0][1])
+                return LeaveGroupResponse(error_code=response.members[0][1])
             return LeaveGroupResponse(
                 members=[
                     MemberResponse(
@@ -241,7 +244,7 @@ class _Handlers:
                         group_instance_id=leaver.group_instance_id,
                         error_code=error,
                     )
-                    for leaver, error in answer.members
+                    for leaver, error in response.members
                 ]
             )
 
@@ -253,12 +256,12 @@ class _Handlers:
                 group_id=request.group_id,
                 leavers=leavers if batched else (Leaver(request.member_id),),
             ),
-            answered,
+            to_message,
         )
 
     # ---- administration ----
 
-    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Reply | Pending:
+    def describe(self, context: RequestContext, request: DescribeGroupsRequest) -> Pending:
         def described(group_id: str) -> DescribedGroup:
             group = self._describe_one(group_id, context.version)
             if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
@@ -266,7 +269,7 @@ class _Handlers:
             return group
 
         once = list(dict.fromkeys(request.groups))
-        return answer(DescribeGroupsResponse(), context.version, "groups", once, described)
+        return Pending(_describe_in_turns(context.version, once, described))
 
     def _describe_one(self, group_id: str, version: int) -> DescribedGroup:
         found = self._service.describe(group_id)
@@ -307,12 +310,35 @@ class _Handlers:
         return self._service.ask(
             group_id,
             lambda token: DeleteGroup(token=token, group_id=group_id),
-            lambda answer: DeletableGroupResult(group_id=group_id, error_code=_error(answer)),
+            lambda response: DeletableGroupResult(group_id=group_id, error_code=_error(response)),
         )
 
 
-def _error(answer: Any) -> ErrorCode:
-    return answer.error if isinstance(answer, ErrorAnswer) else ErrorCode.UNKNOWN_SERVER_ERROR
+async def _describe_in_turns(
+    version: int, group_ids: Sequence[str], describe: Callable[[str], DescribedGroup]
+) -> RawReply:
+    """The response, encoded a few members in each turn: a group may have a hundred thousand."""
+    whole, errors, weight = DescribeGroupsResponse(), Counter[int](), 0
+    groups = array_writer(DescribeGroupsResponse, version, "groups")
+    members = nested_array_writer(DescribeGroupsResponse, version, DescribedGroup, "members")
+    parts: list[Part] = [groups.before(whole, len(group_ids))]
+    for group_id in group_ids:
+        group = describe(group_id)
+        if group.error_code:
+            errors[group.error_code] += 1
+        parts.append(members.before(group, len(group.members)))
+        for some in [*slices(group.members), []]:  # the empty one counts for the group
+            parts.append(members.elements(some))
+            weight += 1 + len(some)
+            if weight > ENTRIES_PER_TURN:
+                await asyncio.sleep(0)
+                weight = 0
+        parts.append(members.after(group))
+    return RawReply([*parts, groups.after(whole)], errors)
+
+
+def _error(response: Any) -> ErrorCode:
+    return response.error if isinstance(response, ErrorResponse) else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def _nowhere(key: str, error: ErrorCode, message: str | None = None) -> Coordinator:

@@ -66,22 +66,22 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
         slow: list[Coroutine[Any, Any, None]] = []
         named = Counter((t.name, asked.partition_index) for t in request.topics for asked in t.partitions)
         for topic in request.topics:
-            answers = []
+            results = []
             for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
-                answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-                answers.append(answer)
+                result = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+                results.append(result)
                 found = (
                     lookups.look_up(topic.name, asked)
                     if named[topic.name, asked.partition_index] == 1
                     else ErrorCode.INVALID_REQUEST  # a repeated partition is ambiguous
                 )
                 if isinstance(found, ErrorCode):
-                    answer.error_code = found
+                    result.error_code = found
                 elif isinstance(found, FoundTimestamp):
-                    _fill(answer, found)
+                    _fill(result, found)
                 else:
-                    slow.append(_fill_later(answer, found))
-            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+                    slow.append(_fill_later(result, found))
+            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=results))
         return Pending(_all_of(slow, response)) if slow else response
 
     return handle
@@ -92,16 +92,16 @@ async def _all_of(slow: list[Coroutine[Any, Any, None]], response: ListOffsetsRe
     return response
 
 
-async def _fill_later(answer: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, Result]) -> None:
+async def _fill_later(result: ListOffsetsPartitionResponse, search: Coroutine[Any, Any, Result]) -> None:
     found = await search
     if isinstance(found, ErrorCode):
-        answer.error_code = found
+        result.error_code = found
     else:
-        _fill(answer, found)
+        _fill(result, found)
 
 
-def _fill(answer: ListOffsetsPartitionResponse, found: FoundTimestamp) -> None:
-    answer.offset, answer.timestamp, answer.leader_epoch = found
+def _fill(result: ListOffsetsPartitionResponse, found: FoundTimestamp) -> None:
+    result.offset, result.timestamp, result.leader_epoch = found
 
 
 class _Lookups:
@@ -266,12 +266,12 @@ def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
 
 
 def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    answer = EpochEndOffset(partition=asked.partition)
+    result = EpochEndOffset(partition=asked.partition)
     replica = deps.find_replica(topic, asked.partition)
     error = check_epoch(replica, asked.current_leader_epoch) if isinstance(replica, Replica) else replica
     if error is not ErrorCode.NONE or not isinstance(replica, Replica):
-        answer.error_code = error
-        return answer
+        result.error_code = error
+        return result
     end = replica.end_offset_for_epoch(asked.leader_epoch)
-    answer.leader_epoch, answer.end_offset = end.epoch, end.end_offset
-    return answer
+    result.leader_epoch, result.end_offset = end.epoch, end.end_offset
+    return result

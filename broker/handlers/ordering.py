@@ -48,7 +48,7 @@ ORDERS: Mapping[str, Order] = {
     "DescribeCluster": Order.FREE,
     "DescribeConfigs": Order.FREE,
     "DescribeDelegationToken": Order.FREE,  # refused (handlers.table)
-    "DescribeGroups": Order.FREE,
+    "DescribeGroups": Order.AFTER_APPENDS,  # the first commit of a group creates it
     "DescribeLogDirs": Order.AFTER_APPENDS,  # sizes
     "DescribeQuorum": Order.FREE,
     "DescribeTopicPartitions": Order.FREE,
@@ -62,7 +62,7 @@ ORDERS: Mapping[str, Order] = {
     "JoinGroup": Order.FREE,  # waits for other members, but takes effect when it arrives
     "LeaveGroup": Order.CHANGE,  # does not wait for an earlier JoinGroup, so that close() is quick
     "ListConfigResources": Order.FREE,
-    "ListGroups": Order.FREE,
+    "ListGroups": Order.AFTER_APPENDS,
     "ListOffsets": Order.AFTER_APPENDS,  # the latest offset moves with the high watermark
     "ListPartitionReassignments": Order.FREE,
     "Metadata": Order.FREE,  # sent by producers too, and must not wait for acknowledgements

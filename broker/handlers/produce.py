@@ -41,7 +41,7 @@ ZSTD_FROM = 7  # KIP-110
 class _UnacknowledgedBatch:
     """An appended batch that waits until the replica acknowledges `end_offset`."""
 
-    __slots__ = ("acks", "answer", "completed", "deps", "end_offset", "leader_epoch", "replica")
+    __slots__ = ("acks", "completed", "deps", "end_offset", "leader_epoch", "replica", "response")
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class _UnacknowledgedBatch:
         replica: Replica,
         end_offset: int,
         acks: int,
-        answer: PartitionProduceResponse,
+        response: PartitionProduceResponse,
     ) -> None:
         self.deps = deps
         self.replica = replica
         self.end_offset = end_offset
         self.acks = acks
         self.leader_epoch = replica.leader_epoch
-        self.answer = answer
+        self.response = response
         self.completed = False
 
     def is_complete(self) -> bool:
@@ -72,8 +72,8 @@ class _UnacknowledgedBatch:
     def complete(self, code: ErrorCode) -> None:
         self.completed = True
         if code != ErrorCode.NONE:
-            self.answer.error_code = code
-            self.answer.base_offset = -1
+            self.response.error_code = code
+            self.response.base_offset = -1
             self.deps.stats.of(PRODUCE_KEY).errors[code] += 1
 
 
@@ -89,7 +89,7 @@ def produce_handler(deps: Dependencies) -> Handler:
         failed = False
         for topic in request.topic_data:
             key = topic.topic_id if by_id else topic.name
-            answers = []
+            results = []
             for data in topic.partition_data:
                 found = deps.find_replica(key, data.index)
                 if isinstance(found, Replica) and found.name.topic in INTERNAL_TOPICS:
@@ -97,15 +97,15 @@ def produce_handler(deps: Dependencies) -> Handler:
                     found = ErrorCode.INVALID_TOPIC_EXCEPTION
                 if context.version < ZSTD_FROM and isinstance(found, Replica) and _is_zstd(data):
                     found = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-                answer = (
+                result = (
                     _append(deps, found, data, request.acks, now_ms, pending, unvalidated)
                     if isinstance(found, Replica)
                     else _error_response(data.index, found)
                 )
-                failed = failed or answer.error_code != ErrorCode.NONE
-                answers.append(answer)
+                failed = failed or result.error_code != ErrorCode.NONE
+                results.append(result)
             response.responses.append(
-                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
             )
         if unvalidated:
             batches = [batch for queue in unvalidated.values() for batch in queue]
@@ -122,13 +122,13 @@ def produce_handler(deps: Dependencies) -> Handler:
         def append(batch: UnvalidatedBatch, validated: ValidationResult | None) -> None:
             _append_validated(deps, batch, validated, request.acks, pending)
 
-        def answer() -> Reply | Pending:
+        def respond() -> Reply | Pending:
             pending[:] = [item for item in pending if not item.is_complete()]  # others took time to validate
             return finish(context, request, response, pending, any(_codes(response)))
 
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = append_validated(deps.validator, unvalidated, appended, append, answer)
+        work = append_validated(deps.validator, unvalidated, appended, append, respond)
         return Pending(deps.tasks.spawn("produce", work), kept_bytes, blocks_later_until=appended)
 
     def finish(
@@ -164,16 +164,16 @@ def _append(
         return _error_response(data.index, ErrorCode.INVALID_RECORD)
     records = memoryview(data.records)
     if unvalidated and (queue := unvalidated.get(replica)) is not None:
-        answer = PartitionProduceResponse(index=data.index)
-        queue.append(UnvalidatedBatch(replica, records, answer))
-        return answer
+        response = PartitionProduceResponse(index=data.index)
+        queue.append(UnvalidatedBatch(replica, records, response))
+        return response
     result = replica.as_leader.append(records, now_ms, acks=acks, at_once=False)
-    answer = PartitionProduceResponse(index=data.index)
+    response = PartitionProduceResponse(index=data.index)
     if result.validation is not None:
-        unvalidated[replica] = [UnvalidatedBatch(replica, records, answer, result.validation)]
+        unvalidated[replica] = [UnvalidatedBatch(replica, records, response, result.validation)]
     else:
-        _fill_in(deps, answer, replica, result, acks, pending)
-    return answer
+        _fill_in(deps, response, replica, result, acks, pending)
+    return response
 
 
 def _append_validated(
@@ -186,37 +186,37 @@ def _append_validated(
     replica = batch.replica
     if not deps.replicas.holds(replica):
         batch.validation = None
-        batch.answer.error_code, batch.answer.base_offset = _error_of_removed(deps, replica), -1
+        batch.response.error_code, batch.response.base_offset = _error_of_removed(deps, replica), -1
         return
     now_ms = deps.clock.now_ms()
     result = replica.as_leader.append(batch.records, now_ms, acks=acks, at_once=False, validated=validated)
     batch.validation = result.validation
     if result.validation is None:
-        _fill_in(deps, batch.answer, replica, result, acks, pending)
+        _fill_in(deps, batch.response, replica, result, acks, pending)
 
 
 def _fill_in(
     deps: Dependencies,
-    answer: PartitionProduceResponse,
+    response: PartitionProduceResponse,
     replica: Replica,
     result: AppendResult,
     acks: int,
     pending: list[_UnacknowledgedBatch],
 ) -> None:
-    answer.error_code = result.error
-    answer.base_offset = result.base_offset
-    answer.log_append_time_ms = result.log_append_time_ms
-    answer.log_start_offset = result.log_start_offset
+    response.error_code = result.error
+    response.base_offset = result.base_offset
+    response.log_append_time_ms = result.log_append_time_ms
+    response.log_start_offset = result.log_start_offset
     if result.error != 0:
-        answer.error_message = result.message
-        answer.record_errors = [
+        response.error_message = result.message
+        response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=bad.number, batch_index_error_message=bad.message)
             for bad in result.bad_records
         ]
         return
     reached = replica.high_watermark if acks == ACKS_ALL else replica.flushed_offset
     if acks != ACKS_NONE and reached <= result.last_offset:
-        pending.append(_UnacknowledgedBatch(deps, replica, result.last_offset + 1, acks, answer))
+        pending.append(_UnacknowledgedBatch(deps, replica, result.last_offset + 1, acks, response))
 
 
 def _is_zstd(data: PartitionProduceData) -> bool:
@@ -249,15 +249,15 @@ def _error_of_removed(deps: Dependencies, replica: Replica) -> ErrorCode:
 
 def _name_leaders(deps: Dependencies, response: ProduceResponse, by_id: bool) -> None:
     results = (
-        (topic.topic_id if by_id else topic.name, answer.index, answer)
+        (topic.topic_id if by_id else topic.name, result.index, result)
         for topic in response.responses
-        for answer in topic.partition_responses
+        for result in topic.partition_responses
     )
     name_current_leaders(deps.metadata.image, response, results, LeaderIdAndEpoch, NodeEndpoint)
 
 
 def _codes(response: ProduceResponse) -> Iterator[int]:
     for topic in response.responses:
-        for answer in topic.partition_responses:
-            if answer.error_code:
-                yield answer.error_code
+        for result in topic.partition_responses:
+            if result.error_code:
+                yield result.error_code

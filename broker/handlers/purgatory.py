@@ -42,7 +42,7 @@ bounds its memory."""
 
 class DelayedOperation:
     __slots__ = (
-        "answer", "changed", "expire", "future", "is_coalesced", "keys", "kind", "left", "try_complete",
+        "changed", "expire", "future", "is_coalesced", "keys", "kind", "left", "response", "try_complete",
         "turns", "writes",
     )  # fmt: skip
 
@@ -59,8 +59,8 @@ class DelayedOperation:
         """Turns since the first of these changes."""
         self.writes: Sequence[Write] = ()
         self.left = 0
-        """Number of incomplete writes; `answer` is the response after the last."""
-        self.answer: Any = None
+        """Number of incomplete writes; `response` is sent after the last."""
+        self.response: Any = None
 
 
 class Write:
@@ -128,13 +128,13 @@ class Purgatory:
         return self._begin(operation, wait_ms)
 
     def wait_in_order(
-        self, writes: Sequence[Write], wait_ms: int, answer: Reply, expire: Callable[[], Reply]
+        self, writes: Sequence[Write], wait_ms: int, response: Reply, expire: Callable[[], Reply]
     ) -> Reply | Pending:
-        """As `wait`, for a Produce: the response is `answer` when all of its writes are complete."""
+        """As `wait`, for a Produce: returns `response` when all of its writes are complete."""
         if not self._may_wait(PRODUCE, wait_ms, 0):
             return expire()
         operation = DelayedOperation(PRODUCE, self._loop.create_future(), expire)
-        operation.writes, operation.left, operation.answer = writes, len(writes), answer
+        operation.writes, operation.left, operation.response = writes, len(writes), response
         for write in writes:
             write.operation = operation
             lanes = self._writes.setdefault(write.key, {})
@@ -230,7 +230,7 @@ class Purgatory:
         write.operation = None
         operation.left -= 1
         if not operation.left:
-            operation.future.set_result(operation.answer)
+            operation.future.set_result(operation.response)
         return True
 
     # -- ending --
@@ -296,11 +296,11 @@ def _try(operation: DelayedOperation) -> None:
         _complete(operation, partial(operation.try_complete, changed))
 
 
-def _complete(operation: DelayedOperation, answer: Callable[[], Reply | None]) -> None:
+def _complete(operation: DelayedOperation, respond: Callable[[], Reply | None]) -> None:
     if operation.future.done():
         return
     try:
-        result = answer()
+        result = respond()
     except Exception as failure:  # only this request fails
         operation.future.set_exception(failure)
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tierlog.base.slices import LogSlice
 from tierlog.broker.handlers.context import Reply
 from tierlog.broker.handlers.dependencies import Dependencies
-from tierlog.broker.handlers.fetch_response import PartitionAnswer
+from tierlog.broker.handlers.fetch_response import FetchPartitionData
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
 from tierlog.tiering.object_store import ObjectStoreError
@@ -26,7 +26,7 @@ class RemoteRead:
     offset: int
     max_bytes: int
     min_one: bool
-    answer: PartitionAnswer
+    data: FetchPartitionData
 
 
 async def read_remote(
@@ -41,7 +41,7 @@ async def read_remote(
     records. Each replica whose records were read is appended to `sources` with the bytes read."""
     if deps.remote is None:
         for item in reads:
-            item.answer.fail(ErrorCode.KAFKA_STORAGE_ERROR)
+            item.data.fail(ErrorCode.KAFKA_STORAGE_ERROR)
         return respond()
     wait_s = deps.effective_settings.remote_fetch_max_wait_ms / 1000
     with deps.remote.admit(len(reads)) as admitted:
@@ -65,15 +65,15 @@ async def read_remote(
             continue
         found, aborted = task.result()
         if isinstance(found, LogSlice):
-            item.answer.records = found if found.size else None
+            item.data.records = found if found.size else None
             # remote records are committed, even if a new leader or a follower does not know it yet
-            item.answer.high_watermark = max(item.answer.high_watermark, found.end_offset)
-            item.answer.last_stable_offset = max(item.answer.last_stable_offset, found.end_offset)
+            item.data.high_watermark = max(item.data.high_watermark, found.end_offset)
+            item.data.last_stable_offset = max(item.data.last_stable_offset, found.end_offset)
             sources.append((item.replica, found.size))
             if committed_only:
-                item.answer.aborted = aborted
+                item.data.aborted = aborted
         else:
-            item.answer.fail(found)
+            item.data.fail(found)
     return respond()
 
 

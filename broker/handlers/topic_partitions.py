@@ -46,20 +46,20 @@ def _page(
     """Up to `left` partitions. Unknown topics do not count; if all topics are requested, one that was deleted
     since the previous page is skipped."""
     views = PartitionViews(deps)
-    answer = DescribeTopicPartitionsResponse()
+    response = DescribeTopicPartitionsResponse()
     for name in names:
         if left <= 0:
-            answer.next_cursor = Cursor(topic_name=name, partition_index=0)
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
         found = views.image.topic(name)
         if found is None:
             if request.topics:
-                answer.topics.append(_unknown(name))
+                response.topics.append(_unknown(name))
             continue
         at_cursor = request.cursor is not None and request.cursor.topic_name == name
         first = request.cursor.partition_index if at_cursor and request.cursor is not None else 0
         end = min(len(found.partitions), first + left)
-        answer.topics.append(
+        response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=found.topic_id,
@@ -69,10 +69,10 @@ def _page(
             )
         )
         if end < len(found.partitions):
-            answer.next_cursor = Cursor(topic_name=name, partition_index=end)
+            response.next_cursor = Cursor(topic_name=name, partition_index=end)
             break
         left -= max(end - first, 0)
-    return answer
+    return response
 
 
 def _partitions(

@@ -75,13 +75,13 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         outcomes = await _create_within(mutations, deps, wanted, request.validate_only)
         await made(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
-        answers = chain(
+        results = chain(
             (_named_twice(name) for name in sorted(twice)),
             _created(deps, context.version, outcomes, overrides),
         )
         response = CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
         count = len(twice) + len(outcomes)
-        return await in_slices(response, context.version, "topics", count, answers, TOPICS_PER_SLICE)
+        return await in_slices(response, context.version, "topics", count, results, TOPICS_PER_SLICE)
 
     return handle
 
@@ -166,7 +166,7 @@ def _created(
 ) -> Iterator[CreatableTopicResult]:
     described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # by overrides
     for outcome in outcomes:
-        answer = CreatableTopicResult(
+        result = CreatableTopicResult(
             name=outcome.name,
             topic_id=outcome.topic_id,
             error_code=outcome.error,
@@ -180,8 +180,8 @@ def _created(
             if key not in described:
                 described.clear()  # most requests give all topics the same settings
                 described[key] = _configs(deps, own)
-            answer.configs = described[key]
-        yield answer
+            result.configs = described[key]
+        yield result
 
 
 def _configs(deps: Dependencies, overrides: dict[str, str]) -> list[CreatableTopicConfigs]:

@@ -6,11 +6,11 @@ requests with an unbounded number of entries.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tierlog.base.files import Part
-from tierlog.broker.handlers.context import Pending, RawReply, Reply
+from tierlog.broker.handlers.context import RawReply, Reply
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.protocol.codec import array_writer
 
@@ -50,16 +50,6 @@ def slices(
             some, weight = [], 0
     if some:
         yield some
-
-
-def answer(
-    response: Any, version: int, array: str, items: Sequence[T], work: Callable[[T], Any]
-) -> Reply | Pending:
-    """The response with the results of `work` in that array, at once if they are few."""
-    if len(items) > ENTRIES_PER_TURN:
-        return Pending(in_slices(response, version, array, len(items), map(work, items)))
-    setattr(response, array, [work(item) for item in items])
-    return response
 
 
 async def in_slices(

@@ -24,13 +24,13 @@ COPIED_BYTES = 256 * 1024
 
 @dataclass(slots=True, eq=False)
 class UnvalidatedBatch:
-    """A batch that is not appended yet. `answer` is its part of the response. Without a validation it waits
+    """A batch that is not appended yet. `response` is its part of the response. Without a validation it waits
     for an earlier batch of the same partition.
     """
 
     replica: Replica
     records: memoryview
-    answer: PartitionProduceResponse
+    response: PartitionProduceResponse
     validation: BatchValidation | None = None
 
 

@@ -244,11 +244,11 @@ class DirectoryMove:
         finish_bytes, changes = FINISH_BYTES, 0
         while True:
             self.require_running()
-            room = await self.target.run(self.target.space)
+            space = await self.target.run(self.target.space)
             state = future.log_state(log)
             missing = future.missing_bytes(state)
             try:
-                self._require_space(room, missing)
+                self._require_space(space, missing)
                 self.missing_bytes = missing
                 await self._copy(
                     future, future.copy(state, self._spend, chunk_bytes=self._throttler.chunk_bytes)
@@ -374,11 +374,11 @@ class DirectoryMove:
             self._unchecked_bytes = 0
             self._require_space(self.target.space(), self.missing_bytes)
 
-    def _require_space(self, room: Space, missing_bytes: int) -> None:
+    def _require_space(self, space: Space, missing_bytes: int) -> None:
         """Check that there is space for this move and for earlier ones into the same target. Thread-safe.
         Raises NotEnoughSpace.
         """
-        if room.usable < missing_bytes + self._granted_to_others(self) + FREE_BYTES_KEPT:
+        if space.usable < missing_bytes + self._granted_to_others(self) + FREE_BYTES_KEPT:
             raise NotEnoughSpace(errno.ENOSPC, "not enough space for the partition", str(self.target.path))
 
     # -- between two attempts --

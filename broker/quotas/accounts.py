@@ -47,7 +47,7 @@ class Accounts(Generic[M]):
         line = key, limit.account
         use = self._uses.get(line)
         if use is None:
-            self._make_room(now_ms)
+            self._forget_old(now_ms)
             use = Use(self._new_meter(), limit.bound, now_ms)
             self._uses[line] = self._by_key[key][limit.account] = use
         else:
@@ -64,7 +64,7 @@ class Accounts(Generic[M]):
         for uses in self._by_key.values():
             uses.clear()
 
-    def _make_room(self, now_ms: int) -> None:
+    def _forget_old(self, now_ms: int) -> None:
         self.expire(now_ms)
         if len(self._uses) >= self._most:
             self._forget_first()

@@ -26,7 +26,7 @@ from tierlog.records.errors import RecordsError
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """Exceptions from opening a log that a retry would raise again."""
 
-Loaded = list[tuple[TopicPartition, Replica | Exception]]
+LoadedReplicas = list[tuple[TopicPartition, Replica | Exception]]
 _log = structlog.get_logger("tierlog.replicas")
 
 
@@ -58,7 +58,7 @@ class ReplicaLoader:
         image: ClusterImage,
         topics: Mapping[TopicPartition, TopicImage],
         names: Sequence[TopicPartition],
-    ) -> Loaded:
+    ) -> LoadedReplicas:
         return [self.load(image, topics[name], name) for name in names]
 
     def load(

@@ -37,7 +37,7 @@ from tierlog.broker.replication.replica_events import (
     ReplicaRemoved,
     ReplicasCreated,
 )
-from tierlog.broker.replication.replica_loader import Loaded, ReplicaLoader
+from tierlog.broker.replication.replica_loader import LoadedReplicas, ReplicaLoader
 from tierlog.broker.replication.topic_configs import TopicConfigs
 from tierlog.broker.storage.disk_threads import chunks
 from tierlog.broker.storage.log_dir import DirectoryUnusable, LogDirectory
@@ -60,7 +60,7 @@ OPEN_BATCH_SIZE = 20
 """Logs that a thread creates, or opens after a clean shutdown, before it returns to the loop, which takes
 longer."""
 
-Opening = asyncio.Future[Loaded]
+Opening = asyncio.Future[LoadedReplicas]
 ReportDamaged = Callable[[Replica], Awaitable[None]]
 ReportEmpty = Callable[[Sequence[tuple[uuid.UUID, int]]], Awaitable[None]]
 Fatal = Callable[[str, BaseException], None]

@@ -44,7 +44,7 @@ from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
 RETRY_S = 0.2
-ROOM_LASTS_S = 5.0
+SPACE_LASTS_S = 5.0
 """How long a directory must have space before it is reported as not full."""
 
 REPORT_REPLICAS_MAX = 1_500
@@ -62,7 +62,7 @@ class Report(NamedTuple):
     failed: tuple[Key, ...] = ()
     emptied: tuple[Key, ...] = ()
     full: tuple[Key, ...] = ()
-    has_room: tuple[Key, ...] = ()
+    has_space: tuple[Key, ...] = ()
 
 
 class ReplicaReporter:
@@ -74,14 +74,14 @@ class ReplicaReporter:
         tasks: TaskGroup,
         *,
         broker_epoch: Callable[[], int],
-        room_lasts_s: float = ROOM_LASTS_S,
+        space_lasts_s: float = SPACE_LASTS_S,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
         self._replicas = replicas
         self._tasks = tasks
         self._broker_epoch = broker_epoch
-        self._room_lasts_s = room_lasts_s
+        self._space_lasts_s = space_lasts_s
         self._has_space_since: dict[LogDirectory, float] = {}  # by the loop's clock
         self._due = asyncio.Event()
         self._reported_at_start = asyncio.Event()
@@ -131,7 +131,7 @@ class ReplicaReporter:
                 self._on_full_changed, changed
             )
         directories.on_moved = self._due.set
-        loop.call_later(self._room_lasts_s, self._due.set)
+        loop.call_later(self._space_lasts_s, self._due.set)
         self._due.set()
         self._reporting = self._tasks.spawn("reports of failed replicas", self._report_when_due())
 
@@ -160,16 +160,16 @@ class ReplicaReporter:
         """A report of the differences between the image and the local state."""
         me, replicas = self._broker_id, self._replicas
         failed = [key for key, known in self._known(replicas.failed_partitions) if me not in known.offline]
-        full, has_room = list[Key](), list[Key]()
+        full, has_space = list[Key](), list[Key]()
         for directory in replicas.directories.online:
             if directory.is_full:
                 held = self._known(replicas.directories.partitions_in(directory))
                 full += [key for key, known in held if me not in known.full]
             elif self._has_lasting_space(directory):
                 held = self._known(replicas.directories.partitions_in(directory))
-                has_room += [key for key, known in held if me in known.full]
+                has_space += [key for key, known in held if me in known.full]
         limit = REPORT_REPLICAS_MAX
-        return Report(tuple(failed[:limit]), full=tuple(full[:limit]), has_room=tuple(has_room[:limit]))
+        return Report(tuple(failed[:limit]), full=tuple(full[:limit]), has_space=tuple(has_space[:limit]))
 
     def _known(self, names: Sequence[TopicPartition]) -> Iterator[tuple[Key, PartitionRecord]]:
         """Those of the named partitions that have a replica on this broker, according to the image."""
@@ -185,13 +185,13 @@ class ReplicaReporter:
         loop = asyncio.get_running_loop()
         if not directory.is_full:
             self._has_space_since[directory] = loop.time()
-            loop.call_later(self._room_lasts_s, self._due.set)
+            loop.call_later(self._space_lasts_s, self._due.set)
         self._due.set()
 
     def _has_lasting_space(self, directory: LogDirectory) -> bool:
         """Whether the directory has had space for long enough. False before `start`."""
         since = self._has_space_since.get(directory, math.inf)
-        return asyncio.get_running_loop().time() >= since + self._room_lasts_s
+        return asyncio.get_running_loop().time() >= since + self._space_lasts_s
 
     async def _send(self, report: Report) -> None:
         """Send a report until the controller accepts it."""

@@ -201,11 +201,11 @@ class Cleaner:
             count = 0 if says_nothing else header.record_count
             try:
                 records = self._records(_plain(batch, header), header) if count else ()
-                has_room = self._keys.add_batch(records, count, header.next_offset)
+                has_space = self._keys.add_batch(records, count, header.next_offset)
             except RecordsError as error:
                 self.malformed[header.base_offset] = str(error)
-                has_room = self._keys.add_batch((), 0, header.next_offset)
-            if not has_room:
+                has_space = self._keys.add_batch((), 0, header.next_offset)
+            if not has_space:
                 return False
         return True
 

@@ -53,7 +53,7 @@ class PartitionLog:
         directory: Path,
         config: TopicConfig,
         files: Files,
-        loaded: recovery.Loaded,
+        loaded: recovery.LoadedLog,
         log_start_offset: int,
         recovery_point: int,
         rng: random.Random,

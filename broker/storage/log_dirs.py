@@ -33,7 +33,7 @@ from tierlog.broker.storage.log_dir import (
 PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
 
-ROOM_AGAIN_BYTES = 2 << 20
+NOT_FULL_BYTES = 2 << 20
 """Free bytes from which a full directory accepts appends again: more than a batch of the default size."""
 
 PREFERRED_MAX = 10_000
@@ -317,7 +317,7 @@ class LogDirectories:
         for directory in self.online:
             if not directory.is_full or (not_beside is not None and _share_disk(directory.path, not_beside)):
                 continue
-            if directory.space().usable >= ROOM_AGAIN_BYTES:
+            if directory.space().usable >= NOT_FULL_BYTES:
                 directory.mark_not_full()
                 found = True
         return found
@@ -325,7 +325,7 @@ class LogDirectories:
     def mark_full_if_short(self, directory: LogDirectory) -> None:
         """Mark it full unless it has the space that a full one needs to accept appends again."""
         try:
-            is_short = directory.space().usable < ROOM_AGAIN_BYTES
+            is_short = directory.space().usable < NOT_FULL_BYTES
         except OSError as failure:
             directory.on_error(failure)
             return

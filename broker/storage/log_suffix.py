@@ -48,7 +48,7 @@ def copy_suffix(
         first = source.find(offset)
         if first is None or first.header.base_offset != offset:
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
-        _require_room(files, source.size - first.position, suffix)
+        _require_space(files, source.size - first.position, suffix)
         _copy(files, source, first, suffix)
         checksum = _index(suffix, interval_bytes, exported.leader_epochs)
     except BaseException:
@@ -76,7 +76,7 @@ def copy_suffix(
     return export, checksum
 
 
-def _require_room(files: Files, count: int, suffix: Segment) -> None:
+def _require_space(files: Files, count: int, suffix: Segment) -> None:
     usable = files.space(suffix.directory).usable
     if usable < count + FREE_BYTES_KEPT:
         what = f"not enough space to copy {count} bytes for an upload: {usable} bytes are free, and "

@@ -57,7 +57,7 @@ _COMMIT = 1
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedLog:
     """A loaded log, and what recovery did.
 
     `truncated_bytes` and `dropped` (segments) count what recovery removed; the log reports them. `damaged`:
@@ -112,7 +112,7 @@ class LogToOpen:
     gaps: bool
 
 
-def load(known: LogToOpen) -> Loaded:
+def load(known: LogToOpen) -> LoadedLog:
     """Load a log. If the leader epoch checkpoint is wrong, the epochs are rebuilt from the batches.
 
     A log that ends below the end that its checkpoints prove is damaged. It is marked as damaged before the
@@ -133,14 +133,14 @@ def load(known: LogToOpen) -> Loaded:
     raise CorruptLog(f"{known.directory}: the leader epochs of its batches contradict each other")
 
 
-def _load(known: LogToOpen, *, use_epochs: bool) -> Loaded:
+def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
     """Open or create the segments of a directory; the last one is active."""
     files, directory, now_ms = known.files, known.directory, known.now_ms
     recovery_point, gaps = known.recovery_point, known.gaps
     names = _remove_temporary(files, directory, now_ms)
     bases = offsets_of(names, LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
-    loaded = Loaded([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
+    loaded = LoadedLog([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
     rules = HeaderRules(  # above the recovery point the file may be older than a truncation
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),
@@ -189,7 +189,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> Loaded:
 
 
 @safeguard("a log that ends below its checkpoints is reported as damaged")
-def _missing_end(loaded: Loaded, recovery_point: int, high_watermark: int) -> int:
+def _missing_end(loaded: LoadedLog, recovery_point: int, high_watermark: int) -> int:
     """The log end offset that the checkpoints prove, if the log ends below it; else 0.
 
     The high watermark checkpoint never exceeds what is on disk, and no in-sync replica is truncated below it.
@@ -209,7 +209,7 @@ def _first_segment(files: Files, directory: Path, start_offset: int, now_ms: int
 
 
 def _drop_segments_after(
-    loaded: Loaded, files: Files, directory: Path, bases: Sequence[int], *, allow_torn: bool
+    loaded: LoadedLog, files: Files, directory: Path, bases: Sequence[int], *, allow_torn: bool
 ) -> None:
     """Delete the segments after one that was truncated."""
     loaded.dropped = len(bases)
@@ -221,7 +221,7 @@ def _drop_segments_after(
 
 
 def rebuild_producer_state(
-    loaded: Loaded, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
+    loaded: LoadedLog, files: Files, directory: Path, now_ms: int, names: Sequence[str] | None = None
 ) -> None:
     """Load the newest usable snapshot, replay later batches, and write missing snapshots of rolled segments.
 
@@ -252,7 +252,7 @@ def producer_state_of(segments: list[Segment], now_ms: int) -> ProducerStateMana
     """Producer state at the end of the last segment; removes later snapshots. Raises OSError or
     CorruptLog.
     """
-    loaded = Loaded(segments, LeaderEpochs(), ProducerStateManager())
+    loaded = LoadedLog(segments, LeaderEpochs(), ProducerStateManager())
     rebuild_producer_state(loaded, segments[-1].files, segments[-1].directory, now_ms)
     return loaded.producers
 

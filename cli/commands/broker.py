@@ -41,9 +41,9 @@ def list_(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = Non
     """List the registered brokers, with the number of leaders and replicas of each."""
     from tierlog.cli.admin import admin_api
 
-    answer = admin_api(admin, bootstrap).get("/v1/brokers")
-    rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in answer["brokers"]]
-    print_rows(COLUMNS, rows, title=f"Cluster {answer['cluster_id']}", as_json=as_json)
+    response = admin_api(admin, bootstrap).get("/v1/brokers")
+    rows = [{**broker, "address": f"{broker['host']}:{broker['port']}"} for broker in response["brokers"]]
+    print_rows(COLUMNS, rows, title=f"Cluster {response['cluster_id']}", as_json=as_json)
 
 
 @app.command()
@@ -63,12 +63,12 @@ def drain(
 
     api = admin_api(admin, bootstrap, changes=not dry_run)
     if dry_run or no_wait:
-        answer = api.post(f"/v1/brokers/{broker}/drain", {"dry_run": dry_run})
+        response = api.post(f"/v1/brokers/{broker}/drain", {"dry_run": dry_run})
         if as_json:
-            print_json(answer)
+            print_json(response)
         else:
-            _show_moves(answer, broker)
-        _check_outcomes(answer)
+            _show_moves(response, broker)
+        _check_outcomes(response)
         return
     moved = _drain(api, broker, timeout)
     print_outcome(f"broker {broker} has no replicas", {"broker": broker, "moved": moved}, as_json=as_json)
@@ -120,12 +120,12 @@ def _force_decommission(api: "AdminApi", broker: int, *, as_json: bool) -> None:
         )
     moving, more = 0, True
     while more:  # each plan holds some of the moves, and none that have already started
-        answer = api.post(f"/v1/brokers/{broker}/drain", {})
-        refused = [one for one in answer["outcomes"] if one["error"]]
-        begun = len(answer["outcomes"]) - len(refused)
-        moving, more = moving + begun, answer["more"] and begun > 0
+        response = api.post(f"/v1/brokers/{broker}/drain", {})
+        refused = [one for one in response["outcomes"] if one["error"]]
+        begun = len(response["outcomes"]) - len(refused)
+        moving, more = moving + begun, response["more"] and begun > 0
     api.delete(f"/v1/brokers/{broker}")
-    left = _names([*answer["stuck"], *refused])
+    left = _names([*response["stuck"], *refused])
     message = f"broker {broker} decommissioned; {counted(moving, 'move')} started"
     if left:
         lack = "lacks" if len(left) == 1 else "lack"
@@ -141,11 +141,11 @@ def _drain(api: "AdminApi", broker: int, timeout_s: float) -> int:
     """Number of moved replicas. Raises CliError if a replica cannot move, or after the timeout."""
     deadline, moved = time.monotonic() + timeout_s, 0
     while held := _row(api, broker)["replicas"]:
-        answer = api.post(f"/v1/brokers/{broker}/drain", {})
-        _check_outcomes(answer)
-        moved += len(answer["moves"])
-        if answer["stuck"] and not answer["moves"]:
-            stuck = _names(answer["stuck"])
+        response = api.post(f"/v1/brokers/{broker}/drain", {})
+        _check_outcomes(response)
+        moved += len(response["moves"])
+        if response["stuck"] and not response["moves"]:
+            stuck = _names(response["stuck"])
             raise CliError(
                 f"{counted(len(stuck), 'partition')} of broker {broker} cannot move: {listed(stuck)}",
                 hint="No other running broker is without a replica of them: start or add a broker.",
@@ -170,19 +170,19 @@ def _row(api: "AdminApi", broker: int) -> dict[str, Any]:
     raise unknown_broker(broker)
 
 
-def _show_moves(answer: dict[str, Any], broker: int) -> None:
+def _show_moves(response: dict[str, Any], broker: int) -> None:
     columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
     print_rows(
-        columns, answer["moves"], title=f"{counted(len(answer['moves']), 'move')} from broker {broker}"
+        columns, response["moves"], title=f"{counted(len(response['moves']), 'move')} from broker {broker}"
     )
-    if stuck := _names(answer["stuck"]):
+    if stuck := _names(response["stuck"]):
         print_status(f"no other broker can take {counted(len(stuck), 'partition')}: {listed(stuck)}")
-    if answer["more"]:
+    if response["more"]:
         print_status("more partitions are left: run the command again when these moves are complete")
 
 
-def _check_outcomes(answer: dict[str, Any]) -> None:
-    for outcome in answer["outcomes"]:
+def _check_outcomes(response: dict[str, Any]) -> None:
+    for outcome in response["outcomes"]:
         if outcome["error"]:
             name = f"{outcome['topic']}-{outcome['partition']}"
             raise CliError(f"{name}: {outcome['message'] or outcome['error']}")

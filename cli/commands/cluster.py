@@ -167,7 +167,7 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
         "status": found.status.value,
         "leader": seen.leader,
         "voters": list(seen.voters),
-        "answering": [node for node, answer in seen.quorum.items() if answer],
+        "answering": [node for node, response in seen.quorum.items() if response],
         "partitions": (seen.brokers or {}).get("partitions"),
         "names": partition_names((seen.unhealthy or {}).get("partitions", ())),
         "problems": [problem._asdict() for problem in found.problems],
@@ -180,8 +180,8 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
         return
     counts = document["partitions"] or {}
     facts = [f"node {document['leader']} leads the quorum"] if document["leader"] is not None else []
-    answering = len(document["answering"])
-    facts += [f"{counted(answering, 'node')} {'responds' if answering == 1 else 'respond'}"]
+    responding = len(document["answering"])
+    facts += [f"{counted(responding, 'node')} {'responds' if responding == 1 else 'respond'}"]
     facts += [counted(counts["total"], "partition")] if counts else []
     style = "green" if not document["problems"] else "bold red"
     console().print(f"{document['status']}: {', '.join(facts)}", style=style)

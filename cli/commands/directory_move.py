@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tierlog.cli.errors import CliError, ExitCode, unknown_broker, usage
+from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, Partition, Topic
 from tierlog.cli.output import print_outcome, progress_bar
 
@@ -70,8 +70,6 @@ def move_dir(
 
 def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None) -> "AdminApi":
     """Admin API of the replica's broker. Raises CliError."""
-    from tierlog.cli.admin import AdminApi
-
     if broker is None:
         rows = api.get("/v1/partitions", topic=topic)["partitions"]
         holders = [row["replicas"] for row in rows if row["partition"] == partition]
@@ -88,10 +86,7 @@ def _broker_api(api: "AdminApi", topic: str, partition: int, broker: int | None)
                 hint=f"Choose one of the brokers {held}: --broker {holders[0][0]}",
             )
         broker = holders[0][0]
-    for one in api.get("/v1/cluster")["brokers"]:
-        if one["id"] == broker:
-            return AdminApi(one["admin_url"]) if one["admin_url"] else api
-    raise unknown_broker(broker)
+    return api.of_broker(broker, api.get("/v1/cluster"))
 
 
 def _wait(api: "AdminApi", topic: str, partition: int) -> None:

@@ -81,8 +81,8 @@ def list_(
     if len(chosen) > 1:
         raise usage("only one condition is allowed", hint="To combine conditions, filter the --json output.")
     condition = chosen[0] if chosen else None
-    answer = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
-    rows = answer["partitions"]
+    response = admin_api(admin, bootstrap).get("/v1/partitions", topic=topic, condition=condition)
+    rows = response["partitions"]
     title = counted(len(rows), "partition") + (f", {condition}" if condition else "")
     print_rows(COLUMNS, rows, title=title, as_json=as_json)
 
@@ -122,9 +122,9 @@ def move(
         "moves": [{"topic": topic, "partition": partition, "replicas": replicas}],
         "throttle": None if cancel else throttle,
     }
-    answer = api.post("/v1/partitions/move", request)
+    response = api.post("/v1/partitions/move", request)
     status = "move cancelled" if cancel else f"moving to {', '.join(map(str, replicas or ()))}"
-    refused = any(outcome["error"] for outcome in answer["outcomes"])
+    refused = any(outcome["error"] for outcome in response["outcomes"])
     waits = throttle is not None and not cancel and not refused
     if waits:
         _wait_until_moved(api, topic, partition)
@@ -134,7 +134,7 @@ def move(
         api.post("/v1/partitions/unthrottle", {"partitions": [[topic, partition]]})
     if waits and replicas is not None:
         _check_holders(api, topic, partition, replicas)
-    _print_outcomes(answer["outcomes"], f"{topic}-{partition}: {status}", as_json=as_json)
+    _print_outcomes(response["outcomes"], f"{topic}-{partition}: {status}", as_json=as_json)
 
 
 def _wait_until_moved(api: "AdminApi", topic: str, partition: int) -> None:
@@ -230,17 +230,17 @@ def balance(
 
     request = {"leaders": leaders, "replicas": replicas, "dry_run": dry_run}
     api = admin_api(admin, bootstrap, changes=not dry_run)
-    answer = api.post("/v1/partitions/balance", request)
-    elections, moves = counted(len(answer["elections"]), "leader"), counted(len(answer["moves"]), "move")
+    response = api.post("/v1/partitions/balance", request)
+    elections, moves = counted(len(response["elections"]), "leader"), counted(len(response["moves"]), "move")
     message = f"{elections} elected, {moves} started"
     if dry_run:
         message = f"{elections} to elect, {moves} to start"
-    if not as_json and answer["moves"]:
+    if not as_json and response["moves"]:
         columns = {"topic": "topic", "partition": "partition", "replicas": "new replicas"}
-        print_rows(columns, answer["moves"], title="Moves")
-    if not as_json and answer["more"]:
+        print_rows(columns, response["moves"], title="Moves")
+    if not as_json and response["more"]:
         print_status("more moves are left: run the command again when these are complete")
-    _print_outcomes(answer["outcomes"], message, as_json=as_json, document=answer)
+    _print_outcomes(response["outcomes"], message, as_json=as_json, document=response)
 
 
 def _ids(text: str) -> list[int]:

@@ -34,11 +34,11 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, hel
 @app.command()
 def status(as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None) -> None:
     """Show leader and term of the quorum, and its voters, learners and observers with their lag."""
-    answer = _of_leader(admin, bootstrap)
+    response = _of_leader(admin, bootstrap)
     if as_json:
-        print_json(answer)
+        print_json(response)
     else:
-        _show(answer)
+        _show(response)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def add(
     api = admin_api(admin, bootstrap, timeout_s=ADD_TIMEOUT_S, changes=True)
     _check_node(node, url, str(api.get("/v1/quorum")["cluster_id"]))
     try:
-        answer = api.post("/v1/quorum/voters", {"id": node, "url": url})
+        response = api.post("/v1/quorum/voters", {"id": node, "url": url})
     except CliError as failure:
         if failure.status == 400:
             failure.hint = f"For example: tierlog quorum add {node} http://node-{node}.example:9644"
@@ -65,7 +65,7 @@ def add(
                 f"{url}. Run the command again to continue, or `tierlog quorum remove {node}` to undo."
             )
         raise
-    print_outcome(f"node {node} is a voter", answer, as_json=as_json)
+    print_outcome(f"node {node} is a voter", response, as_json=as_json)
 
 
 @app.command()
@@ -81,13 +81,13 @@ def remove(node: NodeId, as_json: Json = False, admin: Admin = None, bootstrap: 
             hint="List the members with `tierlog quorum status`.",
             code=ExitCode.NOT_FOUND,
         )
-    answer = api.delete(f"/v1/quorum/voters/{node}")
-    if len(answer["voters"]) == 2:
+    response = api.delete(f"/v1/quorum/voters/{node}")
+    if len(response["voters"]) == 2:
         print_status(
             "Two voters are left, so the quorum stops when one of them fails: add a third with `tierlog "
             "quorum add`."
         )
-    print_outcome(f"node {node} removed from the quorum", answer, as_json=as_json)
+    print_outcome(f"node {node} removed from the quorum", response, as_json=as_json)
 
 
 @app.command()
@@ -202,18 +202,18 @@ def _of_leader(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     return there
 
 
-def _show(answer: dict[str, Any]) -> None:
+def _show(response: dict[str, Any]) -> None:
     """Print members. An observer reports the voters without their match index and lag."""
-    voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in answer["voters"].items()]
-    members = answer.get("members", voters)
-    rows = [{**member, "role": _role(member, answer["leader"])} for member in members]
-    rows += [{**observer, "role": "observer"} for observer in answer.get("observers", ())]
-    title = f"Quorum of cluster {answer['cluster_id']}: "
-    title += f"leader is node {answer['leader']}" if answer["leader"] >= 0 else "no leader"
-    if "term" in answer:
-        title += f", term {answer['term']}, committed up to {answer['commit_index']:,}"
+    voters = [{"node_id": int(one), "url": url, "voter": True} for one, url in response["voters"].items()]
+    members = response.get("members", voters)
+    rows = [{**member, "role": _role(member, response["leader"])} for member in members]
+    rows += [{**observer, "role": "observer"} for observer in response.get("observers", ())]
+    title = f"Quorum of cluster {response['cluster_id']}: "
+    title += f"leader is node {response['leader']}" if response["leader"] >= 0 else "no leader"
+    if "term" in response:
+        title += f", term {response['term']}, committed up to {response['commit_index']:,}"
     print_rows(COLUMNS, rows, title=title)
-    if answer["leader"] < 0:
+    if response["leader"] < 0:
         print_status("Changes are not possible until a majority of the voters elects a leader.")
 
 

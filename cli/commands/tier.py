@@ -34,17 +34,17 @@ def status(
     from tierlog.cli.admin import TOPIC_HINT, admin_api
 
     found = [api.get("/v1/tier/status", topic=topic) for api in admin_api(admin, bootstrap).leaders(topic)]
-    answer = _merged(found)
-    if topic is not None and not answer["partitions"]:
+    response = _merged(found)
+    if topic is not None and not response["partitions"]:
         raise CliError(
             f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND
         )
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
     print_rows(
         STATUS_COLUMNS,
-        [status_row(row) for row in answer["partitions"]],
+        [status_row(row) for row in response["partitions"]],
         title="Offsets per tier (ends exclusive)",
     )
 
@@ -60,12 +60,12 @@ def flush(
     from tierlog.cli.admin import HEALTH_HINT, admin_api
 
     api = admin_api(admin, bootstrap, timeout_s=FLUSH_TIMEOUT_S, changes=True)
-    answer = _merged([leader.post("/v1/tier/flush", {"topic": topic}) for leader in api.leaders(topic)])
-    flushed = {one["partition"] for one in answer["partitions"]}
+    response = _merged([leader.post("/v1/tier/flush", {"topic": topic}) for leader in api.leaders(topic)])
+    flushed = {one["partition"] for one in response["partitions"]}
     partitions = api.get("/v1/partitions", topic=topic)["partitions"]
     if left := [f"{topic}-{one['partition']}" for one in partitions if one["partition"] not in flushed]:
         raise CliError(f"not uploaded, because no broker leads it: {listed(left)}", hint=HEALTH_HINT)
-    print_outcome(f"topic {topic} is completely uploaded", answer, as_json=as_json)
+    print_outcome(f"topic {topic} is completely uploaded", response, as_json=as_json)
 
 
 @app.command()
@@ -81,17 +81,17 @@ def explain(
     from tierlog.cli.admin import admin_api
 
     [leader] = admin_api(admin, bootstrap).leaders(topic, partition)
-    answer = leader.get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
+    response = leader.get("/v1/tier/explain", topic=topic, partition=partition, offset=offset)
     if as_json:
-        print_json(answer)
+        print_json(response)
         return
-    rows = [{"name": name, "value": value} for name, value in answer.items()]
+    rows = [{"name": name, "value": value} for name, value in response.items()]
     print_rows({"name": "name", "value": "value"}, rows, title=f"{topic}-{partition} @ {offset}")
 
 
-def _merged(answers: list[dict[str, Any]]) -> dict[str, Any]:
+def _merged(responses: list[dict[str, Any]]) -> dict[str, Any]:
     """The partitions of several brokers, by name."""
-    partitions = [one for answer in answers for one in answer["partitions"]]
+    partitions = [one for response in responses for one in response["partitions"]]
     return {"partitions": sorted(partitions, key=lambda one: (one["topic"], one["partition"]))}
 
 

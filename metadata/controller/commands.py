@@ -112,7 +112,7 @@ class FenceBroker(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
 class ReportReplicas(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """State of the broker's replicas, as (topic id, partition): the disk of `failed` ones has failed
     (KIP-858), `emptied` ones had no log at the start and begin with an empty one, `full` ones have no disk
-    space, and `has_room` ones have it again.
+    space, and `has_space` ones have it again.
     """
 
     broker_id: int
@@ -120,7 +120,7 @@ class ReportReplicas(Command[Acknowledged], frozen=True, kw_only=True, tag=True)
     failed: tuple[tuple[UUID, int], ...] = ()
     emptied: tuple[tuple[UUID, int], ...] = ()
     full: tuple[tuple[UUID, int], ...] = ()
-    has_room: tuple[tuple[UUID, int], ...] = ()
+    has_space: tuple[tuple[UUID, int], ...] = msgspec.field(default=(), name="has_room")  # on the wire
 
 
 class UpdateFormat(Command[Acknowledged], frozen=True, kw_only=True, tag=True):

@@ -33,7 +33,7 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
     ignored. Raises Refusal."""
     broker_id = command.broker_id
     current_broker(image, broker_id, command.broker_epoch)
-    kinds = (command.failed, command.emptied, command.full, command.has_room)
+    kinds = (command.failed, command.emptied, command.full, command.has_space)
     if sum(map(len, kinds)) > MAX_REPLICAS_PER_REPORT:
         message = f"a report names {MAX_REPLICAS_PER_REPORT} replicas at most"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
@@ -69,12 +69,12 @@ def report(image: ClusterImage, command: c.ReportReplicas) -> Decision[c.Acknowl
         marked = before.full if broker_id in before.full else (*before.full, broker_id)
         return build_partition_change(before, replace(before, full=marked), rules)
 
-    def has_room(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
+    def has_space(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
         left = tuple(one for one in before.full if one != broker_id)
         return build_partition_change(before, replace(before, full=left), rules)
 
     change(command.failed, failed)
     change(command.emptied, emptied)
     change(command.full, full)
-    change(command.has_room, has_room)
+    change(command.has_space, has_space)
     return done(*pending.values())

@@ -26,7 +26,7 @@ from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.metadata.image_codec import decode_image, encode_image
-from tierlog.metadata.quorum.storage import Loaded, MetadataStorage, read_owner
+from tierlog.metadata.quorum.storage import LoadedMetadata, MetadataStorage, read_owner
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
 from tierlog.metadata.raft.messages import CONFIGURATION, NO_NODE, HardState, Snapshot
@@ -128,7 +128,7 @@ class Recovery:
         return newest
 
 
-def _image(cluster_id: str, loaded: Loaded) -> ClusterImage:
+def _image(cluster_id: str, loaded: LoadedMetadata) -> ClusterImage:
     """Includes uncommitted entries: the nodes that know whether they were committed are lost."""
     image = ClusterImage(cluster_id=cluster_id)
     if loaded.snapshot.index:

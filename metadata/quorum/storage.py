@@ -46,7 +46,7 @@ class ForeignDirectory(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedMetadata:
     hard_state: HardState
     snapshot: Snapshot
     entries: tuple[Entry, ...]
@@ -86,7 +86,7 @@ class MetadataStorage:
         self._on_disk_full = on_disk_full
         self._reserve = DiskReserve(files, directory, reserve_bytes, on_disk_full)
 
-    def open(self) -> Loaded:
+    def open(self) -> LoadedMetadata:
         """Load what is durable. Raises ForeignDirectory, DamagedLog."""
         self._files.make_directory(self._directory)
         self._check_owner()
@@ -97,7 +97,7 @@ class MetadataStorage:
         if _diverged(snapshot, entries):
             self._reset_log(snapshot, ())
             entries = []
-        return Loaded(self._hard_state, snapshot, _entries_after(snapshot, entries))
+        return LoadedMetadata(self._hard_state, snapshot, _entries_after(snapshot, entries))
 
     def close(self) -> None:
         if self._fd >= 0:

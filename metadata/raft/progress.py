@@ -32,7 +32,7 @@ class Progress:
     snapshot: Snapshot | None = None
     snapshot_crc32c: int = 0
     chunk_offset: int = 0  # bytes of the snapshot that the follower has
-    chunk_unanswered: bool = False  # no reply since the last heartbeat: send the chunk again
+    chunk_unacknowledged: bool = False  # no reply since the last heartbeat: send the chunk again
 
     @property
     def paused(self) -> bool:
@@ -108,4 +108,4 @@ class Progress:
         self.in_flight.clear()
         self.snapshot = None
         self.chunk_offset = 0
-        self.chunk_unanswered = False
+        self.chunk_unacknowledged = False

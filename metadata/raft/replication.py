@@ -151,7 +151,7 @@ class Replication:
         progress.end_round(self._log.last_index, self._settings.election_ticks)
         self._count_reads()
         self._next_round()
-        if progress.state is ProgressState.SNAPSHOT and progress.chunk_unanswered:
+        if progress.state is ProgressState.SNAPSHOT and progress.chunk_unacknowledged:
             self._send_chunk(reply.sender, progress)
         elif progress.match_index < self._log.last_index or progress.state is ProgressState.PROBE:
             self._send_append(reply.sender, progress)
@@ -160,7 +160,7 @@ class Replication:
         progress.recently_active = True
         if progress.snapshot is None or progress.snapshot.index != reply.index:
             return
-        if reply.next_offset != progress.chunk_offset or progress.chunk_unanswered:
+        if reply.next_offset != progress.chunk_offset or progress.chunk_unacknowledged:
             progress.chunk_offset = reply.next_offset
             self._send_chunk(reply.sender, progress)
 
@@ -180,7 +180,7 @@ class Replication:
         self.reads.sent = self.reads.requested
         self.since_heartbeat = 0
         for voter, progress in self._followers():
-            progress.chunk_unanswered = progress.state is ProgressState.SNAPSHOT
+            progress.chunk_unacknowledged = progress.state is ProgressState.SNAPSHOT
             commit = _commit_for(progress, self._log.commit)
             self._send(
                 m.Heartbeat(
@@ -232,7 +232,7 @@ class Replication:
         if snapshot is None:
             return
         start = progress.chunk_offset
-        progress.chunk_unanswered = False
+        progress.chunk_unacknowledged = False
         self._send(
             m.SnapshotChunk(
                 term=self._term,

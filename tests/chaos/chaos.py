@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             stage.store.kill()
         stage.cluster.network.close()
         recorder.close()
-    verdict = checker.check(history.load(directory / "history.jsonl"), options.least)
+    verdict = checker.check(history.load(directory / "history.jsonl"), options.min_acknowledged)
     for anomaly in verdict.anomalies[:SHOWN]:
         _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
     return {**_result(options, stage, played, verdict, problems), "remote": remote}
@@ -236,7 +236,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults")
     parser.add_argument("--baseline-seconds", type=float, default=5.0)
     parser.add_argument("--fault-seconds", type=float, default=10.0)
-    parser.add_argument("--least", type=int, default=checker.LEAST_ACKNOWLEDGED, help="acknowledged records")
+    parser.add_argument(
+        "--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count"
+    )
     parser.add_argument("--apart", action="store_true", help="three brokers, and three voters beside them")
     parser.add_argument("--tiered", action="store_true", help="a tiered topic too, and a real S3 server")
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")

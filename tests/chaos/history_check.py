@@ -60,9 +60,9 @@ FAULTS = (
     "kill-leader", "kill-follower", "kill-controller", "kill-both", "kill-all", "kill-voters",
     "stop-leader", "stop-follower", "stop-controller", "stop-all", "wipe",
 )  # fmt: skip
-"""Faults of processes and disks. The command line accepts the other faults of chaos, too."""
-NEED_ALL_REPLICAS = ("wipe", "fsync-error")
-"""Faults that lose a whole disk, so every partition must be fully replicated before."""
+"""Faults of processes and disks. The command line accepts other faults of chaos, too."""
+LOSES_A_DISK = "wipe"
+"""Every partition must be fully replicated before this fault."""
 STOP_WITHIN_S = 60.0
 SHOWN = 20
 
@@ -70,6 +70,9 @@ SHOWN = 20
 def main() -> int:
     options = _options()
     rounds.check_faults(options.faults, (APART,))
+    unprepared = [name for name in options.faults if faults.FAULTS[name].needs]
+    if unprepared:
+        raise ChaosFailed(f"only `make chaos` prepares the nodes for {', '.join(unprepared)}")
     if not options.loopback and not network.is_inside():
         reason = network.why_not()
         if reason is None:
@@ -158,7 +161,7 @@ class Run:
             rounds.hurt(self._stage, workload, fault, self._options.fault_seconds, _say)
 
         self._faults.append(fault.name)
-        if fault.name in NEED_ALL_REPLICAS:
+        if fault.name == LOSES_A_DISK:
             with changes.held():
                 play()
                 until(self._is_in_sync, "all replicas are in sync", WHOLE_WITHIN_S)
@@ -203,7 +206,7 @@ class Run:
         """The result of the run. Compares the disks only if every sent record had time to arrive."""
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
-        verdict = checker.check(events, self._options.least)
+        verdict = checker.check(events, self._options.min_acknowledged)
         # What a run that ended early did not read to its end looks like lost.
         anomalies = list(verdict.anomalies) if self._stands_still else []
         invalid = list(verdict.invalid)
@@ -219,7 +222,7 @@ class Run:
         for anomaly in anomalies[:SHOWN]:
             _say(f"{anomaly.kind} (partition {anomaly.partition}): {anomaly.what}")
         keyed_acknowledged = sum(isinstance(event, history.Acked) for event in keyed_events)
-        if keyed_acknowledged < self._options.least // 10:
+        if keyed_acknowledged < self._options.min_acknowledged // 10:
             invalid.append(f"{keyed_acknowledged} records with keys were acknowledged: too few")
         if not compared.remote:
             invalid.append("nothing reached the object store")
@@ -255,7 +258,7 @@ class Run:
             batches=sum(len(copy.batches) for copy in each),
         )
         for logs in _by_replica(copies):
-            found = audit.against_history(events, logs, self._options.least)
+            found = audit.against_history(events, logs, self._options.min_acknowledged)
             compared.anomalies += found.anomalies
             compared.invalid += found.invalid
         return compared
@@ -321,7 +324,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--faults", type=_names, default=list(FAULTS), help=f"default: {','.join(FAULTS)}")
     parser.add_argument("--seed", type=int, default=1, help="of the order of faults and changes")
     parser.add_argument("--fault-seconds", type=float, default=6.0)
-    parser.add_argument("--least", type=int, default=checker.LEAST_ACKNOWLEDGED, help="acknowledged records")
+    parser.add_argument(
+        "--min-acknowledged", type=int, default=checker.MIN_ACKNOWLEDGED, help="minimum for the run to count"
+    )
     parser.add_argument("--loopback", action="store_true", help="no namespaces, even if they are allowed")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a run that passed too")
     parser.add_argument("--directory", type=Path, help="where to make it")

@@ -405,6 +405,10 @@ TOGETHER: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
     ],
     "a commit": [("OffsetCommit", 8, commit(metadata="later")), COMMITTED],
     "an offset deleted": [("OffsetDelete", 0, delete_offsets(0)), COMMITTED],
+    "a new group": [
+        ("OffsetCommit", 8, commit(group="$t-new")),
+        ("DescribeGroups", 6, {"groups": ["$t-new"]}),
+    ],
 }
 """Changes, each with a question that shows it, sent by one system call."""
 

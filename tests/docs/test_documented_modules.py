@@ -34,10 +34,10 @@ def test_page_names_only_existing_modules(page: str) -> None:
 
 def is_code(name: str, page: str) -> bool:
     """Names of settings have dots too, and neither capitals nor underscores. A class needs its module."""
-    in_room = name[0].isupper() or any(
+    in_package = name[0].isupper() or any(
         find_spec(f"{package}.{name.partition('.')[0]}") for package in PACKAGES
     )
-    return in_room and (page == ARCHITECTURE or re.search(r"[A-Z_]", name) is not None)
+    return in_package and (page == ARCHITECTURE or re.search(r"[A-Z_]", name) is not None)
 
 
 def exists(name: str) -> bool:

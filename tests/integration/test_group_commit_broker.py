@@ -20,7 +20,7 @@ from tierlog.broker.platform import production_platform
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.sources import settings_from
 from tierlog.protocol.errors import ErrorCode
-from tierlog.protocol.messages import offset_commit
+from tierlog.protocol.messages import describe_groups, list_groups, offset_commit
 from tierlog.records.writer import NewRecord, encode_batch
 
 PRODUCERS = 16
@@ -140,20 +140,16 @@ async def test_failed_fsync_fails_the_waiting_requests(node: Node) -> None:
     assert await node.produce(topic) == refused
 
 
+def commit(topic: str) -> offset_commit.OffsetCommitRequest:
+    partition = offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    committed = offset_commit.OffsetCommitRequestTopic(name=topic, partitions=[partition])
+    return offset_commit.OffsetCommitRequest(group_id="g", topics=[committed])
+
+
 async def test_offset_commits_wait_for_the_fsync(node: Node) -> None:
     topic, client = await node.topic(), await node.client()
     await in_thread(client.coordinator, "g")
-    request = offset_commit.OffsetCommitRequest(
-        group_id="g",
-        topics=[
-            offset_commit.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    offset_commit.OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
-                ],
-            )
-        ],
-    )
+    request = commit(topic)
     entered = node.disk.hold("__consumer_offsets-0")
     waiting = in_thread(client.send, "OffsetCommit", 8, request)
     await in_thread(entered.wait)
@@ -167,6 +163,23 @@ async def test_offset_commits_wait_for_the_fsync(node: Node) -> None:
     node.disk.broken.add("__consumer_offsets-0")
     node.disk.release("__consumer_offsets-0")
     assert (await waiting).topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_pipelined_requests_show_the_group_of_a_commit_before_them(node: Node) -> None:
+    topic, client = await node.topic(), await node.client()
+    await in_thread(client.coordinator, "g")
+    entered = node.disk.hold("__consumer_offsets-0")
+    waiting = in_thread(
+        client.send_together,
+        ("OffsetCommit", 8, commit(topic)),
+        ("ListGroups", 4, list_groups.ListGroupsRequest()),
+        ("DescribeGroups", 5, describe_groups.DescribeGroupsRequest(groups=["g"])),
+    )
+    await in_thread(entered.wait)
+    node.disk.release("__consumer_offsets-0")
+    _, listed, described = await waiting
+    assert [group.group_id for group in listed.groups] == ["g"]
+    assert [group.group_state for group in described.groups] == ["Empty"]
 
 
 async def test_stop_waits_for_requests_that_wait_for_an_fsync(node: Node) -> None:

@@ -13,7 +13,7 @@ from tierlog.base.types import random_uuid
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.recovery import TERM_GAP, NotRecoverable, Recovery
-from tierlog.metadata.quorum.storage import Loaded, MetadataStorage
+from tierlog.metadata.quorum.storage import LoadedMetadata, MetadataStorage
 
 RNG = random.Random(5)
 
@@ -22,7 +22,7 @@ def recovery(directory: Path) -> "closing[Recovery]":
     return closing(Recovery(OsFiles(), directory, RNG))
 
 
-def loaded(directory: Path, node_id: int) -> Loaded:
+def loaded(directory: Path, node_id: int) -> LoadedMetadata:
     storage = MetadataStorage(
         OsFiles(), directory, cluster_id=CLUSTER_ID, node_id=node_id, new_directory_id=random_uuid(RNG)
     )

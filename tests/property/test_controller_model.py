@@ -122,7 +122,7 @@ class Cluster:
 
     def fill(self, broker_id: int, number: int, full: bool) -> None:
         """The replica's disk becomes full, or has free space again."""
-        self.report(broker_id, **{"full" if full else "has_room": number})
+        self.report(broker_id, **{"full" if full else "has_space": number})
 
     def wipe(self, broker_id: int, number: int) -> None:
         """The broker restarts with a new disk, without the partition."""

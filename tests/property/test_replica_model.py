@@ -190,7 +190,7 @@ class Partition(ReplicaDriver):
         self.replica.log.active.reserved_to = 0
 
     @rule()
-    def give_back_room(self) -> None:
+    def free_space(self) -> None:
         """As log maintenance does when the disk has little left."""
         self.replica.log.active.release_reserved()
         assert not self.files.reserved()

@@ -85,7 +85,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     request: Request
     fetched: Fetched
     records: bytes
@@ -132,7 +132,7 @@ class Partition(RuleBasedStateMachine):
         self.start = 0
         """Below it records may be gone, and are not compared."""
         self.requests: list[Request] = []
-        self.answers: list[Answer] = []
+        self.responses: list[Response] = []
         self.proposed: list[Proposed] = []
         self.waiting: list[Sent] = []
         self.seen: dict[int, tuple[bytes, int, list[Value]]] = {}
@@ -218,31 +218,31 @@ class Partition(RuleBasedStateMachine):
             return None
         return Request(number, broker.epoch, broker.replica.leader, asked)
 
-    def answer(self, request: Request) -> Answer | None:
+    def response(self, request: Request) -> Response | None:
         """Answer a fetch as the leader's handler does."""
         replica = self.brokers[request.leader].replica
         if replica is None:
             return None
         asked = request.asked
         if asked.leader_epoch != replica.leader_epoch or not replica.is_leader:
-            return Answer(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
+            return Response(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
         if not replica.as_leader.knows_follower(request.follower, request.epoch):
-            return Answer(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
+            return Response(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
         found = replica.read_for_follower(asked.offset, 200, last_fetched_epoch=asked.last_fetched_epoch)
         if not found.error and found.diverging == UNKNOWN_END:
             replica.as_leader.follower_fetched(request.follower, request.epoch, asked.offset, self.now)
         fetched = Fetched(found.error, replica.high_watermark, found.log_start_offset, found.diverging)
         parts = found.slice.parts if found.slice is not None else ()
         records = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
-        return Answer(request, fetched, records)
+        return Response(request, fetched, records)
 
-    def take(self, answer: Answer) -> None:
+    def take(self, response: Response) -> None:
         """Apply a response as the replica fetcher does. A response to an ended process is dropped."""
-        broker = self.brokers[answer.request.follower]
-        if broker.replica is None or broker.epoch != answer.request.epoch:
+        broker = self.brokers[response.request.follower]
+        if broker.replica is None or broker.epoch != response.request.epoch:
             return
         step = broker.replica.as_follower.take_fetched(
-            answer.request.asked, answer.fetched, memoryview(bytearray(answer.records)), NOW
+            response.request.asked, response.fetched, memoryview(bytearray(response.records)), NOW
         )
         assert not isinstance(step, StartFromTier)
         if isinstance(step, Retry):
@@ -253,9 +253,9 @@ class Partition(RuleBasedStateMachine):
         """Fetch without faults."""
         for _ in range(times):
             request = self.send_fetch(number)
-            answer = self.answer(request) if request is not None else None
-            if answer is not None:
-                self.take(answer)
+            response = self.response(request) if request is not None else None
+            if response is not None:
+                self.take(response)
 
     @rule(number=brokers)
     def fetch(self, number: int) -> None:
@@ -268,20 +268,20 @@ class Partition(RuleBasedStateMachine):
     def deliver_request(self, pick: int, stays: bool) -> None:
         at = pick % len(self.requests)
         request = self.requests[at] if stays else self.requests.pop(at)
-        answer = self.answer(request)
-        if answer is not None:
-            self.answers.append(answer)
+        response = self.response(request)
+        if response is not None:
+            self.responses.append(response)
 
-    @precondition(lambda self: self.answers)
+    @precondition(lambda self: self.responses)
     @rule(pick=picks, stays=st.booleans())
-    def deliver_answer(self, pick: int, stays: bool) -> None:
-        at = pick % len(self.answers)
-        self.take(self.answers[at] if stays else self.answers.pop(at))
+    def deliver_response(self, pick: int, stays: bool) -> None:
+        at = pick % len(self.responses)
+        self.take(self.responses[at] if stays else self.responses.pop(at))
 
     @rule()
     def lose_all_messages(self) -> None:
         self.requests.clear()
-        self.answers.clear()
+        self.responses.clear()
 
     @rule(count=st.integers(1, 3), copied_to=st.sets(brokers), times=st.integers(1, 3))
     def produce_and_copy(self, count: int, copied_to: set[int], times: int) -> None:
@@ -300,7 +300,7 @@ class Partition(RuleBasedStateMachine):
         proposal = broker.replica.as_leader.isr_proposal(self.now, LAG_MS, broker.view.live)
         return None if proposal is None else Proposed(number, broker.epoch, broker.replica, proposal)
 
-    def decide(self, proposed: Proposed, *, answered: bool) -> None:
+    def decide(self, proposed: Proposed, *, delivered: bool) -> None:
         """The controller decides; the answer reaches the leader, or does not."""
         if self.leaves_no_disk(lambda trial: trial.alter(proposed.broker, proposed.epoch, proposed.proposal)):
             return
@@ -308,18 +308,18 @@ class Partition(RuleBasedStateMachine):
         view = self.controller.view
         if self.brokers[proposed.broker].replica is not proposed.replica:
             return
-        if answered:
+        if delivered:
             proposed.replica.as_leader.on_isr_response(
                 proposed.proposal, error, view.leader_epoch, view.partition_epoch
             )
         else:
             proposed.replica.as_leader.on_isr_failure(proposed.proposal)
 
-    @rule(number=brokers, answered=st.booleans())
-    def alter(self, number: int, answered: bool) -> None:
+    @rule(number=brokers, delivered=st.booleans())
+    def alter(self, number: int, delivered: bool) -> None:
         proposed = self.propose(number)
         if proposed is not None:
-            self.decide(proposed, answered=answered)
+            self.decide(proposed, delivered=delivered)
 
     @rule(number=brokers, given_up=st.booleans())
     def send_proposal(self, number: int, given_up: bool) -> None:
@@ -331,9 +331,9 @@ class Partition(RuleBasedStateMachine):
                 proposed.replica.as_leader.on_isr_failure(proposed.proposal)
 
     @precondition(lambda self: self.proposed)
-    @rule(pick=picks, answered=st.booleans())
-    def deliver_proposal(self, pick: int, answered: bool) -> None:
-        self.decide(self.proposed.pop(pick % len(self.proposed)), answered=answered)
+    @rule(pick=picks, delivered=st.booleans())
+    def deliver_proposal(self, pick: int, delivered: bool) -> None:
+        self.decide(self.proposed.pop(pick % len(self.proposed)), delivered=delivered)
 
     # -- brokers and the controller --
 

@@ -76,7 +76,7 @@ def test_request_of_a_dead_process_is_executed() -> None:
 
 @pytest.mark.parametrize(
     ("weather", "stored"),
-    [({"refused": 1.0}, None), ({"lost": 1.0}, None), ({"unanswered": 1.0}, b"records")],
+    [({"refused": 1.0}, None), ({"lost": 1.0}, None), ({"no_response": 1.0}, b"records")],
 )
 def test_failed_put_may_have_been_executed(weather: dict[str, float], stored: bytes | None) -> None:
     loop, bucket, _ = _bucket(**weather)
@@ -155,7 +155,9 @@ def _witness(*, has_storage_cleaner: bool = False) -> TierWitness:
     )
     witness.bucket = _bucket()[1]
     image = ClusterImage(cluster_id="simulated", index=1)
-    witness.published(replace(image, brokers=image.brokers.set(1, BROKER)) if has_storage_cleaner else image)
+    witness.on_published(
+        replace(image, brokers=image.brokers.set(1, BROKER)) if has_storage_cleaner else image
+    )
     return witness
 
 
@@ -194,7 +196,7 @@ def test_manifest_entry_without_an_object_is_a_violation() -> None:
     image = ClusterImage(cluster_id="simulated", index=2)
     remote = image.remote.set(WHERE, RemotePartition(entries=(entry,)))
     with pytest.raises(Violation, match="is not there"):
-        witness.published(replace(image, remote=remote))
+        witness.on_published(replace(image, remote=remote))
 
 
 def test_unknown_object_is_an_orphan() -> None:
@@ -219,11 +221,11 @@ def test_root_that_arrives_again_is_an_orphan_only_while_deletes_are_queued(
     witness, line = _witness(), _line()
     queued = ClusterImage(cluster_id="simulated", index=2)
     queued = replace(queued, delete_queue=queued.delete_queue.with_deletes([line]))
-    witness.published(queued)
+    witness.on_published(queued)
     witness.deleted([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
     run_inline(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))
     witness.put_done(KEYS.root(WHERE), _root(1), None)
-    witness.published(ClusterImage(cluster_id="simulated", index=3))
+    witness.on_published(ClusterImage(cluster_id="simulated", index=3))
     assert witness.orphans() == orphans
 
 

@@ -50,14 +50,14 @@ class InlineController(MetadataClient):
         self._publisher.publish(image, self._publisher.term)
         return decision.reply
 
-    def register(self, broker_id: int, *, min_in_sync: int = 1) -> None:
+    def register(self, broker_id: int, *, min_in_sync: int = 1, admin_url: str | None = None) -> None:
         self.do(
             c.RegisterBroker(
                 broker_id=broker_id,
                 incarnation=uuid.UUID(int=broker_id),
                 host="h",
                 port=9092,
-                admin_url=f"http://h:{broker_id}",
+                admin_url=f"http://h:{broker_id}" if admin_url is None else admin_url,
                 min_in_sync=min_in_sync,
             )
         )

@@ -268,14 +268,14 @@ def content(found: LogSlice) -> bytes:
     return data
 
 
-def flip_a_bit(replica: Replica, offset: int) -> None:
-    """Flip a bit on disk in the batch that holds this offset."""
+def flip_a_bit(replica: Replica, offset: int, byte: int = HEADER_SIZE + 5) -> None:
+    """Flip a bit on disk in a byte of the batch that holds this offset."""
     found = replica.read(offset, 1).slice
     assert found is not None
     part = found.parts[0]
     assert isinstance(part, FileSlice)
     with open(part.file.path, "r+b") as file:
-        file.seek(part.position + HEADER_SIZE + 5)
+        file.seek(part.position + byte)
         [byte] = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte ^ 0x40]))

@@ -60,8 +60,8 @@ def selected(requests: list[Recorded]) -> list[Recorded]:
     chosen: dict[tuple[str, int, int], dict[int, Recorded]] = defaultdict(dict)
     for each in requests:
         sizes = chosen[each.client, *each.kind]
-        room = KEPT_OF_A_KIND * (2 if each.kind[0] == PRODUCE else 1)  # one of each codec
-        if len(each.frame) <= KEPT_BYTES_MAX and len(sizes) < room:
+        limit = KEPT_OF_A_KIND * (2 if each.kind[0] == PRODUCE else 1)  # one of each codec
+        if len(each.frame) <= KEPT_BYTES_MAX and len(sizes) < limit:
             sizes.setdefault(len(each.frame), each)
     return [each for key in sorted(chosen) for each in chosen[key].values()]
 

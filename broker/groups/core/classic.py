@@ -7,21 +7,20 @@ in SyncGroup), KIP-814 (skip_assignment). States and transitions: states.py. Cal
 
 from tierlog.broker.groups.core.events import (
     NO_MEMBER_ID,
-    ErrorAnswer,
+    ErrorResponse,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
+    LeaveResponse,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     TimerKey,
     TimerKind,
 )
 from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, Group, Member, protocols_size
 from tierlog.broker.groups.core.rebalance import (
-    answer_join,
     await_response,
     complete_join_if_all_joined,
     join_timed_out,
@@ -30,10 +29,11 @@ from tierlog.broker.groups.core.rebalance import (
     refuse_waiting,
     remove_member,
     remove_pending,
+    reply_to_join,
     restart_session,
     store_assignment,
-    sync_answer,
     sync_received,
+    sync_response,
     sync_timed_out,
     wait_to_join,
     wait_to_sync,
@@ -54,8 +54,8 @@ def check_join(request: Join, settings: GroupSettings) -> ErrorCode:
     """The checks of a JoinGroup that need no group."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
-    least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-    if not least <= request.session_timeout_ms <= most:
+    minimum, maximum = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if not minimum <= request.session_timeout_ms <= maximum:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     return ErrorCode.NONE
 
@@ -66,7 +66,7 @@ def join(group: Group, request: Join, turn: Turn) -> None:
         # After group.max.size was lowered, the members that rejoin last are removed.
         remove_member(group, request.member_id, turn)
     if error != ErrorCode.NONE:
-        turn.reply(request.token, JoinAnswer(error=error, member_id=_refused_id(request, error)))
+        turn.reply(request.token, JoinResponse(error=error, member_id=_refused_id(request, error)))
     elif request.member_id == NO_MEMBER_ID:
         _join_new(group, request, turn)
     elif request.member_id in group.pending_members:
@@ -76,7 +76,7 @@ def join(group: Group, request: Join, turn: Turn) -> None:
 
 
 def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
-    if not _has_room(group, request.member_id, settings.group_max_size):
+    if not _is_below_max_size(group, request.member_id, settings.group_max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if not _fits(group, request):
         return ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients retry it: there may be memory again soon
@@ -87,11 +87,11 @@ def _admit(group: Group, request: Join, settings: GroupSettings) -> ErrorCode:
     return group.validate(request.member_id, request.group_instance_id)
 
 
-def _has_room(group: Group, member_id: str, most: int) -> bool:
+def _is_below_max_size(group: Group, member_id: str, max_size: int) -> bool:
     if group.state is GroupState.PREPARING_REBALANCE:
         member = group.members.get(member_id)
-        return (member is not None and member.joining is not None) or group.joining_count < most
-    return member_id in group.members or len(group.members) < most
+        return (member is not None and member.joining is not None) or group.joining_count < max_size
+    return member_id in group.members or len(group.members) < max_size
 
 
 def _fits(group: Group, request: Join) -> bool:
@@ -103,7 +103,7 @@ def _fits(group: Group, request: Join) -> bool:
     more = protocols_size(request.protocols) - (protocols_size(known.protocols) if known is not None else 0)
     if known is None and member_id not in group.pending_members:
         more += MEMBER_OVERHEAD_BYTES + len(request.client_id) + len(request.fresh_member_id)
-    return more <= max(request.room_bytes, 0)
+    return more <= max(request.free_bytes, 0)
 
 
 def _refused_id(request: Join, error: ErrorCode) -> str:
@@ -120,7 +120,7 @@ def _join_new(group: Group, request: Join, turn: Turn) -> None:
         # KIP-394: if the client never receives its member id, each retry would add another member.
         group.add_pending(request.fresh_member_id)
         await_response(group, request.fresh_member_id, request.session_timeout_ms, turn)
-        required = JoinAnswer(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
+        required = JoinResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=request.fresh_member_id)
         turn.reply(request.token, required)
     else:
         _add_member(group, request, request.fresh_member_id, turn)
@@ -150,8 +150,8 @@ def _join_again(group: Group, member: Member, request: Join, turn: Turn) -> None
     completing = group.state is GroupState.COMPLETING_REBALANCE
     stable = group.state is GroupState.STABLE
     if unchanged and (completing or (stable and not leads)):
-        # The answer was lost: repeat it. A leader that joins in Stable requests a rebalance.
-        turn.reply(request.token, group.join_answer(member))
+        # The response was lost: repeat it. A leader that joins in Stable requests a rebalance.
+        turn.reply(request.token, group.join_response(member))
         return
     _update(group, member, request, turn)
     membership_changed(group, turn)
@@ -186,7 +186,7 @@ _Before = tuple[str, str | None, tuple[tuple[tuple[str, bytes], ...], int, int]]
 
 
 def _store_static(group: Group, member: Member, request: Join, before: _Before, turn: Turn) -> None:
-    """Answer with the current generation once the new member id is stored. If that fails, the old id stays
+    """Reply with the current generation once the new member id is stored. If that fails, the old id stays
     valid."""
     old_id, old_leader, (protocols, rebalance_timeout_ms, session_timeout_ms) = before
 
@@ -194,11 +194,11 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
         if member.joining != request.token:
             return  # it has left, was replaced, or was answered by a rebalance
         if error == ErrorCode.NONE:
-            answer_join(group, member, turn, _static_answer(group, member, request, old_leader))
+            reply_to_join(group, member, turn, _static_join_response(group, member, request, old_leader))
             restart_session(group, member, turn)
             return
-        failed = JoinAnswer(error=response_error(error), generation=group.generation)
-        answer_join(group, member, turn, failed)
+        failed = JoinResponse(error=response_error(error), generation=group.generation)
+        reply_to_join(group, member, turn, failed)
         turn.cancel_timer(session_key(group, member.member_id))
         group.rename_static(request.group_instance_id or "", old_id)
         group.support(member, protocols)
@@ -209,13 +209,15 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
     turn.append([group.record({name: each.assignment for name, each in group.members.items()})], stored)
 
 
-def _static_answer(group: Group, member: Member, request: Join, old_leader: str | None) -> JoinAnswer:
-    """KIP-814: a leader that returns must not assign again. Before version 9 its answer names another
+def _static_join_response(
+    group: Group, member: Member, request: Join, old_leader: str | None
+) -> JoinResponse:
+    """KIP-814: a leader that returns must not assign again. Before version 9 its response names another
     leader."""
     leads = member.member_id == group.leader_id
     skips = leads and request.may_skip_assignment
     leader = group.leader_id if request.may_skip_assignment else old_leader
-    return JoinAnswer(
+    return JoinResponse(
         member_id=member.member_id,
         generation=group.generation,
         protocol_type=group.protocol_type,
@@ -232,13 +234,13 @@ def _static_answer(group: Group, member: Member, request: Join, old_leader: str 
 def sync(group: Group, request: Sync, turn: Turn) -> None:
     error = _check_sync(group, request)
     if error != ErrorCode.NONE:
-        turn.reply(request.token, SyncAnswer(error=error))
+        turn.reply(request.token, SyncResponse(error=error))
         return
     member = group.members[request.member_id]
     sync_received(group, request.member_id, turn)
     restart_session(group, member, turn)
     if group.state is GroupState.STABLE:
-        turn.reply(request.token, sync_answer(group, member))
+        turn.reply(request.token, sync_response(group, member))
         return
     wait_to_sync(member, request.token, turn)
     if member.member_id == group.leader_id:
@@ -256,7 +258,7 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
     ):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     more = sum(len(assignment) for _, assignment in request.assignments) - group.assignments_size
-    if more > max(request.room_bytes, 0) and request.member_id == group.leader_id:
+    if more > max(request.free_bytes, 0) and request.member_id == group.leader_id:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE  # the client rejoins after a pause
     preparing = group.state is GroupState.PREPARING_REBALANCE
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
@@ -274,7 +276,7 @@ def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:
         restart_session(group, group.members[request.member_id], turn)
         if group.state is GroupState.PREPARING_REBALANCE:
             error = ErrorCode.REBALANCE_IN_PROGRESS
-    turn.reply(request.token, ErrorAnswer(error=error))
+    turn.reply(request.token, ErrorResponse(error=error))
 
 
 # ---- LeaveGroup -----------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:
 def leave(group: Group, request: Leave, turn: Turn) -> None:
     """Remove each leaver on its own: an error of one does not affect the others (KIP-345)."""
     results = tuple((leaver, _leave_one(group, leaver, turn)) for leaver in request.leavers)
-    turn.reply(request.token, LeaveAnswer(members=results))
+    turn.reply(request.token, LeaveResponse(members=results))
 
 
 def _leave_one(group: Group, leaver: Leaver, turn: Turn) -> ErrorCode:
@@ -318,5 +320,5 @@ def _session_expired(group: Group, member_id: str, turn: Turn) -> None:
     if member_id in group.pending_members:
         remove_pending(group, member_id, turn)
     elif member_id in group.members and not group.members[member_id].is_waiting:
-        # The session of a waiting member restarts with its answer.
+        # The session of a waiting member restarts with its response.
         remove_member(group, member_id, turn)

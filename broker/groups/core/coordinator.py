@@ -19,18 +19,18 @@ from tierlog.broker.groups.core.events import (
     DeleteGroup,
     DeleteOffsets,
     Effect,
-    ErrorAnswer,
+    ErrorResponse,
     Event,
     ExpireOffsets,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
-    OffsetsAnswer,
+    LeaveResponse,
+    OffsetsResponse,
     Request,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     TimerFired,
     TopicsChanged,
     WriteId,
@@ -156,7 +156,7 @@ class Coordinator:
         if error == ErrorCode.NONE and group is None and request.member_id != NO_MEMBER_ID:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error != ErrorCode.NONE:
-            turn.reply(request.token, JoinAnswer(error=error, member_id=request.member_id))
+            turn.reply(request.token, JoinResponse(error=error, member_id=request.member_id))
             return
         group = group or self._groups.setdefault(request.group_id, self._new_group(request.group_id))
         classic.join(group, request, turn)
@@ -165,14 +165,14 @@ class Coordinator:
     def _sync(self, request: Sync, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
-            turn.reply(request.token, SyncAnswer(error=_no_group(request.group_id)))
+            turn.reply(request.token, SyncResponse(error=_no_group(request.group_id)))
         else:
             classic.sync(group, request, turn)
 
     def _heartbeat(self, request: Heartbeat, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
-            turn.reply(request.token, ErrorAnswer(error=_no_group(request.group_id)))
+            turn.reply(request.token, ErrorResponse(error=_no_group(request.group_id)))
         else:
             classic.heartbeat(group, request, turn)
 
@@ -181,7 +181,7 @@ class Coordinator:
         if group is None:
             error = _no_group(request.group_id)
             turn.reply(
-                request.token, LeaveAnswer(members=tuple((leaver, error) for leaver in request.leavers))
+                request.token, LeaveResponse(members=tuple((leaver, error) for leaver in request.leavers))
             )
         else:
             classic.leave(group, request, turn)
@@ -205,7 +205,7 @@ class Coordinator:
         group = self._groups.get(request.group_id)
         error = check_commit(group, request)
         if error != ErrorCode.NONE:
-            turn.reply(request.token, OffsetsAnswer(error=error))
+            turn.reply(request.token, OffsetsResponse(error=error))
             return
         if group is not None and request.member_id in group.members:
             restart_session(group, group.members[request.member_id], turn)
@@ -221,27 +221,27 @@ class Coordinator:
 
         def stored(turn: Turn, error: ErrorCode) -> None:
             if error != ErrorCode.NONE:
-                turn.reply(request.token, OffsetsAnswer(error=response_error(error)))
+                turn.reply(request.token, OffsetsResponse(error=response_error(error)))
                 return
             self._groups.setdefault(request.group_id, self._new_group(request.group_id))
             for partition, committed in accepted.items():
                 if not self._is_of_another_topic(partition, committed):  # deleted during the append
                     self._offsets.put(request.group_id, partition, committed)
-            turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
+            turn.reply(request.token, OffsetsResponse(partitions=tuple(results)))
 
         if accepted:
             records = [commit_record(request.group_id, *item) for item in accepted.items()]
             self._committing[turn.append(records, stored)] = request.group_id, accepted
         else:
-            turn.reply(request.token, OffsetsAnswer(partitions=tuple(results)))
+            turn.reply(request.token, OffsetsResponse(partitions=tuple(results)))
 
     def _delete_offsets(self, request: DeleteOffsets, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
         if group is None or group.state is GroupState.DEAD:
-            turn.reply(request.token, OffsetsAnswer(error=_group_not_found(request.group_id)))
+            turn.reply(request.token, OffsetsResponse(error=_group_not_found(request.group_id)))
             return
         if group.members and group.subscribed is None:
-            turn.reply(request.token, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+            turn.reply(request.token, OffsetsResponse(error=ErrorCode.NON_EMPTY_GROUP))
             return
         in_use = group.subscribed if group.members and group.subscribed else NO_FILTER
         results = tuple(
@@ -250,9 +250,9 @@ class Coordinator:
         )
         kept = self._offsets.of(request.group_id)
         leaving = [place for place, error in results if error == ErrorCode.NONE and place in kept]
-        answer = OffsetsAnswer(partitions=results)
+        response = OffsetsResponse(partitions=results)
         if not leaving:
-            turn.reply(request.token, answer)
+            turn.reply(request.token, response)
             return
 
         def stored(turn: Turn, error: ErrorCode) -> None:
@@ -260,7 +260,7 @@ class Coordinator:
                 self._remove_offsets(request.group_id, leaving)
             turn.reply(
                 request.token,
-                answer if error == ErrorCode.NONE else OffsetsAnswer(error=response_error(error)),
+                response if error == ErrorCode.NONE else OffsetsResponse(error=response_error(error)),
             )
 
         turn.append([tombstone(request.group_id, place) for place in leaving], stored)
@@ -321,9 +321,9 @@ class Coordinator:
     def _delete_group(self, request: DeleteGroup, turn: Turn) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
-            turn.reply(request.token, ErrorAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
+            turn.reply(request.token, ErrorResponse(error=ErrorCode.GROUP_ID_NOT_FOUND))
         elif group.state is not GroupState.EMPTY:
-            turn.reply(request.token, ErrorAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+            turn.reply(request.token, ErrorResponse(error=ErrorCode.NON_EMPTY_GROUP))
         else:
             self._append_deletion(group, turn, request)
 
@@ -348,7 +348,7 @@ class Coordinator:
                 again.generation = max(again.generation, group.generation)
                 again.state_timestamp_ms = max(again.state_timestamp_ms, timestamp_ms)
             if request is not None:
-                turn.reply(request.token, ErrorAnswer(error=response_error(error)))
+                turn.reply(request.token, ErrorResponse(error=response_error(error)))
 
         turn.append(records, stored)
 

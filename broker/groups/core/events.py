@@ -1,7 +1,7 @@
-"""Coordinator events: the events, effects and answers of the coordinator core.
+"""Coordinator events: the events, effects and responses of the coordinator core.
 
 `Coordinator.handle(event, now_ms)` returns effects, which must be performed in order. A `Token` identifies a
-request that waits for an answer; each token gets exactly one `Reply`, at once or after a later event. State
+request that waits for a response; each token gets exactly one `Reply`, at once or after a later event. State
 that must be durable before it counts is returned as `AppendRecords`. The driver submits `Appended`, in the
 order of the appends, when the records are below the high watermark or have failed, and only then does the
 core reply.
@@ -60,7 +60,7 @@ class Join:
     member_id_required: bool = False  # version 4 and later: new dynamic members join twice (KIP-394)
     may_skip_assignment: bool = False  # version 9 and later (KIP-814)
     reason: str = ""  # KIP-800
-    room_bytes: int = UNLIMITED  # memory left for members of groups on this broker
+    free_bytes: int = UNLIMITED  # memory left for members of groups on this broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Sync:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: tuple[tuple[str, bytes], ...] = ()
-    room_bytes: int = UNLIMITED
+    free_bytes: int = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,17 +196,17 @@ class CancelTimer:
 @dataclass(frozen=True, slots=True)
 class Reply:
     token: Token
-    answer: "Answer"
+    response: "Response"
 
 
 Effect = AppendRecords | SetTimer | CancelTimer | Reply
 
 
-# ---- answers --------------------------------------------------------------------------------------
+# ---- responses ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinAnswer:
+class JoinResponse:
     """`members` (id, group instance id, metadata) is set only for the leader."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -220,7 +220,7 @@ class JoinAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncAnswer:
+class SyncResponse:
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -228,21 +228,21 @@ class SyncAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorAnswer:
+class ErrorResponse:
     """For Heartbeat, DeleteGroup, and any request that failed completely."""
 
     error: ErrorCode = ErrorCode.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveAnswer:
+class LeaveResponse:
     """One result per leaver, in the order of the request."""
 
     members: tuple[tuple[Leaver, ErrorCode], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsAnswer:
+class OffsetsResponse:
     """For Commit and DeleteOffsets: one `error` for the request, or one per partition, in the request's
     order."""
 
@@ -250,4 +250,4 @@ class OffsetsAnswer:
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
-Answer = JoinAnswer | SyncAnswer | ErrorAnswer | LeaveAnswer | OffsetsAnswer
+Response = JoinResponse | SyncResponse | ErrorResponse | LeaveResponse | OffsetsResponse

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tierlog.base.types import require
-from tierlog.broker.groups.core.events import NO_MEMBER_ID, JoinAnswer, Protocol, Token
+from tierlog.broker.groups.core.events import NO_MEMBER_ID, JoinResponse, Protocol, Token
 from tierlog.broker.groups.core.formats import (
     FormatError,
     GroupKey,
@@ -254,10 +254,10 @@ class Group:
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
-    def join_answer(self, member: Member) -> JoinAnswer:
-        """The JoinGroup answer for one member of the current generation."""
+    def join_response(self, member: Member) -> JoinResponse:
+        """The JoinGroup response for one member of the current generation."""
         leads = member.member_id == self.leader_id
-        return JoinAnswer(
+        return JoinResponse(
             member_id=member.member_id,
             generation=self.generation,
             protocol_type=self.protocol_type,

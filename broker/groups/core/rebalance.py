@@ -4,7 +4,7 @@ Functions over one group and the current turn, called by classic.py. A waiting r
 when its phase ends, when its member leaves or is replaced, or when the same member sends another.
 """
 
-from tierlog.broker.groups.core.events import JoinAnswer, SyncAnswer, TimerKey, TimerKind, Token
+from tierlog.broker.groups.core.events import JoinResponse, SyncResponse, TimerKey, TimerKind, Token
 from tierlog.broker.groups.core.group import Group, Member
 from tierlog.broker.groups.core.states import Cause, GroupState
 from tierlog.broker.groups.core.turn import Turn, response_error
@@ -26,7 +26,7 @@ def membership_changed(group: Group, turn: Turn) -> None:
 
 def prepare_rebalance(group: Group, turn: Turn) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
-        _answer_syncs(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
+        _reply_to_syncs(group, turn, ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_sync.clear()
     turn.cancel_timer(TimerKey(TimerKind.SYNC, group.group_id))
     was_empty = group.state is GroupState.EMPTY
@@ -80,7 +80,7 @@ def complete_join(group: Group, turn: Turn) -> None:
         turn.append([group.record({})], lambda turn, error: None)
         return
     for member in group.members.values():
-        answer_join(group, member, turn, group.join_answer(member))
+        reply_to_join(group, member, turn, group.join_response(member))
         if member.is_new:
             await_response(group, member.member_id, member.session_timeout_ms, turn)
         else:
@@ -101,13 +101,13 @@ def store_assignment(group: Group, assignments: dict[str, bytes], turn: Turn) ->
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
             return
         if error != ErrorCode.NONE:
-            _answer_syncs(group, turn, response_error(error))
+            _reply_to_syncs(group, turn, response_error(error))
             prepare_rebalance(group, turn)
             return
         for member in group.members.values():
             group.assign(member, assignments.get(member.member_id, b""))
         group.move(Cause.ASSIGNMENT_STORED, turn.now_ms)
-        _answer_syncs(group, turn)
+        _reply_to_syncs(group, turn)
 
     turn.append([group.record(assignments)], stored)
 
@@ -151,33 +151,33 @@ def drop_member(group: Group, member_id: str, turn: Turn) -> None:
 
 
 def refuse_waiting(group: Group, member: Member, turn: Turn, error: ErrorCode) -> None:
-    """Answer the member's waiting requests with an error."""
-    answer_join(group, member, turn, JoinAnswer(error=error))
-    answer_sync(member, turn, SyncAnswer(error=error))
+    """Reply to the member's waiting requests with an error."""
+    reply_to_join(group, member, turn, JoinResponse(error=error))
+    reply_to_sync(member, turn, SyncResponse(error=error))
 
 
 def wait_to_join(group: Group, member: Member, token: Token, turn: Turn) -> None:
-    again = JoinAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-    answer_join(group, member, turn, again)
+    again = JoinResponse(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+    reply_to_join(group, member, turn, again)
     member.joining = token
     group.joining_count += 1
 
 
 def wait_to_sync(member: Member, token: Token, turn: Turn) -> None:
-    answer_sync(member, turn, SyncAnswer(error=ErrorCode.REBALANCE_IN_PROGRESS))
+    reply_to_sync(member, turn, SyncResponse(error=ErrorCode.REBALANCE_IN_PROGRESS))
     member.syncing = token
 
 
-def answer_join(group: Group, member: Member, turn: Turn, answer: JoinAnswer) -> None:
+def reply_to_join(group: Group, member: Member, turn: Turn, response: JoinResponse) -> None:
     if member.joining is not None:
-        turn.reply(member.joining, answer)
+        turn.reply(member.joining, response)
         member.joining = None
         group.joining_count -= 1
 
 
-def answer_sync(member: Member, turn: Turn, answer: SyncAnswer) -> None:
+def reply_to_sync(member: Member, turn: Turn, response: SyncResponse) -> None:
     if member.syncing is not None:
-        turn.reply(member.syncing, answer)
+        turn.reply(member.syncing, response)
         member.syncing = None
 
 
@@ -191,21 +191,23 @@ def await_response(group: Group, member_id: str, session_timeout_ms: int, turn: 
     turn.set_timer(TimerKey(TimerKind.SESSION, group.group_id, member_id), min(session_timeout_ms, most_ms))
 
 
-def sync_answer(group: Group, member: Member) -> SyncAnswer:
-    return SyncAnswer(
+def sync_response(group: Group, member: Member) -> SyncResponse:
+    return SyncResponse(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         assignment=member.assignment,
     )
 
 
-def _answer_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -> None:
-    """Answer all waiting SyncGroup requests. With an error, the members lose their assignments."""
+def _reply_to_syncs(group: Group, turn: Turn, error: ErrorCode = ErrorCode.NONE) -> None:
+    """Reply to all waiting SyncGroup requests. With an error, the members lose their assignments."""
     for member in group.members.values():
         if error != ErrorCode.NONE:
             group.assign(member, b"")
         if member.syncing is not None:
             restart_session(group, member, turn)
-        answer_sync(
-            member, turn, sync_answer(group, member) if error == ErrorCode.NONE else SyncAnswer(error=error)
+        reply_to_sync(
+            member,
+            turn,
+            sync_response(group, member) if error == ErrorCode.NONE else SyncResponse(error=error),
         )

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tierlog.broker.groups.core.events import (
-    Answer,
     AppendRecords,
     CancelTimer,
     Effect,
     Reply,
+    Response,
     SetTimer,
     TimerKey,
     Token,
@@ -36,8 +36,8 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 24 * 3_600_000  # offsets.retention.minutes
     # A member in its first join does not know its id, so it cannot send heartbeats. Kafka's constant.
     new_member_join_timeout_ms: int = 5 * 60_000
-    # Until a member's first request after the answer to its first join; clients send it at once. Kafka waits
-    # for the session timeout, which lets a client fill the memory for members for half an hour.
+    # Until a member's first request after the response to its first join; clients send it at once. Kafka
+    # waits for the session timeout, which lets a client fill the memory for members for half an hour.
     new_member_response_timeout_ms: int = 60_000
 
 
@@ -48,8 +48,8 @@ class Turn:
     register_write: Callable[[AfterAppend], WriteId]
     effects: list[Effect] = field(default_factory=list)
 
-    def reply(self, token: Token, answer: Answer) -> None:
-        self.effects.append(Reply(token, answer))
+    def reply(self, token: Token, response: Response) -> None:
+        self.effects.append(Reply(token, response))
 
     def append(self, records: list[StoredRecord], then: AfterAppend) -> WriteId:
         write_id = self.register_write(then)

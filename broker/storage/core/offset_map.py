@@ -5,7 +5,8 @@ is cryptographic, since a collision would lose a record. The table consists of p
 starts in the page given by its hash and continues in the next page if that one is full. The digests of a page
 are contiguous, so one search over bytes finds a key; comparing slot by slot in Python would be many times
 slower. Memory is allocated in chunks on first use, since zeroing all of it at once would block the event
-loop. Called by the log cleaner.
+loop. Both arrays of a chunk are so large that the allocator maps them separately (`MAPPED_FROM_BYTES`):
+smaller ones can stay in the process after a pass. Called by the log cleaner.
 """
 
 from array import array
@@ -20,7 +21,7 @@ PAGE_SLOTS = 32
 PAGE_BYTES = PAGE_SLOTS * (DIGEST_BYTES + 8) + 1
 """Digests, offsets, and their count."""
 
-CHUNK_PAGES = 256
+CHUNK_PAGES = 1024
 LOAD_FACTOR = 0.9
 """Default of log.cleaner.io.buffer.load.factor."""
 

@@ -83,7 +83,7 @@ class OpenFiles:
             if owner.open_file is not None:  # another thread was faster
                 return owner.open_file
             opening = self._opening.setdefault(entry, object())
-            self._make_room()
+            self._close_for_new()
         try:
             file = self._open(files, path, create=create)
         except OSError:
@@ -124,7 +124,7 @@ class OpenFiles:
                     self._close_one()
             return SharedFile(files, path, create=create)
 
-    def _make_room(self) -> None:
+    def _close_for_new(self) -> None:
         """Close a file for a new one; and another, as there may be more than the limit."""
         for _ in range(2):
             if len(self._ring) < self.limit or not self._close_one():

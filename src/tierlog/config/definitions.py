@@ -36,8 +36,8 @@ class Setting:
     type: SettingType
     default: Value
     doc: str
-    least: float | None = None
-    most: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     choices: tuple[str, ...] = field(default=())
     form: str = ""
     """Regular expression that each item of a list must match."""
@@ -60,9 +60,9 @@ class Setting:
         value = self.parse(text)
         bits = _BITS.get(self.type)
         if bits is not None and isinstance(value, int) and not -(1 << bits - 1) <= value < 1 << bits - 1:
-            most = (1 << bits - 1) - 1
+            maximum = (1 << bits - 1) - 1
             raise InvalidSetting(
-                f"{self.name}: {value} does not fit the type {self.type.name}, at most {most}"
+                f"{self.name}: {value} does not fit the type {self.type.name}, at most {maximum}"
             )
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidSetting(f"{self.name}: {text!r} is not a number")
@@ -86,10 +86,10 @@ class Setting:
 
     def _check(self, value: Value) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if self.least is not None and value < self.least:
-                raise InvalidSetting(f"{self.name}: {value} is below the minimum, {self.least}")
-            if self.most is not None and value > self.most:
-                raise InvalidSetting(f"{self.name}: {value} is above the maximum, {self.most}")
+            if self.minimum is not None and value < self.minimum:
+                raise InvalidSetting(f"{self.name}: {value} is below the minimum, {self.minimum}")
+            if self.maximum is not None and value > self.maximum:
+                raise InvalidSetting(f"{self.name}: {value} is above the maximum, {self.maximum}")
         if self.form and isinstance(value, tuple):
             odd = next((item for item in value if not re.fullmatch(self.form, item)), None)
             if odd is not None:

@@ -22,7 +22,7 @@ def _inert(name: str, type: SettingType, default: Value, why: str, **bounds: Any
 INERT_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        _inert("background.threads", INT, 10, "Background tasks run on the event loop.", least=1),
+        _inert("background.threads", INT, 10, "Background tasks run on the event loop.", minimum=1),
         _inert(
             "compression.gzip.level",
             INT,
@@ -35,16 +35,16 @@ INERT_SETTINGS: dict[str, Setting] = {
             INT,
             9,
             "Batches are compressed at the codec's default level.",
-            least=1,
-            most=17,
+            minimum=1,
+            maximum=17,
         ),
         _inert(
             "compression.zstd.level",
             INT,
             3,
             "Batches are compressed at the codec's default level.",
-            least=-131_072,
-            most=22,
+            minimum=-131_072,
+            maximum=22,
         ),
         _inert("config.providers", LIST, (), "Values of settings are not looked up elsewhere."),
         _inert(
@@ -58,80 +58,82 @@ INERT_SETTINGS: dict[str, Setting] = {
             INT,
             1000,
             "The consumer group protocol of KIP-848 is not supported.",
-            least=0,
+            minimum=0,
         ),
         _inert(
             "group.coordinator.cached.buffer.max.bytes",
             INT,
             1048588,
             "The group coordinator caches no buffers.",
-            least=524_288,
+            minimum=524_288,
         ),
-        _inert("group.share.assignment.interval.ms", INT, 1000, "Share groups are not supported.", least=0),
+        _inert("group.share.assignment.interval.ms", INT, 1000, "Share groups are not supported.", minimum=0),
         _inert(
-            "group.streams.assignment.interval.ms", INT, 1000, "Streams groups are not supported.", least=0
+            "group.streams.assignment.interval.ms", INT, 1000, "Streams groups are not supported.", minimum=0
         ),
-        _inert("log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", least=0),
+        _inert(
+            "log.cleaner.io.buffer.size", INT, 524288, "The cleaner reads one batch at a time.", minimum=0
+        ),
         # Kafka accepts 0 in a file and later fails with a division by zero
-        _inert("log.cleaner.threads", INT, 1, "The log cleaner has one thread.", least=1),
+        _inert("log.cleaner.threads", INT, 1, "The log cleaner has one thread.", minimum=1),
         _inert("metric.reporters", LIST, (), "Metrics are available at /metrics of the admin server."),
-        _inert("num.io.threads", INT, 8, "The event loop handles requests.", least=1),
-        _inert("num.network.threads", INT, 3, "The event loop serves connections.", least=1),
+        _inert("num.io.threads", INT, 8, "The event loop handles requests.", minimum=1),
+        _inert("num.network.threads", INT, 3, "The event loop serves connections.", minimum=1),
         _inert(
             "remote.list.offsets.request.timeout.ms",
             LONG,
             30000,
             "ListOffsets is answered from the manifest.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.index.file.cache.total.size.bytes",
             LONG,
             1073741824,
             "remote.cache.bytes bounds the cache of remote data.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.manager.copier.thread.pool.size",
             INT,
             10,
             "Two segments are copied at a time.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.manager.copy.max.bytes.per.second",
             LONG,
             MAX_LONG,
             "Uploads are not throttled.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.manager.expiration.thread.pool.size",
             INT,
             10,
             "One broker deletes expired objects.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.manager.fetch.max.bytes.per.second",
             LONG,
             MAX_LONG,
             "Downloads are not throttled.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "remote.log.manager.follower.thread.pool.size",
             INT,
             2,
             "Followers need no thread for remote data.",
-            least=1,
+            minimum=1,
         ),
         _inert(
             "share.coordinator.cached.buffer.max.bytes",
             INT,
             1048588,
             "Share groups are not supported.",
-            least=524_288,
+            minimum=524_288,
         ),
         _inert("transaction.partition.verification.enable", BOOLEAN, True, "Transactions are not supported."),
     )

@@ -35,7 +35,7 @@ class NodeSettings(TopicDefaults):
     """All settings of a node; the defaults of topic settings are inherited."""
 
     # Identity and addresses
-    node_id: int = int_(1, "Id of this node, unique in the cluster.", least=0)
+    node_id: int = int_(1, "Id of this node, unique in the cluster.", minimum=0)
     cluster_id: str = string_(
         "",
         "Id of the cluster, the same on all its nodes. If empty, the id in meta.properties, or a new one.",
@@ -81,13 +81,13 @@ class NodeSettings(TopicDefaults):
         1000,
         "A voter that hears from no leader stands for election after a random time of one to two times this "
         "value in milliseconds, or sooner if the leader's process has ended. Raise it on slow networks.",
-        least=200,
+        minimum=200,
     )
     controller_quorum_fetch_timeout_ms: int = int_(
         2000,
         "How long, in milliseconds, a quorum leader without answers from a majority of the voters stays "
         "leader. Raise it on slow networks.",
-        least=200,
+        minimum=200,
     )
     controller_quorum_ssl_certificate: str = string_(
         "",
@@ -109,20 +109,20 @@ class NodeSettings(TopicDefaults):
     broker_heartbeat_interval_ms: int = int_(
         500,
         "How often, in milliseconds, a broker sends a heartbeat to the controller.",
-        least=50,
+        minimum=50,
     )
     broker_session_timeout_ms: int = int_(
         3_000,
         "How long, in milliseconds, the controller waits for a heartbeat before it fences the broker and "
         "elects other leaders. A broker whose process has ended is fenced at once. Raise it for overloaded "
         "brokers, on all controllers alike.",
-        least=200,
+        minimum=200,
     )
     controlled_shutdown_timeout_ms: int = int_(
         30_000,
         "How long, in milliseconds, a broker that stops waits for other brokers to take over its "
         "leaderships. It does not wait longer than two sessions if no controller answers. 0: do not wait.",
-        least=0,
+        minimum=0,
     )
 
     auto_leader_rebalance_enable: bool = boolean_(
@@ -131,13 +131,13 @@ class NodeSettings(TopicDefaults):
         "`tierlog partition elect` after a broker has returned.",
     )
     leader_imbalance_check_interval_seconds: int = long_(
-        300, "How often, in seconds, the controller checks the balance of leaders.", least=1
+        300, "How often, in seconds, the controller checks the balance of leaders.", minimum=1
     )
     leader_imbalance_per_broker_percentage: int = int_(
         10,
         "Maximum percentage of a broker's preferred partitions that other brokers may lead before the "
         "controller rebalances leadership.",
-        least=0,
+        minimum=0,
     )
 
     # Log directories and the object store
@@ -150,7 +150,7 @@ class NodeSettings(TopicDefaults):
         20_000,
         "How long, in milliseconds, shutdown waits for a log directory that does not respond. Shutdown then "
         "continues without it, and the directory is recovered as after a crash.",
-        least=1,
+        minimum=1,
     )
     metadata_log_dir: str = string_(
         "",
@@ -161,7 +161,7 @@ class NodeSettings(TopicDefaults):
         4 * MIB,
         "Bytes of disk space that are reserved beside the metadata log and released when its disk is full, "
         "so that the quorum can go on. 0: none.",
-        least=0,
+        minimum=0,
     )
     object_store_url: str = string_(
         "",
@@ -172,135 +172,137 @@ class NodeSettings(TopicDefaults):
     remote_cache_bytes: int = long_(
         1024 * MIB,
         "Bytes of disk space for cached chunks of remote segments. Raise it if old data is often read.",
-        least=16 * MIB,
+        minimum=16 * MIB,
     )
 
     log_max_open_files: int = int_(
         8192,
         "Maximum number of log files that stay open between uses. Lowered if RLIMIT_NOFILE and "
         "max.connections leave fewer descriptors.",
-        least=1,
+        minimum=1,
     )
 
     # Limits of the network layer
     socket_request_max_bytes: int = int_(
-        100 * MIB, "Maximum size of a request in bytes. The connection of a larger one is closed.", least=1024
+        100 * MIB,
+        "Maximum size of a request in bytes. The connection of a larger one is closed.",
+        minimum=1024,
     )
     socket_send_buffer_bytes: int = int_(
         512 * KIB,
         "SO_SNDBUF of client connections, in bytes. -1: the system's default.",
-        least=-1,
+        minimum=-1,
     )
     socket_receive_buffer_bytes: int = int_(
         -1,
         "SO_RCVBUF of client connections, in bytes. -1: the system's default.",
-        least=-1,
+        minimum=-1,
     )
     max_connections: int = int_(
-        10_000, "Maximum number of client connections; further ones are closed at once.", least=1
+        10_000, "Maximum number of client connections; further ones are closed at once.", minimum=1
     )
     max_connections_per_ip: int = int_(
         2**31 - 1,
         "Maximum number of connections from one IP address; further ones are closed at once. Lower it if "
         "one client could use up max.connections.",
-        least=0,
+        minimum=0,
     )
     max_connections_per_ip_overrides: tuple[str, ...] = list_(
         (),
         "Limits of single IP addresses in place of max.connections.per.ip, as address:number, ...",
     )
     max_connection_creation_rate: int = int_(
-        1_000, "Maximum number of new connections per second; more wait in the kernel's queue.", least=1
+        1_000, "Maximum number of new connections per second; more wait in the kernel's queue.", minimum=1
     )
     connections_max_idle_ms: int = long_(
-        600_000, "Idle time in milliseconds after which a connection is closed.", least=1
+        600_000, "Idle time in milliseconds after which a connection is closed.", minimum=1
     )
     request_header_timeout_ms: int = long_(
         5_000,
         "Maximum time in milliseconds from a request's first byte to the end of its header. The connection "
         "of a slower client is closed.",
-        least=1,
+        minimum=1,
     )
     request_receive_timeout_ms: int = long_(
         30_000,
         "Maximum time in milliseconds from a request's first byte to its last. The connection of a slower "
         "client is closed. Raise it for large requests over slow networks.",
-        least=1,
+        minimum=1,
     )
     response_send_timeout_ms: int = long_(
         300_000,
         "Milliseconds for which a client may accept no bytes of its responses before it is disconnected.",
-        least=1,
+        minimum=1,
     )
     max_in_flight_requests_per_connection: int = int_(
         64,
         "Maximum number of unanswered requests of one connection, which is not read at this limit.",
-        least=1,
+        minimum=1,
     )
     queued_max_request_bytes: int = long_(
         1024 * MIB,
         "Maximum bytes of requests in memory over all connections: partly received, or kept until they are "
         "appended. At this limit connections wait in line to be read. -1: no limit.",
-        least=-1,
+        minimum=-1,
     )
     queued_max_response_bytes: int = int_(
         64 * MIB,
         "Response bytes queued on one connection at which the broker stops reading from it.",
-        least=1,
+        minimum=1,
     )
     queued_max_response_total_bytes: int = long_(
         512 * MIB,
         "Maximum bytes of responses in memory over all connections. Above it, the connection that has "
         "accepted nothing for longest is closed.",
-        least=1,
+        minimum=1,
     )
     fetch_max_bytes: int = int_(
         55 * MIB,
         "Maximum bytes of records in one Fetch response. Only a single batch may be larger.",
-        least=1024,
+        minimum=1024,
     )
     max_request_partition_size_limit: int = int_(
-        2000, "Maximum partitions in one DescribeTopicPartitions response (KIP-966).", least=1
+        2000, "Maximum partitions in one DescribeTopicPartitions response (KIP-966).", minimum=1
     )
     max_incremental_fetch_session_cache_slots: int = int_(
         1000,
         "Maximum number of fetch sessions kept (KIP-227). Consumers without one send larger requests. Raise "
         "it if the metric tierlog_fetch_sessions_refused_total grows.",
-        least=0,
+        minimum=0,
     )
     purgatory_max_operations: int = int_(
         100_000,
         "Maximum number of delayed Fetch and Produce operations; further ones are answered at once. So is a "
         "Fetch if delayed ones already wait for a million partitions.",
-        least=0,
+        minimum=0,
     )
 
     # Replication
     replica_lag_time_max_ms: int = int_(
         30_000,
         "How long, in milliseconds, a follower may lag before it leaves the in-sync replicas.",
-        least=100,
+        minimum=100,
     )
     replica_fetch_wait_max_ms: int = int_(
         500,
         "How long, in milliseconds, a leader holds a follower's Fetch if there is nothing new. Keep it far "
         "below replica.lag.time.max.ms.",
-        least=1,
+        minimum=1,
     )
     replica_fetch_min_bytes: int = int_(
         1,
         "Minimum bytes for a response to a follower's Fetch. With fewer, the leader waits up to "
         "replica.fetch.wait.max.ms, and acks=all with it.",
-        least=0,
+        minimum=0,
     )
     replica_fetch_max_bytes: int = int_(
         MIB,
         "Maximum bytes that a follower fetches from one partition in one response. Only a single batch may "
         "be larger.",
-        least=1,
+        minimum=1,
     )
     replica_fetch_response_max_bytes: int = int_(
-        10 * MIB, "Maximum bytes that a follower fetches in one response, over all partitions.", least=1
+        10 * MIB, "Maximum bytes that a follower fetches in one response, over all partitions.", minimum=1
     )
     replica_selector_class: str = string_(
         "",
@@ -312,27 +314,27 @@ class NodeSettings(TopicDefaults):
         UNLIMITED_RATE,
         "Maximum bytes per second sent to followers that are not in sync, for replicas in the topic setting "
         "leader.replication.throttled.replicas. Set it while partitions are moved (KIP-73).",
-        least=0,
+        minimum=0,
     )
     follower_replication_throttled_rate: int = long_(
         UNLIMITED_RATE,
         "Maximum bytes per second fetched for replicas that are not in sync and are in the topic setting "
         "follower.replication.throttled.replicas. Set it while partitions are moved (KIP-73).",
-        least=0,
+        minimum=0,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = long_(
         UNLIMITED_RATE,
         "Maximum bytes per second copied between log directories. Set it if a move slows clients.",
-        least=1,
+        minimum=1,
     )
     num_replica_fetchers: int = int_(
         1,
         "Number of connections to each source broker. They share its partitions. Raise it if followers lag "
         "while CPU and network are idle.",
-        least=1,
+        minimum=1,
     )
     replica_fetch_backoff_ms: int = int_(
-        200, "How long, in milliseconds, a follower waits after a failed fetch or connection.", least=1
+        200, "How long, in milliseconds, a follower waits after a failed fetch or connection.", minimum=1
     )
 
     # New topics and producers
@@ -341,30 +343,30 @@ class NodeSettings(TopicDefaults):
         "Whether a client's request for the metadata of an unknown topic creates the topic. Disable it if a "
         "mistyped name must not create one.",
     )
-    num_partitions: int = int_(1, "Number of partitions of a topic that is created without one.", least=1)
+    num_partitions: int = int_(1, "Number of partitions of a topic that is created without one.", minimum=1)
     default_replication_factor: int = int_(
         1,
         "Replication factor of a topic that is created without one. Set 3 in a cluster.",
-        least=1,
+        minimum=1,
     )
     producer_id_expiration_ms: int = int_(
         86_400_000,
         "How long, in milliseconds, the state of an idle producer id is kept, to recognise retries.",
-        least=1,
+        minimum=1,
     )
 
     # Quotas
     quota_window_num: int = int_(
-        11, "Number of samples kept to measure client quotas. More allow longer bursts.", least=1
+        11, "Number of samples kept to measure client quotas. More allow longer bursts.", minimum=1
     )
-    quota_window_size_seconds: int = int_(1, "Length in seconds of each sample for client quotas.", least=1)
+    quota_window_size_seconds: int = int_(1, "Length in seconds of each sample for client quotas.", minimum=1)
     controller_quota_window_num: int = int_(
         11,
         "Number of windows over which unused controller mutations add up. More allow larger bursts.",
-        least=1,
+        minimum=1,
     )
     controller_quota_window_size_seconds: int = int_(
-        1, "Length in seconds of each window for controller_mutation_rate.", least=1
+        1, "Length in seconds of each window for controller_mutation_rate.", minimum=1
     )
 
     # Groups
@@ -372,123 +374,123 @@ class NodeSettings(TopicDefaults):
         6_000,
         "Minimum session timeout in milliseconds that a group member can choose. With a short one, failed "
         "members are noticed sooner, at the cost of more heartbeats.",
-        least=1,
+        minimum=1,
     )
     group_max_session_timeout_ms: int = int_(
-        1_800_000, "Maximum session timeout in milliseconds that a group member can choose.", least=1
+        1_800_000, "Maximum session timeout in milliseconds that a group member can choose.", minimum=1
     )
     group_initial_rebalance_delay_ms: int = int_(
         3_000,
         "Milliseconds that an empty group waits for more members. Raise it if consumers start slowly.",
-        least=0,
+        minimum=0,
     )
     group_max_size: int = int_(
-        2**31 - 1, "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED.", least=1
+        2**31 - 1, "Maximum number of members of a group; further ones get GROUP_MAX_SIZE_REACHED.", minimum=1
     )
     group_members_max_bytes: int = long_(
         128 * MIB,
         "Maximum bytes of memory for the members of all groups of this broker. Beyond it JoinGroup and "
         "SyncGroup return COORDINATOR_NOT_AVAILABLE, and clients retry.",
-        least=1,
+        minimum=1,
     )
     offset_metadata_max_bytes: int = int_(
-        4096, "Maximum size in bytes of the metadata of a committed offset.", least=0
+        4096, "Maximum size in bytes of the metadata of a committed offset.", minimum=0
     )
     offsets_commit_timeout_ms: int = int_(
         5_000,
         "How long, in milliseconds, an offset commit or group assignment waits for replicas before it fails "
         "with COORDINATOR_NOT_AVAILABLE.",
-        least=1,
+        minimum=1,
     )
     offsets_retention_minutes: int = int_(
         10_080,
         "How long, in minutes, the offsets of an empty group are kept. Raise it if groups pause for longer.",
-        least=1,
+        minimum=1,
     )
     offsets_retention_check_interval_ms: int = long_(
-        600_000, "How often, in milliseconds, expired offsets are removed.", least=1
+        600_000, "How often, in milliseconds, expired offsets are removed.", minimum=1
     )
     offsets_topic_num_partitions: int = int_(
-        50, "Number of partitions that __consumer_offsets is created with.", least=1
+        50, "Number of partitions that __consumer_offsets is created with.", minimum=1
     )
     offsets_topic_replication_factor: int = int_(
         3,
         "Replication factor of __consumer_offsets; a standalone node creates one replica. Groups cannot be "
         "used before this many brokers have registered.",
-        least=1,
+        minimum=1,
     )
     offsets_topic_segment_bytes: int = int_(
         100 * MIB,
         "Segment size in bytes that __consumer_offsets is created with.",
-        least=1,
+        minimum=1,
     )
 
     # Background work
     log_retention_check_interval_ms: int = long_(
-        300_000, "How often, in milliseconds, retention and the age of segments are checked.", least=1
+        300_000, "How often, in milliseconds, retention and the age of segments are checked.", minimum=1
     )
     log_flush_scheduler_interval_ms: int = long_(
-        1_000, "How often, in milliseconds, logs with flush.ms are checked for a due flush.", least=1
+        1_000, "How often, in milliseconds, logs with flush.ms are checked for a due flush.", minimum=1
     )
     log_flush_offset_checkpoint_interval_ms: int = int_(
         60_000,
         "How often, in milliseconds, logs are flushed and their recovery points written. With a shorter "
         "interval, recovery after a crash reads less.",
-        least=1,
+        minimum=1,
     )
     log_cleaner_enable: bool = boolean_(
         True, "Whether topics with the cleanup.policy compact are compacted. Without it they keep growing."
     )
     log_cleaner_backoff_ms: int = long_(
-        15_000, "How long, in milliseconds, the cleaner sleeps if there is no log to clean.", least=0
+        15_000, "How long, in milliseconds, the cleaner sleeps if there is no log to clean.", minimum=0
     )
     log_cleaner_dedupe_buffer_size: int = long_(
         128 * MIB,
         "Bytes of memory for the keys of one cleaning. If it fills up, cleaning a log takes several passes: "
         "raise it for topics with many keys.",
-        least=1 * MIB,
+        minimum=1 * MIB,
     )
     log_cleaner_io_buffer_load_factor: float = double_(
         0.9,
         "Maximum fill ratio of log.cleaner.dedupe.buffer.size. A higher one holds more keys, but is slower.",
-        least=0.1,
-        most=1,
+        minimum=0.1,
+        maximum=1,
     )
     log_cleaner_io_max_bytes_per_second: float = double_(
         1.7976931348623157e308,
         "Maximum bytes per second that the cleaner reads and writes. Set it if it slows clients down.",
-        least=1,
+        minimum=1,
     )
     log_scrub_interval_ms: int = long_(
-        604_800_000, "How often, in milliseconds, all logs are read and verified. 0: never.", least=0
+        604_800_000, "How often, in milliseconds, all logs are read and verified. 0: never.", minimum=0
     )
     log_scrub_max_bytes_per_second: int = long_(
         10 * MIB,
         "Maximum bytes per second that the scrubber reads. A batch counts as 16 KiB or more. Raise it if a "
         "pass takes longer than log.scrub.interval.ms.",
-        least=1,
+        minimum=1,
     )
     num_recovery_threads_per_data_dir: int = int_(
         2,
         "Threads for each log directory that recover logs. Raise it if recovery after a crash is slow.",
-        least=1,
+        minimum=1,
     )
     remote_log_manager_task_interval_ms: int = long_(
-        30_000, "How often, in milliseconds, the tiering work of each partition is planned.", least=1
+        30_000, "How often, in milliseconds, the tiering work of each partition is planned.", minimum=1
     )
     remote_log_delete_grace_ms: int = long_(
         3_600_000,
         "How long, in milliseconds, an object stays in the object store after it left the manifest. Raise "
         "it if Spark jobs that read the bucket run longer.",
-        least=0,
+        minimum=0,
     )
     remote_fetch_max_wait_ms: int = int_(
         500,
         "How long, in milliseconds, a Fetch waits for remote data. Later data is cached for the next Fetch.",
-        least=1,
+        minimum=1,
     )
     remote_log_reader_threads: int = int_(
-        10, "Maximum number of concurrent remote reads. Raise it if many consumers read old data.", least=1
+        10, "Maximum number of concurrent remote reads. Raise it if many consumers read old data.", minimum=1
     )
 
     @property

@@ -43,22 +43,24 @@ class TopicConfig:
         86_400_000,
         "How long, in milliseconds, the tombstones of a compacted topic are kept. Raise it if a consumer "
         "that starts at the beginning needs longer to reach the end.",
-        least=0,
+        minimum=0,
     )
     file_delete_delay_ms: int = long_(
         60_000,
         "How long, in milliseconds, the files of a deleted segment are kept, so that reads can finish.",
-        least=0,
+        minimum=0,
     )
     flush_messages: int = long_(
         MAX_LONG,
         "Number of records after which the log is flushed to disk (fsync). By default durability comes from "
         "replication, as in Kafka. Set 1 if acknowledged records must survive a loss of power of all "
         "brokers.",
-        least=1,
+        minimum=1,
     )
     flush_ms: int = long_(
-        MAX_LONG, "Maximum time in milliseconds before appended records are flushed to disk (fsync).", least=0
+        MAX_LONG,
+        "Maximum time in milliseconds before appended records are flushed to disk (fsync).",
+        minimum=0,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = list_(
         (),
@@ -71,7 +73,7 @@ class TopicConfig:
         4096,
         "Bytes of the log between two entries of its offset index. A smaller value makes the index larger, "
         "and searches for an offset read less of the log.",
-        least=0,
+        minimum=0,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = list_(
         (),
@@ -86,38 +88,38 @@ class TopicConfig:
         "Maximum size in bytes of each partition of a tiered topic on local disk. Older segments are "
         "deleted there once they are in the object store. -1: no limit. -2: as retention.bytes. Lower it to "
         "save disk space.",
-        least=-2,
+        minimum=-2,
     )
     local_retention_ms: int = long_(
         USE_TOTAL_RETENTION,
         "How long, in milliseconds, a tiered topic keeps records on local disk. Older segments are deleted "
         "there once they are in the object store. -1: no limit. -2: as retention.ms. Lower it to save disk "
         "space.",
-        least=-2,
+        minimum=-2,
     )
     max_compaction_lag_ms: int = long_(
         MAX_LONG,
         "Maximum time in milliseconds for which a record stays uncompacted. Set it if deleted keys must "
         "disappear within a certain time.",
-        least=1,
+        minimum=1,
     )
     max_message_bytes: int = int_(
         1_048_588,
         "Maximum size in bytes of a record batch, after compression if it is compressed. Producers of "
         "larger ones get MESSAGE_TOO_LARGE.",
-        least=0,
+        minimum=0,
     )
     message_timestamp_after_max_ms: int = long_(
         DEFAULT_TIMESTAMP_AFTER_MAX_MS,
         "How far, in milliseconds, a record's timestamp may be ahead of the broker's clock. Records further "
         "ahead are refused with INVALID_TIMESTAMP.",
-        least=0,
+        minimum=0,
     )
     message_timestamp_before_max_ms: int = long_(
         MAX_LONG,
         "How far, in milliseconds, a record's timestamp may be behind the broker's clock. Older records are "
         "refused with INVALID_TIMESTAMP.",
-        least=0,
+        minimum=0,
     )
     message_timestamp_type: str = string_(
         "CreateTime",
@@ -129,20 +131,20 @@ class TopicConfig:
         0.5,
         "Share of a log's bytes that must be uncompacted before the log is compacted. A lower value saves "
         "disk space, but the log is copied more often.",
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )
     min_compaction_lag_ms: int = long_(
         0,
         "Minimum time in milliseconds for which a record stays uncompacted. Raise it if consumers must see "
         "every value of a key.",
-        least=0,
+        minimum=0,
     )
     min_insync_replicas: int = int_(
         1,
         "Minimum number of in-sync replicas for a write with acks=all. With fewer, producers get "
         "NOT_ENOUGH_REPLICAS. Set 2 for three replicas.",
-        least=1,
+        minimum=1,
     )
     preallocate: bool = boolean_(
         False,
@@ -166,34 +168,34 @@ class TopicConfig:
         -1,
         "Maximum size in bytes of each partition, local and remote data together. Older segments are "
         "deleted. -1: no limit.",
-        least=-1,
+        minimum=-1,
     )
     retention_ms: int = long_(
         604_800_000,
         "How long, in milliseconds, records are kept, locally or remotely. Older segments are deleted. -1: "
         "no limit.",
-        least=-1,
+        minimum=-1,
     )
     segment_bytes: int = int_(
         1_073_741_824,
         "Size in bytes at which a segment is rolled. Only rolled segments are deleted, compacted and "
         "tiered: with a smaller value this happens sooner, and there are more files.",
-        least=14,
+        minimum=14,
     )
     segment_index_bytes: int = int_(
         10_485_760,
         "Maximum size in bytes of a segment's offset index, and of its time index. A segment is rolled when "
         "one of them is full.",
-        least=4,
+        minimum=4,
     )
     segment_jitter_ms: int = long_(
         0,
         "Maximum random time in milliseconds that is subtracted from segment.ms, so that segments do not "
         "all roll at once.",
-        least=0,
+        minimum=0,
     )
     segment_ms: int = long_(
-        604_800_000, "Age in milliseconds at which a segment is rolled, even if it is not full.", least=1
+        604_800_000, "Age in milliseconds at which a segment is rolled, even if it is not full.", minimum=1
     )
     unclean_leader_election_enable: bool = boolean_(
         False,

@@ -21,7 +21,7 @@ def _topic_default(topic_setting: str, doc: str = "", **bounds: Any) -> Any:
 class TopicDefaults:
     """Kafka's names of the defaults, with `_` for `.`."""
 
-    log_segment_bytes: int = _topic_default("segment.bytes", least=1)
+    log_segment_bytes: int = _topic_default("segment.bytes", minimum=1)
     log_roll_ms: int = _topic_default("segment.ms")
     log_roll_jitter_ms: int = _topic_default("segment.jitter.ms")
     log_retention_ms: int = _topic_default("retention.ms")

@@ -34,8 +34,8 @@ _NO_TAGS = b"\0"
 _ENVELOPE = struct.Struct(">iBihi").unpack_from  # correlation id, no tags, throttle time, error, session id
 _ENVELOPE_SIZE = 15
 _TOPIC_SIZE = 17  # topic id; one byte for the number of partitions
-_ANSWER = struct.Struct(">ihqqqBi").unpack_from  # partition; one byte for aborted transactions
-_ANSWER_SIZE = 35
+_PARTITION_DATA = struct.Struct(">ihqqqBi").unpack_from  # partition; one byte for aborted transactions
+_PARTITION_DATA_SIZE = 35
 
 _AGREES, _SAME_LEADER, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()
 """Shared by all responses without these fields; decoded messages are never modified."""
@@ -131,8 +131,8 @@ def _decode(view: memoryview, at: int, end: int) -> tuple[int, FetchResponse] | 
             return None
         partitions: list[PartitionData] = []
         for _ in range(many - 1):
-            index, error, high_watermark, stable, start, aborted, preferred = _ANSWER(view, at)
-            size, at = read_uvarint(view, at + _ANSWER_SIZE)
+            index, error, high_watermark, stable, start, aborted, preferred = _PARTITION_DATA(view, at)
+            size, at = read_uvarint(view, at + _PARTITION_DATA_SIZE)
             stop = at + size - 1
             if aborted > 1 or not size or stop >= end or view[stop]:
                 return None

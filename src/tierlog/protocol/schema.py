@@ -68,8 +68,8 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    least: int
-    most: int
+    min_version: int
+    max_version: int
     array: bool = False
     nullable: Versions | None = None
     tag: int | None = None
@@ -82,7 +82,7 @@ class Field(NamedTuple):
         return self.type in FIXED and not self.array
 
     def exists_in(self, version: int) -> bool:
-        return self.least <= version <= self.most
+        return self.min_version <= version <= self.max_version
 
     def is_nullable_in(self, version: int) -> bool:
         return _within(self.nullable, version)
@@ -122,19 +122,19 @@ class _Wire(NamedTuple):
 
 
 def wire(
-    least: int,
-    most: int,
+    min_version: int,
+    max_version: int,
     *,
     default: Any = ...,
     nullable: Versions | None = None,
     tag: int | None = None,
     tagged: Versions | None = None,
 ) -> Any:
-    """A field of versions least to most; the default value is the type's zero.
+    """A field of versions `min_version` to `max_version`; the default value is the type's zero.
 
     `nullable`, `tagged`: versions in which a field with `| None` may be null, and one with a tag has it; all.
     """
-    return _Wire((least, most), default, nullable, tag, tagged)
+    return _Wire((min_version, max_version), default, nullable, tag, tagged)
 
 
 @typing.dataclass_transform(kw_only_default=True)

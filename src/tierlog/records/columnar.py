@@ -201,7 +201,7 @@ def _headers(data: Array, table: Array, count: int) -> Any:
     return pa.ListArray.from_arrays(pa.array(ends), pairs, type=HEADERS_TYPE, mask=pa.array(absent))
 
 
-def _checked(answer: int) -> int:
-    if answer < 0:
-        raise RecordsError(RecordsFault.INVALID, kernels.FAULTS[answer])
-    return int(answer)
+def _checked(result: int) -> int:
+    if result < 0:
+        raise RecordsError(RecordsFault.INVALID, kernels.FAULTS[result])
+    return int(result)

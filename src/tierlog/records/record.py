@@ -50,7 +50,7 @@ def iter_records(buffer: Buffer, at: int = 0, *, max_bytes: int) -> Iterator[Rec
     """
     header = read_header(buffer, at)
     data = bytes(records_section(buffer, at, header, max_bytes))
-    _require_room(header.record_count, len(data))
+    _check_count(header.record_count, len(data))
     position, end = 0, len(data)
     for _ in range(header.record_count):
         position, stop = bounded_length(data, position, end)
@@ -123,7 +123,7 @@ def _read_headers(data: bytes, at: int, end: int) -> tuple[tuple[Header, ...], i
     return tuple(headers), at
 
 
-def _require_room(count: int, size: int) -> None:
+def _check_count(count: int, size: int) -> None:
     if not 0 <= count <= size // LEAST_RECORD_BYTES:
         raise _invalid(f"{count} records in {size} bytes")
 

@@ -64,11 +64,11 @@ def unpack(codec: Codec, data: Buffer, max_bytes: int, memory_bytes: int = NO_BO
     view = memoryview(data)
     if codec is not Codec.NONE and not len(view):
         raise _corrupt(f"{codec.name.lower()}: nothing to decompress")
-    room = max_bytes
+    left = max_bytes
     try:
         for piece in _gathered(_UNPACK[codec](view, min(max_bytes, memory_bytes))):
-            room -= len(piece)
-            if room < 0:
+            left -= len(piece)
+            if left < 0:
                 raise _too_large(codec, max_bytes)
             yield piece
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
@@ -166,7 +166,7 @@ def _unlz4(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     if len(data) < at or data[at - 1] != _xxh32_of_few(bytes(data[4 : at - 1])) >> 8 & 0xFF:
         raise _corrupt("lz4: the frame's header has a wrong checksum")
     plain = bytearray(min(largest, _LZ4_LARGEST_RATIO * len(data)))
-    room = memoryview(plain)
+    output = memoryview(plain)
     while True:
         if len(data) - at < _LZ4_BLOCK_LENGTH.size:
             raise _corrupt("lz4: the stream is truncated")
@@ -179,7 +179,7 @@ def _unlz4(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
             raise _corrupt(f"lz4: a block of {length} bytes where {len(data) - at} are left")
         block = data[at : at + length]
         at += length + (_LZ4_CHECKSUM_BYTES if flags & _LZ4_BLOCK_CHECKSUM else 0)
-        yield from _sliced(block if stored else room[: cramjam.lz4.decompress_block_into(block, plain)])
+        yield from _sliced(block if stored else output[: cramjam.lz4.decompress_block_into(block, plain)])
     at += _LZ4_CHECKSUM_BYTES if flags & _LZ4_CHECKSUM else 0
     if at != len(data):
         raise _corrupt("lz4: the frame does not end with the batch")
@@ -193,9 +193,9 @@ def _unlz4_whole(data: memoryview, memory_bytes: int) -> memoryview:
     memory_bytes = min(memory_bytes, _LZ4_LARGEST_RATIO * len(data))
     capacity = min(memory_bytes + 1, 6 * len(data) + 64)
     while True:
-        room = bytearray(capacity)
+        output = bytearray(capacity)
         try:
-            return memoryview(room)[: cramjam.lz4.decompress_into(data, room)]
+            return memoryview(output)[: cramjam.lz4.decompress_into(data, output)]
         except cramjam.DecompressionError as error:
             if "write whole buffer" not in str(error):
                 raise
@@ -225,12 +225,12 @@ def _unzstd(data: memoryview, memory_bytes: int) -> Iterator[bytes]:
     part becomes resident. Content larger than the limit must have a smaller window.
     """
     widest = yield from _check_zstd_frames(data)
-    room = memory_bytes if widest > memory_bytes else None
+    left = memory_bytes if widest > memory_bytes else None
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while piece := reader.read(PIECE_BYTES):
-            if room is not None:
-                room -= len(piece)
-                if room < 0:
+            if left is not None:
+                left -= len(piece)
+                if left < 0:
                     raise _over_memory_limit(Codec.ZSTD, memory_bytes)
             yield piece
 

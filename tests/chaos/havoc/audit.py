@@ -42,10 +42,12 @@ def joined(remote: Copy, replica: Copy) -> Copy:
     return Copy(f"{remote.name} and {replica.name}", remote.batches + rest, remote.fault or replica.fault)
 
 
-def against_history(history: Sequence[AnyEvent], logs: Mapping[int, Copy], least: int) -> checker.Verdict:
+def against_history(
+    history: Sequence[AnyEvent], logs: Mapping[int, Copy], min_acknowledged: int
+) -> checker.Verdict:
     """Run the chaos checker with these logs, one copy of each partition, in place of the final read.
 
-    `least`: number of records that must have been acknowledged.
+    `min_acknowledged`: number of records that must have been acknowledged.
     """
     known = [event for event in history if not (isinstance(event, Read) and event.reader == FINAL)]
     read: list[AnyEvent] = [event for event in known if not isinstance(event, Ended)]
@@ -53,7 +55,7 @@ def against_history(history: Sequence[AnyEvent], logs: Mapping[int, Copy], least
         read.append(Ended(0.0, partition, copy.end))
         records = tuple((record.offset, record.value) for record in copy.records())
         read.append(Read(0.0, FINAL, partition, records))
-    return checker.check(read, least)
+    return checker.check(read, min_acknowledged)
 
 
 def _check_complete(partition: int, copy: Copy, *, gaps: bool = False) -> Iterator[Anomaly]:

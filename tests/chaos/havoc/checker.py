@@ -25,7 +25,7 @@ from havoc.history import (
     value_of,
 )
 
-LEAST_ACKNOWLEDGED = 1000
+MIN_ACKNOWLEDGED = 1000
 """A run with fewer operations proves nothing."""
 
 
@@ -88,7 +88,7 @@ class _Seen:
     ends: dict[int, int] = field(default_factory=dict)
 
 
-def check(history: Iterable[AnyEvent], least_acknowledged: int = LEAST_ACKNOWLEDGED) -> Verdict:
+def check(history: Iterable[AnyEvent], min_acknowledged: int = MIN_ACKNOWLEDGED) -> Verdict:
     seen, readers = _Seen(), _Readers()
     anomalies: list[Anomaly] = []
     for event in history:
@@ -116,7 +116,7 @@ def check(history: Iterable[AnyEvent], least_acknowledged: int = LEAST_ACKNOWLED
     acknowledged = sum(map(len, seen.acked.values()))
     read = sum(len(at) for at in seen.reads.values())
     return Verdict(
-        acknowledged, read, tuple(anomalies), tuple(_missing(seen, acknowledged, read, least_acknowledged))
+        acknowledged, read, tuple(anomalies), tuple(_missing(seen, acknowledged, read, min_acknowledged))
     )
 
 
@@ -193,9 +193,9 @@ def _check_reads(seen: _Seen, partition: int) -> Iterable[Anomaly]:
             yield Anomaly(Kind.SKIPPED, partition, what)
 
 
-def _missing(seen: _Seen, acknowledged: int, read: int, least_acknowledged: int) -> Iterable[str]:
-    if acknowledged < least_acknowledged:
-        yield f"{acknowledged} records were acknowledged, fewer than {least_acknowledged}"
+def _missing(seen: _Seen, acknowledged: int, read: int, min_acknowledged: int) -> Iterable[str]:
+    if acknowledged < min_acknowledged:
+        yield f"{acknowledged} records were acknowledged, fewer than {min_acknowledged}"
     if read < acknowledged // 2:
         yield f"consumers read {read} of {acknowledged} records: too few to have seen anything"
     for partition in sorted(seen.sent.keys() | seen.ends.keys()):

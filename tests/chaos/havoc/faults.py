@@ -367,18 +367,18 @@ def _wrong_clocks(stage: Stage) -> Iterator[str]:
 
 @_fault("disk-full", DEATH_S, "disks")
 def _disk_full(stage: Stage) -> Iterator[str]:
-    with _without_room(stage.cluster.small_disk) as done:
+    with _disk_filled(stage.cluster.small_disk) as done:
         yield done
 
 
 @_fault("disk-full-controller", SILENCE_S, "disks", only=APART)
 def _disk_full_controller(stage: Stage) -> Iterator[str]:
-    with _without_room(stage.controller()) as done:
+    with _disk_filled(stage.controller()) as done:
         yield done
 
 
 @contextmanager
-def _without_room(node: Node) -> Iterator[str]:
+def _disk_filled(node: Node) -> Iterator[str]:
     """Fill the disk with a foreign file, including the space that the node frees; delete it at the end."""
     healed = threading.Event()
     ballast = node.data / "ballast"
@@ -400,8 +400,8 @@ def _keep_full(file: RawIOBase, disk: Path, healed: threading.Event) -> None:
 
 def _fill(file: RawIOBase, disk: Path) -> None:
     with suppress(OSError):  # the node writes too
-        while (room := shutil.disk_usage(disk).free - LEFT_ON_DISK) > 0:
-            file.write(bytes(min(room, CHUNK)))
+        while (free := shutil.disk_usage(disk).free - LEFT_ON_DISK) > 0:
+            file.write(bytes(min(free, CHUNK)))
 
 
 @_fault("fsync-error", DEATH_S, "shim")

@@ -53,11 +53,11 @@ class Observer(Protocol):
 
     quorum: QuorumWitness
 
-    def failed(self, broker: "SimBroker", failure: BaseException) -> None: ...
-    def published(self, image: ClusterImage) -> None: ...
-    def serves(self, broker: "SimBroker") -> None: ...
-    def log_start_requested(self, broker: "SimBroker", replica: Replica, start: int) -> None: ...
-    def found_damage(self, broker: "SimBroker", segment: Segment, cause: str) -> None: ...
+    def on_failure(self, broker: "SimBroker", failure: BaseException) -> None: ...
+    def on_published(self, image: ClusterImage) -> None: ...
+    def on_serving(self, broker: "SimBroker") -> None: ...
+    def on_log_start_request(self, broker: "SimBroker", replica: Replica, start: int) -> None: ...
+    def on_damage_found(self, broker: "SimBroker", segment: Segment, cause: str) -> None: ...
 
 
 class SimBroker:
@@ -247,7 +247,7 @@ class SimBroker:
         if isinstance(failure, OSError):
             self.kill()
         else:
-            self.observer.failed(self, failure)
+            self.observer.on_failure(self, failure)
 
     def on_fatal(self, failure: BaseException) -> None:
         """A failed disk or quorum, or a successor, ends the process: the run starts it again."""
@@ -319,7 +319,7 @@ class SimBroker:
             self._checkpointed[replica.name] = (replica, least)
             if replica.high_watermark < least:
                 text = f"{self.name} has forgotten that {least} of {replica.name} was committed"
-                self.observer.failed(self, Violation(f"{text}: {replica.high_watermark}"))
+                self.observer.on_failure(self, Violation(f"{text}: {replica.high_watermark}"))
 
     # --- requests
 

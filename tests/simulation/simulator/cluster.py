@@ -373,20 +373,20 @@ class ClusterRun:
 
     # --- reports of the brokers
 
-    def found_damage(self, broker: SimBroker, segment: Segment, cause: str) -> None:
+    def on_damage_found(self, broker: SimBroker, segment: Segment, cause: str) -> None:
         if not self.bit_rot.is_pending(broker):
             self._violations.append(
                 Violation(f"{cause}: {segment.path()} is reported damaged, but is intact")
             )
 
-    def failed(self, broker: SimBroker, failure: BaseException) -> None:
+    def on_failure(self, broker: SimBroker, failure: BaseException) -> None:
         self._violations.append(failure)
 
-    def published(self, image: ClusterImage) -> None:
+    def on_published(self, image: ClusterImage) -> None:
         """Collects violations: the calling broker would treat an exception as its own failure."""
         try:
-            self.partitions.published(image)
-            self.tiering.published(image)
+            self.partitions.on_published(image)
+            self.tiering.on_published(image)
         except Violation as failure:
             self._violations.append(failure)
 
@@ -394,15 +394,15 @@ class ClusterRun:
         if topic == TOPIC:
             self.partitions.check_durable(partition, offset, kind)
 
-    def serves(self, broker: SimBroker) -> None:
+    def on_serving(self, broker: SimBroker) -> None:
         try:
-            self.partitions.serves(broker)
+            self.partitions.on_serving(broker)
         except Violation as failure:
             self._violations.append(failure)
 
-    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
+    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
         try:
-            self.tiering.log_start_requested(broker, replica, start)
+            self.tiering.on_log_start_request(broker, replica, start)
         except Violation as failure:
             self._violations.append(failure)
 

@@ -182,7 +182,7 @@ class Network:
         """
         exchange = _Exchange(self, sender, receiver, connection, serve)
         exchange.send()
-        return exchange.answer
+        return exchange.response
 
     def _travel(
         self, sender: str, receiver: str, connection: int, arrive: Callable[[], None], context: Context
@@ -203,7 +203,7 @@ class _Exchange:
 
     __slots__ = (
         "_connection", "_deadline", "_loop", "_network", "_receiver", "_sender", "_serve", "_served",
-        "answer", "context", "process",
+        "context", "process", "response",
     )  # fmt: skip
 
     def __init__(
@@ -221,7 +221,7 @@ class _Exchange:
         self._deadline: Handle | None = None  # while the link is cut
         self._served: asyncio.Task[Any] | None = None
         self.process: Process | None = None  # that serves it
-        self.answer: asyncio.Future[Any] = self._loop.create_future()
+        self.response: asyncio.Future[Any] = self._loop.create_future()
 
     def send(self) -> None:
         process = self._find_listener(self._sender, self._receiver, self.send)
@@ -231,7 +231,7 @@ class _Exchange:
 
     def _arrive(self) -> None:
         network, process = self._network, self.process
-        if process is None or self.answer.done():
+        if process is None or self.response.done():
             return
         if not process.alive or network._listening.get(self._receiver) is not process:
             self.died()
@@ -248,20 +248,20 @@ class _Exchange:
         if not served.cancelled():
             served.exception()  # marks it as retrieved: the caller may be dead
             self._served = served
-            self._send_answer()
+            self._send_response()
 
-    def _send_answer(self) -> None:
-        if self._find_listener(self._receiver, self._sender, self._send_answer) is not None:
-            self._travel(self._receiver, self._sender, self._deliver_answer)
+    def _send_response(self) -> None:
+        if self._find_listener(self._receiver, self._sender, self._send_response) is not None:
+            self._travel(self._receiver, self._sender, self._deliver_response)
 
-    def _deliver_answer(self) -> None:
-        if self._served is None or self.answer.done():
+    def _deliver_response(self) -> None:
+        if self._served is None or self.response.done():
             return
         failure = self._served.exception()
         if failure is None:
-            self.answer.set_result(self._served.result())
+            self.response.set_result(self._served.result())
         else:
-            self.answer.set_exception(failure)
+            self.response.set_exception(failure)
 
     def _travel(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
         self._network._travel(sender, receiver, self._connection, arrive, self.context)
@@ -273,7 +273,7 @@ class _Exchange:
         CONNECTION_TIMEOUT_S, as with TCP.
         """
         network = self._network
-        if self.answer.done():
+        if self.response.done():
             return None
         if (sender, receiver) in network._cut or receiver in network._without_power:
             if self._deadline is None:
@@ -297,5 +297,5 @@ class _Exchange:
         self._fail(Broken(f"{self._receiver} died"))
 
     def _fail(self, failure: ConnectionError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(failure)
+        if not self.response.done():
+            self.response.set_exception(failure)

@@ -77,7 +77,7 @@ class SimNode(Broker):
     def _build_metadata(self, tasks: TaskGroup) -> Any:
         node, routes = super()._build_metadata(tasks)
         owner = self._owner
-        node.publish_to([Publisher("observer", lambda _, image: owner.observer.published(image))])
+        node.publish_to([Publisher("observer", lambda _, image: owner.observer.on_published(image))])
         report_log_starts(node, owner, owner.observer)
         return node, routes
 
@@ -97,7 +97,7 @@ class SimNode(Broker):
 
     def _on_damage(self, event: ReplicaEvent) -> None:
         if isinstance(event, DamageFound):
-            self._owner.observer.found_damage(self._owner, event.segment, event.cause)
+            self._owner.observer.on_damage_found(self._owner, event.segment, event.cause)
 
     async def _open_logs(self, image: ClusterImage) -> None:
         await self._owner.open_logs(self, lambda: super(SimNode, self)._open_logs(image))

@@ -38,7 +38,7 @@ class Fate(Enum):
     DONE = auto()
     REFUSED = auto()  # not executed, response 503
     LOST = auto()  # not executed, no response
-    UNANSWERED = auto()  # executed, no response
+    NO_RESPONSE = auto()  # executed, no response
     TORN = auto()  # executed in part
 
 
@@ -49,7 +49,7 @@ class RequestFaults:
     slow: float = 0.0
     refused: float = 0.0
     lost: float = 0.0
-    unanswered: float = 0.0
+    no_response: float = 0.0
     torn: float = 0.0
     corrupted: float = 0.0
     """For range reads: a store returns a checksum only for a complete object."""
@@ -131,7 +131,7 @@ class Bucket:
         for fate, share in (
             (Fate.REFUSED, request_faults.refused),
             (Fate.LOST, request_faults.lost),
-            (Fate.UNANSWERED, request_faults.unanswered),
+            (Fate.NO_RESPONSE, request_faults.no_response),
             (Fate.TORN, request_faults.torn),
         ):
             if drawn < share:
@@ -189,7 +189,7 @@ class SimStore:
         self, effect: Effect[T], torn: Effect[T] | None = None, *, reports_partial: bool = False
     ) -> "asyncio.Future[T]":
         """`torn`: effect of a partial execution. The store may report success, unless `reports_partial`."""
-        return _Request(self._bucket, self._broker, effect, torn, reports_partial).answer
+        return _Request(self._bucket, self._broker, effect, torn, reports_partial).response
 
 
 class _Request:
@@ -205,7 +205,7 @@ class _Request:
     ) -> None:
         self._bucket, self._broker = bucket, broker
         self._effect, self._torn, self._reports_partial = effect, torn, reports_partial
-        self.answer: asyncio.Future[Any] = bucket.loop.create_future()
+        self.response: asyncio.Future[Any] = bucket.loop.create_future()
         self._fate = bucket.draw()
         self._after(bucket.delay_s(), self._arrive)
 
@@ -214,7 +214,7 @@ class _Request:
         if bucket.is_down or self._broker in bucket.unreachable_from:
             fate = Fate.LOST
         if fate is Fate.TORN and self._torn is None:
-            fate = Fate.UNANSWERED
+            fate = Fate.NO_RESPONSE
         if fate is not Fate.DONE:
             bucket.faults[fate.name.lower()] += 1
         match fate:
@@ -222,20 +222,22 @@ class _Request:
                 self._fail_after(TRAVEL_S, "503 slow down")
             case Fate.LOST:
                 self._fail_after(REQUEST_TIMEOUT_S, "no answer")
-            case Fate.UNANSWERED:
-                self._execute(self._effect, is_answered=False)
+            case Fate.NO_RESPONSE:
+                self._execute(self._effect, has_response=False)
             case Fate.TORN if self._torn is not None:
-                self._execute(self._torn, is_answered=not self._reports_partial and bucket.rng.random() < 0.5)
+                self._execute(
+                    self._torn, has_response=not self._reports_partial and bucket.rng.random() < 0.5
+                )
             case _:
-                self._execute(self._effect, is_answered=True)
+                self._execute(self._effect, has_response=True)
 
-    def _execute(self, effect: Effect[Any], *, is_answered: bool) -> None:
+    def _execute(self, effect: Effect[Any], *, has_response: bool) -> None:
         try:
             result = run_inline(effect())
         except ObjectStoreError as failure:
             self._after(self._bucket.rng.uniform(*TRAVEL_S), self._set_failure, failure)
             return
-        if is_answered:
+        if has_response:
             self._after(self._bucket.rng.uniform(*TRAVEL_S), self._set_result, result)
         else:
             self._fail_after(REQUEST_TIMEOUT_S, "no answer")
@@ -244,12 +246,12 @@ class _Request:
         self._after(self._bucket.rng.uniform(*span), self._set_failure, ObjectStoreError(why))
 
     def _set_result(self, result: object) -> None:
-        if not self.answer.done():
-            self.answer.set_result(result)
+        if not self.response.done():
+            self.response.set_result(result)
 
     def _set_failure(self, failure: ObjectStoreError) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(failure)
+        if not self.response.done():
+            self.response.set_exception(failure)
 
     def _after(self, delay_s: float, step: Callable[..., None], *arguments: object) -> None:
         self._bucket.loop.call_later(delay_s, step, *arguments, context=_NO_PROCESS)
@@ -276,7 +278,7 @@ async def store_outages(bucket: Bucket, brokers: Sequence[str], rng: random.Rand
         slow=rng.choice((0.0, 0.05, 0.2)),
         refused=rng.choice((0.0, 0.05)),
         lost=rng.choice((0.0, 0.03)),
-        unanswered=rng.choice((0.0, 0.05, 0.1)),
+        no_response=rng.choice((0.0, 0.05, 0.1)),
         torn=rng.choice((0.0, 0.05)),
         corrupted=rng.choice((0.0, 0.05)),
     )

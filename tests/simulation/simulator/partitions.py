@@ -41,7 +41,7 @@ class PartitionWitness:
         """The newest image that any node has published."""
         return self._image
 
-    def published(self, image: ClusterImage) -> None:
+    def on_published(self, image: ClusterImage) -> None:
         """A node published this image. Raises Violation."""
         if self._image is None or image.index > self._image.index:
             before, self._image = self._image, image
@@ -201,7 +201,7 @@ class PartitionWitness:
         if len(holders) < self._min_in_sync:
             raise Violation(f"{kind}: only {holders} hold offset {offset} of partition {partition}")
 
-    def serves(self, broker: SimBroker) -> None:
+    def on_serving(self, broker: SimBroker) -> None:
         """The broker believes that it holds a lease: it must not be fenced or replaced.
 
         A broker at the end of a controlled shutdown may be fenced: the controller fences it once no other

@@ -67,7 +67,7 @@ class TierWitness:
 
     # --- the manifest
 
-    def published(self, image: ClusterImage) -> None:
+    def on_published(self, image: ClusterImage) -> None:
         """A node published this image. Raises Violation."""
         before = self._image
         if before is not None and image.index <= before.index:
@@ -136,7 +136,7 @@ class TierWitness:
             return 0
         return self._image.remote_partition(known.topic_id, partition).log_start_offset
 
-    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
+    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
         """A leader is about to request a new log start."""
         where, topic = TopicIdPartition(replica.topic_id, replica.name.partition), replica.name.topic
         fault = None

@@ -132,16 +132,16 @@ class Tiering:
 
     # --- what must hold
 
-    def published(self, image: ClusterImage) -> None:
+    def on_published(self, image: ClusterImage) -> None:
         if self.is_on:
-            self.witness.published(image)
+            self.witness.on_published(image)
 
     def log_start(self, partition: int) -> int:
         """The committed log start offset of the main topic."""
         return self.witness.log_start(TOPIC, partition)
 
-    def log_start_requested(self, broker: SimBroker, replica: Replica, start: int) -> None:
-        self.witness.log_start_requested(broker, replica, start)
+    def on_log_start_request(self, broker: SimBroker, replica: Replica, start: int) -> None:
+        self.witness.on_log_start_request(broker, replica, start)
 
     def check(self) -> list[str]:
         return self.witness.check() if self.is_on else []

@@ -19,7 +19,7 @@ class ReportingLease:
     def holds_lease(self) -> bool:
         holds = self._lifecycle.holds_lease()
         if holds:
-            self._observer.serves(self._broker)
+            self._observer.on_serving(self._broker)
         return holds
 
 
@@ -34,7 +34,7 @@ def report_log_starts(
             where = TopicIdPartition(command.topic_id, command.partition)
             replica = None if broker.replicas is None else broker.replicas.get(*where)
             if replica is not None:
-                observer.log_start_requested(broker, replica, command.log_start_offset)
+                observer.on_log_start_request(broker, replica, command.log_start_offset)
         return await submit(command, timeout_s, forward=forward)
 
     node.submit = reporting  # type: ignore[method-assign]

@@ -156,3 +156,11 @@ async def test_drain_names_partitions_that_no_other_broker_can_take(cluster: Clu
     refused = await asyncio.to_thread(run, *words)
     assert refused.returncode == 1
     assert "1 partition of broker 3 cannot move: everywhere-0\n" in refused.stderr
+
+
+async def test_leaders_that_registered_no_admin_url_are_asked_through_the_given_one(cluster: Cluster) -> None:
+    for broker_id in (5, 6):
+        cluster.controller.register(broker_id, admin_url="")
+    cluster.controller.create("views", (2,), (5,), (6,))
+    leaders = await asyncio.to_thread(AdminApi(cluster.url).leaders, "views")
+    assert [one.url for one in leaders] == ["http://h:2", cluster.url]

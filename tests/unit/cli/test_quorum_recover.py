@@ -12,7 +12,7 @@ import pytest
 from tierlog.base.files import OsFiles
 from tierlog.broker.storage_tools.offline import LOCK_FILE, locked
 from tierlog.metadata.quorum.recovery import TERM_GAP
-from tierlog.metadata.quorum.storage import Loaded, MetadataStorage
+from tierlog.metadata.quorum.storage import LoadedMetadata, MetadataStorage
 from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState
 
@@ -29,7 +29,7 @@ def storage(data: Path) -> MetadataStorage:
     )
 
 
-def loaded(data: Path) -> tuple[UUID, Loaded]:
+def loaded(data: Path) -> tuple[UUID, LoadedMetadata]:
     with closing(storage(data)) as there:
         return there.directory_id, there.open()
 

@@ -20,16 +20,16 @@ from tierlog.broker.groups.core.events import (
     Event,
     Heartbeat,
     Join,
-    JoinAnswer,
+    JoinResponse,
     Leave,
-    LeaveAnswer,
     Leaver,
-    OffsetsAnswer,
+    LeaveResponse,
+    OffsetsResponse,
     OffsetToCommit,
     Reply,
     SetTimer,
     Sync,
-    SyncAnswer,
+    SyncResponse,
     TimerFired,
     TimerKey,
     Token,
@@ -43,7 +43,7 @@ RANGE = (("range", b"\x00\x01\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"),)
 
 
 class Bench:
-    """One group `g` by default. `lines` is the transcript; `answers` every reply by token."""
+    """One group `g` by default. `lines` is the transcript; `responses` every reply by token."""
 
     def __init__(self, **settings: int) -> None:
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
@@ -54,7 +54,7 @@ class Bench:
         self.timers: dict[TimerKey, int] = {}
         self.log: list[StoredRecord] = []
         self.lines: list[str] = []
-        self.answers: dict[int, Any] = {}
+        self.responses: dict[int, Any] = {}
         self.asked: list[int] = []
         self.hold_appends = False
         self.append_error = ErrorCode.NONE
@@ -180,15 +180,15 @@ class Bench:
 
     # ---- what came of it ----
 
-    def answer(self, token: int) -> Any:
-        return self.answers.get(token)
+    def response(self, token: int) -> Any:
+        return self.responses.get(token)
 
     def error(self, token: int) -> ErrorCode:
-        return ErrorCode(self.answers[token].error)
+        return ErrorCode(self.responses[token].error)
 
     @property
     def waiting(self) -> list[int]:
-        return [token for token in self.asked if token not in self.answers]
+        return [token for token in self.asked if token not in self.responses]
 
     @property
     def state(self) -> str | None:
@@ -204,8 +204,8 @@ class Bench:
         ids."""
         tokens = [self.join() for _ in range(members)]
         self.advance(self.settings.group_initial_rebalance_delay_ms * 2)
-        ids = [self.answers[token].member_id for token in tokens]
-        generation = self.answers[tokens[0]].generation
+        ids = [self.responses[token].member_id for token in tokens]
+        generation = self.responses[tokens[0]].generation
         for member_id in reversed(ids):
             self.sync(member_id, generation, {name: name.encode() for name in ids})
         return ids
@@ -224,10 +224,10 @@ class Bench:
                     self.timers[key] = self.now_ms + delay_ms
                 case CancelTimer(key):
                     self.timers.pop(key, None)
-                case Reply(token, answer):
-                    assert token not in self.answers, f"#{token} is answered twice"
-                    self.answers[token] = answer
-                    self.lines.append(f"    #{token} {describe(answer)}")
+                case Reply(token, response):
+                    assert token not in self.responses, f"#{token} is answered twice"
+                    self.responses[token] = response
+                    self.lines.append(f"    #{token} {describe(response)}")
                 case AppendRecords():
                     self.lines.append("    append " + ", ".join(map(describe_record, effect.records)))
                     if self.hold_appends:
@@ -241,25 +241,24 @@ class Bench:
         self.send(Appended(write_id=effect.write_id, error=error))
 
 
-def describe(answer: Any) -> str:
-    error = getattr(answer, "error", ErrorCode.NONE)
+def describe(response: Any) -> str:
+    error = getattr(response, "error", ErrorCode.NONE)
     if error != ErrorCode.NONE:
         return error.name + (
-            f" {answer.member_id}" if isinstance(answer, JoinAnswer) and answer.member_id else ""
+            f" {response.member_id}" if isinstance(response, JoinResponse) and response.member_id else ""
         )
-    match answer:
-        case JoinAnswer():
-            members = ",".join(member[0] for member in answer.members)
-            skip = " skip" if answer.skip_assignment else ""
-            return (
-                f"joined {answer.member_id} gen={answer.generation} leader={answer.leader} [{members}]{skip}"
-            )
-        case SyncAnswer():
-            return f"assigned {answer.assignment.decode() or '-'}"
-        case LeaveAnswer():
-            return "left " + " ".join(f"{leaver.member_id}:{code.name}" for leaver, code in answer.members)
-        case OffsetsAnswer():
-            return "offsets " + " ".join(f"{place}:{code.name}" for place, code in answer.partitions)
+    match response:
+        case JoinResponse():
+            members = ",".join(member[0] for member in response.members)
+            skip = " skip" if response.skip_assignment else ""
+            joined = f"joined {response.member_id} gen={response.generation} leader={response.leader}"
+            return f"{joined} [{members}]{skip}"
+        case SyncResponse():
+            return f"assigned {response.assignment.decode() or '-'}"
+        case LeaveResponse():
+            return "left " + " ".join(f"{leaver.member_id}:{code.name}" for leaver, code in response.members)
+        case OffsetsResponse():
+            return "offsets " + " ".join(f"{place}:{code.name}" for place, code in response.partitions)
     return "ok"
 
 

@@ -42,13 +42,13 @@ def test_static_member_is_fenced(bench):
     b.join(instance="a")
     b.settle()
     waiting = b.sync("m1", 1, group_instance_id="a")
-    assert b.answer(waiting).error == E.NONE
+    assert b.response(waiting).error == E.NONE
     b.join(instance="a")
     assert b.error(b.join("m1", instance="a")) == E.FENCED_INSTANCE_ID
     assert b.error(b.sync("m1", 1, group_instance_id="a")) == E.FENCED_INSTANCE_ID
     assert b.error(b.commit(1, member_id="m1", generation=1, group_instance_id="a")) == E.FENCED_INSTANCE_ID
-    assert b.answer(b.leave(Leaver("m1", "a"))).members[0][1] == E.FENCED_INSTANCE_ID
-    assert b.answer(b.leave(Leaver("", "a"))).members[0][1] == E.NONE
+    assert b.response(b.leave(Leaver("m1", "a"))).members[0][1] == E.FENCED_INSTANCE_ID
+    assert b.response(b.leave(Leaver("", "a"))).members[0][1] == E.NONE
     assert b.state == "Empty"
 
 
@@ -85,9 +85,9 @@ def test_heartbeat_errors(bench):
 def test_leave_has_one_result_per_member(bench):
     b = bench()
     b.stable(2)
-    answer = b.answer(b.leave("m1", "stranger", Leaver("m2", "static")))
-    assert [code for _, code in answer.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID]
-    assert b.answer(b.leave("m1", group="other")).members[0][1] == E.UNKNOWN_MEMBER_ID
+    response = b.response(b.leave("m1", "stranger", Leaver("m2", "static")))
+    assert [code for _, code in response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID]
+    assert b.response(b.leave("m1", group="other")).members[0][1] == E.UNKNOWN_MEMBER_ID
 
 
 def test_protocol_is_chosen_by_votes_among_the_common_ones(bench):
@@ -98,8 +98,8 @@ def test_protocol_is_chosen_by_votes_among_the_common_ones(bench):
         b.join(protocols=(("sticky", b""), ("range", b""))),
     ]
     b.settle()
-    assert [b.answer(token).protocol_name for token in tokens] == ["sticky"] * 3
-    assert b.answer(tokens[0]).members[0] == ("m1", None, b"2")
+    assert [b.response(token).protocol_name for token in tokens] == ["sticky"] * 3
+    assert b.response(tokens[0]).members[0] == ("m1", None, b"2")
 
 
 def test_members_that_never_sync_are_removed_after_the_rebalance_timeout(bench):
@@ -107,9 +107,9 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout(bench):
     b.join(session_timeout_ms=100_000)
     silent = b.join(session_timeout_ms=100_000)
     b.settle()
-    assert b.answer(silent).generation == 1
+    assert b.response(silent).generation == 1
     synced = b.sync("m1", 1, {"m1": b"x"})
-    assert b.answer(synced).assignment == b"x"
+    assert b.response(synced).assignment == b"x"
     b.advance(29_999)
     assert b.error(b.beat("m1", 1)) == E.NONE
     b.advance(1)
@@ -125,7 +125,7 @@ def test_failed_append_of_an_assignment_starts_another_rebalance(bench):
     assert b.error(b.sync("m1", 1, {"m1": b"x"})) == E.COORDINATOR_NOT_AVAILABLE
     assert b.state == "PreparingRebalance"
     b.append_error = E.NONE
-    assert b.answer(b.join("m1")).generation == 2
+    assert b.response(b.join("m1")).generation == 2
 
 
 def test_assignment_counts_only_when_it_is_durable(bench):
@@ -134,11 +134,11 @@ def test_assignment_counts_only_when_it_is_durable(bench):
     b.settle()
     b.hold_appends = True
     waiting = b.sync("m1", 1, {"m1": b"x"})
-    assert b.answer(waiting) is None and b.state == "CompletingRebalance"
+    assert b.response(waiting) is None and b.state == "CompletingRebalance"
     again = b.sync("m1", 1, {"m1": b"other"})
     assert b.error(waiting) == E.REBALANCE_IN_PROGRESS
     b.release()
-    assert b.answer(again).assignment == b"x" and b.state == "Stable"
+    assert b.response(again).assignment == b"x" and b.state == "Stable"
 
 
 def test_static_member_keeps_its_old_id_if_the_new_one_cannot_be_stored(bench):
@@ -168,5 +168,5 @@ def test_lowered_group_max_size_removes_the_last_members_to_rejoin(bench):
     b.restart()
     assert b.state == "PreparingRebalance"
     tokens = [b.join(member_id) for member_id in ("m2", "m3", "m1")]
-    assert [b.answer(token).error for token in tokens] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
-    assert b.answer(tokens[0]).leader == "m2"
+    assert [b.response(token).error for token in tokens] == [E.NONE, E.NONE, E.GROUP_MAX_SIZE_REACHED]
+    assert b.response(tokens[0]).leader == "m2"

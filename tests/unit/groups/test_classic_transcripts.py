@@ -113,7 +113,7 @@ def test_static_member_restarts_without_a_rebalance(bench):
     b = bench()
     first, second = b.join(instance="a"), b.join(instance="b")
     b.settle()
-    assert [b.answer(token).member_id for token in (first, second)] == ["m1", "m2"]
+    assert [b.response(token).member_id for token in (first, second)] == ["m1", "m2"]
     b.sync("m2", 1, group_instance_id="b")
     b.sync("m1", 1, {"m1": b"t0", "m2": b"t1"}, group_instance_id="a")
     b.lines.clear()

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tierlog.base.types import TopicPartition
-from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets, JoinAnswer, Leaver
+from tierlog.broker.groups.core.events import DeleteOffsets, ExpireOffsets, JoinResponse, Leaver
 from tierlog.broker.groups.core.formats import OffsetKey, decode_key, decode_offset
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -34,20 +34,20 @@ class Client:
 
     def hear(self) -> None:
         """Takes the answer to its last request, as a real client does."""
-        answer = self.bench.answer(self.pending) if self.pending else None
-        if answer is None:
+        response = self.bench.response(self.pending) if self.pending else None
+        if response is None:
             return
         self.pending = None
-        error = answer.error
+        error = response.error
         if error == E.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
+            self.member_id = response.member_id
         elif error in (E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID):
             self.member_id, self.generation, self.assigned = "", -1, False
         elif error != E.NONE:
             self.assigned = False
-        elif isinstance(answer, JoinAnswer):
-            self.member_id, self.generation, self.assigned = answer.member_id, answer.generation, False
-            self.leads = [name for name, _, _ in answer.members] if not answer.skip_assignment else []
+        elif isinstance(response, JoinResponse):
+            self.member_id, self.generation, self.assigned = response.member_id, response.generation, False
+            self.leads = [name for name, _, _ in response.members] if not response.skip_assignment else []
             self.joined = True
             return
         elif self.asked == "sync":

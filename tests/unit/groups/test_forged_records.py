@@ -126,7 +126,7 @@ def test_generation_wraps_after_the_largest_int32(bench):
     )
     token = b.join()
     b.settle()
-    assert b.answer(token).generation == 1
+    assert b.response(token).generation == 1
 
 
 @pytest.mark.parametrize(

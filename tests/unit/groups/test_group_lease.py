@@ -104,13 +104,13 @@ async def test_commit_times_out_if_replicas_are_slow(tmp_path):
         lag_behind(broker)
         first = broker.begin("OffsetCommit", 9, commit_request(7))
         second = broker.begin("OffsetCommit", 9, commit_request(8))
-        for answer in (await first, await second):
-            assert answer.topics[0].partitions[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+        for response in (await first, await second):
+            assert response.topics[0].partitions[0].error_code == E.COORDINATOR_NOT_AVAILABLE
         assert await fetched(broker) == -1, "records that may be lost are not visible"
         catch_up(broker)
         assert await fetched(broker) == 8
-        answer = await broker.call("OffsetCommit", 9, commit_request(9))
-        assert answer.topics[0].partitions[0].error_code == E.NONE
+        response = await broker.call("OffsetCommit", 9, commit_request(9))
+        assert response.topics[0].partitions[0].error_code == E.NONE
 
 
 async def test_assignment_that_times_out_starts_another_rebalance(tmp_path):

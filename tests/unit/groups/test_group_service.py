@@ -26,6 +26,7 @@ from tierlog.broker.groups import group_shard
 from tierlog.broker.groups.core.events import Appended, WriteId
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.replication.replica_events import ReplicasCreated
 from tierlog.metadata.controller.commands import (
     DeleteTopics,
@@ -78,8 +79,8 @@ async def test_groups_wait_for_brokers_for_all_replicas_of_the_offsets_topic(tmp
         with capture_logs() as logs:
             for registered in (1, 2):
                 for _ in range(5):
-                    answer = await broker.call("FindCoordinator", 6, request)
-                    assert answer.coordinators[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+                    response = await broker.call("FindCoordinator", 6, request)
+                    assert response.coordinators[0].error_code == E.COORDINATOR_NOT_AVAILABLE
                 await broker.register(registered + 1)
         reasons = [line["why"] for line in logs if line["log_level"] == "warning"]
         known = [why.partition(":")[0] for why in reasons]
@@ -103,8 +104,8 @@ async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
     async with OneBroker(tmp_path) as broker:
         assert broker.service.coordinator_of("g") is None
         request = find_coordinator.FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
-        answer = await broker.call("FindCoordinator", version, request)
-        found = answer.coordinators if version >= 4 else [answer]
+        response = await broker.call("FindCoordinator", version, request)
+        found = response.coordinators if version >= 4 else [response]
         assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [
             (E.NONE, 1, "127.0.0.1", 9092)
         ] * (2 if version >= 4 else 1)
@@ -114,9 +115,9 @@ async def test_first_find_coordinator_creates_the_topic(tmp_path, version):
 
 async def test_transaction_coordinator_is_not_available(broker):
     request = find_coordinator.FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-    answer = await broker.call("FindCoordinator", 6, request)
-    assert answer.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
-    assert "remove transactional.id" in answer.coordinators[0].error_message
+    response = await broker.call("FindCoordinator", 6, request)
+    assert response.coordinators[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
+    assert "remove transactional.id" in response.coordinators[0].error_message
 
 
 async def test_requests_before_the_topic_exists_get_not_coordinator(tmp_path):
@@ -132,32 +133,32 @@ async def test_requests_before_the_topic_exists_get_not_coordinator(tmp_path):
 @pytest.mark.parametrize("version", range(2, 11))
 async def test_commit_and_fetch_in_every_version(broker, version):
     topic_id = broker.metadata.image.topic_ids["t"] if version >= 10 else None
-    answer = await broker.call("OffsetCommit", version, commit_request(42, topic_id=topic_id))
-    assert answer.topics[0].partitions[0].error_code == E.NONE
+    response = await broker.call("OffsetCommit", version, commit_request(42, topic_id=topic_id))
+    assert response.topics[0].partitions[0].error_code == E.NONE
     for fetch_version in range(1, 8):
         old = [offset_fetch.OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
         request = offset_fetch.OffsetFetchRequest(group_id="g", topics=old)
-        answer = await broker.call("OffsetFetch", fetch_version, request)
-        first, missing = answer.topics[0].partitions
+        response = await broker.call("OffsetFetch", fetch_version, request)
+        first, missing = response.topics[0].partitions
         assert (first.committed_offset, first.metadata, missing.committed_offset) == (42, "note", -1)
     for fetch_version in range(8, 11):
         groups = [offset_fetch.OffsetFetchRequestGroup(group_id=name, topics=None) for name in ("g", "none")]
-        answer = await broker.call(
+        response = await broker.call(
             "OffsetFetch", fetch_version, offset_fetch.OffsetFetchRequest(groups=groups)
         )
-        found = answer.groups[0].topics[0]
-        assert found.partitions[0].committed_offset == 42 and answer.groups[1].topics == []
+        found = response.groups[0].topics[0]
+        assert found.partitions[0].committed_offset == 42 and response.groups[1].topics == []
         assert found.name == ("t" if fetch_version < 10 else "")
         assert (found.topic_id.int == 0) == (fetch_version < 10)
 
 
 async def test_commits_for_unknown_partitions(broker):
-    answer = await broker.call("OffsetCommit", 9, commit_request(1, topic="missing"))
-    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
-    answer = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
-    assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
-    answer = await broker.call("OffsetCommit", 9, commit_request(1, generation_id_or_member_epoch=3))
-    assert answer.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
+    response = await broker.call("OffsetCommit", 9, commit_request(1, topic="missing"))
+    assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    response = await broker.call("OffsetCommit", 10, commit_request(1, topic_id=INCARNATION))
+    assert response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_ID
+    response = await broker.call("OffsetCommit", 9, commit_request(1, generation_id_or_member_epoch=3))
+    assert response.topics[0].partitions[0].error_code == E.ILLEGAL_GENERATION
 
 
 async def test_group_from_first_join_to_deletion(broker):
@@ -198,11 +199,26 @@ async def test_group_from_first_join_to_deletion(broker):
 )
 async def test_requests_for_thousands_of_groups_take_several_turns(broker, api, version, request_):
     with LoopSteps() as steps:
-        answer = await broker.call(api, version, request_)
+        response = await broker.call(api, version, request_)
     assert steps.most < steps.total / 5
-    results = answer.groups if api == "DescribeGroups" else answer.results
+    results = response.groups if api == "DescribeGroups" else response.results
     assert [each.group_id for each in results] == [f"g{n}" for n in range(2_500)]
     assert {each.error_code for each in results} == {E.GROUP_ID_NOT_FOUND}
+
+
+async def test_members_of_a_large_group_are_described_in_turns(broker):
+    count, turns = 3 * ENTRIES_PER_TURN, 0
+    for _ in range(count):
+        broker.begin("JoinGroup", 3, join_request("g"))
+    request = describe_groups.DescribeGroupsRequest(groups=["g", "no"])
+    describing = asyncio.ensure_future(broker.call("DescribeGroups", 6, request))
+    while not describing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    large, missing = (await describing).groups
+    assert turns > 3
+    assert len(large.members) == len({member.member_id for member in large.members}) == count
+    assert (missing.error_code, missing.members) == (E.GROUP_ID_NOT_FOUND, [])
 
 
 @pytest.mark.parametrize("version", range(10))
@@ -218,8 +234,8 @@ async def test_join_in_every_version(broker, version):
 
 
 async def test_sync_version_5_must_name_its_protocol(broker):
-    answer = await broker.call("SyncGroup", 5, sync_group.SyncGroupRequest(group_id="g"))
-    assert answer.error_code == E.INCONSISTENT_GROUP_PROTOCOL
+    response = await broker.call("SyncGroup", 5, sync_group.SyncGroupRequest(group_id="g"))
+    assert response.error_code == E.INCONSISTENT_GROUP_PROTOCOL
 
 
 async def test_offset_delete(broker):
@@ -227,8 +243,8 @@ async def test_offset_delete(broker):
     places = [offset_delete.OffsetDeleteRequestPartition(partition_index=index) for index in (0, 7)]
     topics = [offset_delete.OffsetDeleteRequestTopic(name="t", partitions=places)]
     request = offset_delete.OffsetDeleteRequest(group_id="g", topics=topics)
-    answer = await broker.call("OffsetDelete", 0, request)
-    codes = [each.error_code for each in answer.topics[0].partitions]
+    response = await broker.call("OffsetDelete", 0, request)
+    codes = [each.error_code for each in response.topics[0].partitions]
     assert codes == [E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION] and await fetched(broker) == -1
 
 
@@ -408,8 +424,8 @@ async def test_groups_on_a_failed_disk_have_no_coordinator_and_others_keep_their
     broker.offline.add(lost)
     broker.service.on_replica_event(ReplicasCreated())
     request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g", other])
-    answer = await broker.call("FindCoordinator", 4, request)
-    errors = [each.error_code for each in answer.coordinators]
+    response = await broker.call("FindCoordinator", 4, request)
+    errors = [each.error_code for each in response.coordinators]
     assert errors == [E.COORDINATOR_NOT_AVAILABLE, E.NONE]
     beat = heartbeat.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     assert (await broker.call("Heartbeat", 4, beat)).error_code == E.NOT_COORDINATOR
@@ -458,8 +474,8 @@ def large_join(group: str):
 
 async def test_longest_commit_retention_never_ends(broker):
     commit = commit_request(5, retention_time_ms=2**63 - 1)
-    answer = await broker.call("OffsetCommit", 3, commit)
-    assert answer.topics[0].partitions[0].error_code == E.NONE
+    response = await broker.call("OffsetCommit", 3, commit)
+    assert response.topics[0].partitions[0].error_code == E.NONE
     await failed_shard(broker).load()
     assert await fetched(broker) == 5
 

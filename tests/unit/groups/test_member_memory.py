@@ -9,14 +9,14 @@ from tierlog.broker.groups.core.group import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVE
 from tierlog.protocol.errors import ErrorCode as E
 
 LARGE = (("range", b"x" * 1_000_000),)
-ROOM = {"protocols": LARGE, "room_bytes": 2_000_000}
+ENOUGH = {"protocols": LARGE, "free_bytes": 2_000_000}
 
 
 def test_member_over_the_memory_limit_is_rejected(bench):
     b = bench()
-    assert b.error(b.join(protocols=LARGE, room_bytes=1_000_000)) == E.COORDINATOR_NOT_AVAILABLE
+    assert b.error(b.join(protocols=LARGE, free_bytes=1_000_000)) == E.COORDINATOR_NOT_AVAILABLE
     assert b.core.member_bytes == 0 and b.core.list_groups() == []
-    first = b.join(**ROOM)
+    first = b.join(**ENOUGH)
     assert b.core.member_bytes > 1_000_000
     b.settle()
     assert b.error(first) == E.NONE
@@ -56,12 +56,12 @@ def test_join_costs_the_same_in_a_large_group(bench):
 
 def test_rejoining_member_needs_memory_only_for_what_is_new(bench):
     b = bench()
-    b.join(**ROOM)
+    b.join(**ENOUGH)
     b.settle()
-    again = b.join("m1", protocols=(("range", b"y" * 1_000_000),), room_bytes=0)
+    again = b.join("m1", protocols=(("range", b"y" * 1_000_000),), free_bytes=0)
     b.settle()
     assert b.error(again) == E.NONE
-    assert b.error(b.join("m1", protocols=(("range", b"y" * 1_000_001),), room_bytes=0)) == (
+    assert b.error(b.join("m1", protocols=(("range", b"y" * 1_000_001),), free_bytes=0)) == (
         E.COORDINATOR_NOT_AVAILABLE
     )
     assert b.error(b.beat("m1", 2)) == E.NONE  # it is a member all the same
@@ -69,10 +69,10 @@ def test_rejoining_member_needs_memory_only_for_what_is_new(bench):
 
 def test_restarted_static_member_needs_no_memory(bench):
     b = bench()
-    b.join(**ROOM, instance="i")
+    b.join(**ENOUGH, instance="i")
     b.settle()
     b.sync("m1", 1, {"m1": b"mine"})
-    again = b.join(protocols=LARGE, instance="i", room_bytes=0)
+    again = b.join(protocols=LARGE, instance="i", free_bytes=0)
     b.settle()
     assert b.error(again) == E.NONE
 
@@ -80,7 +80,7 @@ def test_restarted_static_member_needs_no_memory(bench):
 def test_pending_member_that_joins_needs_no_memory_for_its_id(bench):
     b = bench()
     b.join(member_id_required=True)
-    again = b.join("m1", protocols=(("range", b""),), room_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
+    again = b.join("m1", protocols=(("range", b""),), free_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
     b.settle()
     assert b.error(again) == E.NONE
 
@@ -90,16 +90,16 @@ def test_assignments_need_memory(bench):
     b.join()
     b.settle()
     before = b.core.member_bytes
-    refused = b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=999)
+    refused = b.sync("m1", 1, {"m1": b"a" * 1_000}, free_bytes=999)
     assert b.error(refused) == E.COORDINATOR_NOT_AVAILABLE
-    assert b.error(b.sync("m1", 1, {"m1": b"a" * 1_000}, room_bytes=1_000)) == E.NONE
+    assert b.error(b.sync("m1", 1, {"m1": b"a" * 1_000}, free_bytes=1_000)) == E.NONE
     assert b.core.member_bytes == before + 1_000
 
 
 @pytest.mark.parametrize("version_4", [True, False])
 def test_member_whose_connection_closed_releases_its_memory_with_its_session(bench, version_4):
     b = bench(group_initial_rebalance_delay_ms=3_000)
-    b.join(**ROOM, member_id_required=version_4)
+    b.join(**ENOUGH, member_id_required=version_4)
     assert b.core.member_bytes >= MEMBER_OVERHEAD_BYTES
     b.advance(400_000)  # no member syncs or sends heartbeats
     assert b.core.member_bytes == 0
@@ -109,7 +109,7 @@ def test_member_whose_connection_closed_releases_its_memory_with_its_session(ben
 def test_silent_new_member_holds_memory_for_a_minute_at_most(bench, version_4):
     b = bench()
     longest = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 2**31 - 1}
-    b.join(**ROOM, **longest, member_id_required=version_4)
+    b.join(**ENOUGH, **longest, member_id_required=version_4)
     b.settle()
     b.advance(b.settings.new_member_response_timeout_ms)
     assert b.core.member_bytes == 0
@@ -117,7 +117,7 @@ def test_silent_new_member_holds_memory_for_a_minute_at_most(bench, version_4):
 
 def test_member_has_its_session_timeout_after_its_first_request(bench):
     b = bench()
-    b.join(**ROOM, session_timeout_ms=1_800_000)
+    b.join(**ENOUGH, session_timeout_ms=1_800_000)
     b.settle()
     b.sync("m1", 1, {"m1": b"mine"})
     b.advance(1_799_000)
@@ -126,7 +126,7 @@ def test_member_has_its_session_timeout_after_its_first_request(bench):
 
 def test_member_that_leaves_releases_its_memory(bench):
     b = bench()
-    b.join(**ROOM, instance="i")
+    b.join(**ENOUGH, instance="i")
     b.settle()
     b.sync("m1", 1, {"m1": b"mine"})
     b.leave(Leaver("", "i"))
@@ -135,7 +135,7 @@ def test_member_that_leaves_releases_its_memory(bench):
 
 def test_restarted_coordinator_counts_loaded_members(bench):
     b = bench()
-    b.join(**ROOM)
+    b.join(**ENOUGH)
     b.settle()
     b.sync("m1", 1, {"m1": b"mine"})
     held = b.core.member_bytes

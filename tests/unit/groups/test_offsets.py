@@ -73,7 +73,7 @@ def test_commit_counts_only_when_it_is_durable(bench):
     b.release(E.NOT_ENOUGH_REPLICAS)
     assert b.error(failed) == E.COORDINATOR_NOT_AVAILABLE and offset(b) == 2
     too_long = b.commit(4, metadata="12345")
-    assert b.answer(too_long).partitions == ((T0, E.OFFSET_METADATA_TOO_LARGE),)
+    assert b.response(too_long).partitions == ((T0, E.OFFSET_METADATA_TOO_LARGE),)
 
 
 def test_empty_group_expires_with_its_offsets(bench):
@@ -162,7 +162,7 @@ def test_offset_delete_keeps_subscribed_topics(bench):
     token = b.ask(
         DeleteOffsets, group_id="g", partitions=(T0, TopicPartition("u", 0), TopicPartition("v", 0))
     )
-    assert [code for _, code in b.answer(token).partitions] == [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE, E.NONE]
+    assert [code for _, code in b.response(token).partitions] == [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE, E.NONE]
     assert offset(b) == 1 and offset(b, "u") is None
     assert b.error(b.ask(DeleteOffsets, group_id="none", partitions=(T0,))) == E.GROUP_ID_NOT_FOUND
 

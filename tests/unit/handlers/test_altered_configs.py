@@ -50,6 +50,25 @@ async def test_unclean_election_of_one_broker_is_shown_without_effect(cluster: A
     assert await described(cluster, TOPIC, "t", name) == ("false", DEFAULT)
 
 
+@pytest.mark.parametrize(
+    ("name", "has_effect"),
+    [
+        ("num.replica.fetchers", True),
+        ("log.cleaner.threads", False),
+        ("metric.reporters", False),
+        ("my.own.setting", False),
+    ],
+)
+async def test_documentation_of_an_inert_setting_says_so(
+    cluster: AdminCluster, name: str, has_effect: bool
+) -> None:
+    assert await alter(cluster, "1", name, "2") == E.NONE
+    asked = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}
+    answer = await cluster.ask("DescribeConfigs", 4, resources=[asked], include_documentation=True)
+    [found] = answer.results[0].configs
+    assert found.documentation and ("it has no effect" in found.documentation) is not has_effect
+
+
 async def alter(cluster: AdminCluster, resource: str, name: str, value: str | None) -> int:
     change = {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
     asked = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.open_files import SharedFile
 from tierlog.base.slices import LogSlice
-from tierlog.broker.handlers.fetch_response import PartitionAnswer, plain_response
+from tierlog.broker.handlers.fetch_response import FetchPartitionData, plain_response
 from tierlog.protocol.codec import encode
 from tierlog.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
@@ -18,18 +18,18 @@ OFFSETS = strategies.integers(0, 2**63 - 1)
 
 
 @strategies.composite
-def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, PartitionAnswer]:
+def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, FetchPartitionData]:
     records = draw(strategies.binary(max_size=300))
     found = LogSlice((records[:1], records[1:]), len(records), 0, 1) if records else None
     offsets = draw(strategies.tuples(OFFSETS, OFFSETS, OFFSETS))
-    answer = PartitionAnswer(draw(strategies.integers(0, 300)), records=found)
+    answer = FetchPartitionData(draw(strategies.integers(0, 300)), records=found)
     answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = offsets
     return draw(strategies.sampled_from(TOPICS)), answer
 
 
 @given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
 def test_response_equals_the_codecs(
-    session_id: int, reported: list[tuple[uuid.UUID, PartitionAnswer]]
+    session_id: int, reported: list[tuple[uuid.UUID, FetchPartitionData]]
 ) -> None:
     message = FetchResponse(session_id=session_id)
     for topic, one in reported:
@@ -54,6 +54,6 @@ def test_response_equals_the_codecs(
 def test_slices_of_files_stay_slices(tmp_path: Path) -> None:
     file = SharedFile(OsFiles(), tmp_path / "log", create=True)
     part = FileSlice(file, 3, 5)
-    answer = plain_response(7, [(TOPICS[0], PartitionAnswer(0, records=LogSlice((part,), 5, 0, 1)))])
+    answer = plain_response(7, [(TOPICS[0], FetchPartitionData(0, records=LogSlice((part,), 5, 0, 1)))])
     assert answer is not None and answer.parts[1] is part
     assert len(answer.parts) == 3

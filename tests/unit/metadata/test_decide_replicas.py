@@ -1,7 +1,9 @@
 """Replica reports of brokers: failed disks (KIP-858), full disks and emptied logs."""
 
 from typing import Any
+from uuid import UUID
 
+import msgspec
 import pytest
 
 from tierlog.metadata.controller import commands as c
@@ -159,13 +161,13 @@ def test_follower_on_a_full_disk_leaves_until_it_has_space(three: World) -> None
     assert state(three) == (1, (1, 2))
     assert three.partition().leader_epoch == 0
     assert three.in_sync(1, 2, 3).partitions[0].error == E.INELIGIBLE_REPLICA
-    report(three, 3, 0, kind="has_room")
+    report(three, 3, 0, kind="has_space")
     assert state(three) == (1, (1, 2))
     assert three.in_sync(1, 2, 3).partitions[0].error == E.NONE
     assert state(three) == (1, (1, 2, 3))
 
 
-@pytest.mark.parametrize("kind", ["full", "has_room"])
+@pytest.mark.parametrize("kind", ["full", "has_space"])
 def test_repeated_report_of_disk_space_changes_nothing(three: World, kind: str) -> None:
     report(three, 1, 0, kind="full")
     report(three, 1, 0, kind=kind)
@@ -174,12 +176,21 @@ def test_repeated_report_of_disk_space_changes_nothing(three: World, kind: str) 
     assert three.partition() == before
 
 
+def test_report_of_disk_space_has_its_first_name_between_nodes() -> None:
+    """So that nodes of neighbouring versions understand each other."""
+    names = ((UUID(int=1), 0),)
+    fields = {"command": "ReportReplicas", "broker_id": 1, "broker_epoch": 2, "has_room": names}
+    command = c.decode_command(msgspec.msgpack.encode(fields))
+    assert command == c.ReportReplicas(broker_id=1, broker_epoch=2, has_space=names)
+    assert msgspec.msgpack.decode(c.encode_command(command)).keys() >= fields.keys()
+
+
 def test_leadership_does_not_return_with_the_disk_space(three: World) -> None:
     """Otherwise it would move back and forth with a disk that is full now and then."""
     report(three, 1, 0, kind="full")
     assert elect(three, ElectionKind.PREFERRED) == E.PREFERRED_LEADER_NOT_AVAILABLE
     assert rebalance(three.image) is None
-    report(three, 1, 0, kind="has_room")
+    report(three, 1, 0, kind="has_space")
     assert state(three) == (2, (2, 3))
     three.in_sync(1, 2, 3)
     assert state(three) == (2, (1, 2, 3))
@@ -216,7 +227,7 @@ def test_full_replica_is_eligible_and_elected_last(world: World) -> None:
     assert (*state(world), world.partition().eligible) == (3, (3,), (1, 2))
     world.fence(2, fenced=False)
     world.fence(3)
-    assert state(world) == (2, (2,)), "rather one that has room"
+    assert state(world) == (2, (2,)), "rather one that has space"
     world.fence(2)
     assert state(world) == (1, (1,))
 

@@ -102,7 +102,8 @@ def test_minus_one_means_the_defaults_of_the_command(world: World) -> None:
 def test_existing_and_repeated_names_are_refused(world: World) -> None:
     world.brokers(1)
     world.create("t")
-    assert world.create("t").error == E.TOPIC_ALREADY_EXISTS
+    again = world.create("t")
+    assert (again.error, again.message) == (E.TOPIC_ALREADY_EXISTS, "Topic 't' already exists.")
     twice = c.CreateTopics(topics=(c.NewTopic(name="u"), c.NewTopic(name="u"), c.NewTopic(name="v")))
     assert [topic.error for topic in world.do(twice).topics] == [E.INVALID_REQUEST, E.INVALID_REQUEST, E.NONE]
 

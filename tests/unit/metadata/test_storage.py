@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from tierlog.base.files import OsFiles
-from tierlog.metadata.quorum.storage import ForeignDirectory, Loaded, MetadataStorage
+from tierlog.metadata.quorum.storage import ForeignDirectory, LoadedMetadata, MetadataStorage
 from tierlog.metadata.quorum.wal import DamagedLog
 from tierlog.metadata.raft.membership import Configuration, Member, encode_configuration
 from tierlog.metadata.raft.messages import CONFIGURATION, Entry, HardState, Snapshot
@@ -25,7 +25,7 @@ def entries(first: int, last: int, term: int = 1) -> tuple[Entry, ...]:
     return tuple(Entry(term, index, b"payload %d" % index) for index in range(first, last + 1))
 
 
-def reopened(directory: Path, **options: int) -> Loaded:
+def reopened(directory: Path, **options: int) -> LoadedMetadata:
     again = storage(directory, **options)
     try:
         return again.open()
@@ -39,11 +39,11 @@ def wal(directory: Path) -> list[Path]:
 
 def test_entries_and_hard_state_survive_a_restart(tmp_path: Path) -> None:
     store = storage(tmp_path)
-    assert store.open() == Loaded(HardState(), Snapshot(), ())
+    assert store.open() == LoadedMetadata(HardState(), Snapshot(), ())
     store.save(None, entries(1, 3), HardState(1, 2, 0))
     store.save(None, entries(4, 5), HardState(1, 2, 3))
     store.close()
-    assert reopened(tmp_path) == Loaded(HardState(1, 2, 3), Snapshot(), entries(1, 5))
+    assert reopened(tmp_path) == LoadedMetadata(HardState(1, 2, 3), Snapshot(), entries(1, 5))
 
 
 def test_later_entry_replaces_all_entries_from_its_index_on(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_segments_roll_and_are_deleted_once_a_snapshot_covers_them(tmp_path: Pat
     store.save_snapshot(Snapshot(15, 1, b"state at 15"))
     store.close()
     loaded = reopened(tmp_path, segment_bytes=100)
-    assert loaded == Loaded(HardState(3, 1, 19), Snapshot(15, 1, b"state at 15"), entries(16, 20))
+    assert loaded == LoadedMetadata(HardState(3, 1, 19), Snapshot(15, 1, b"state at 15"), entries(16, 20))
     assert len(list(tmp_path.glob("*.snapshot"))) == 1
 
 
@@ -140,7 +140,7 @@ def test_snapshot_from_the_leader_replaces_the_log(tmp_path: Path) -> None:
     store.save(None, entries(1, 30), HardState(1, 1, 5))
     store.save(Snapshot(20, 4, b"theirs"), (), HardState(4, -1, 20))
     store.close()
-    assert reopened(tmp_path) == Loaded(HardState(4, -1, 20), Snapshot(20, 4, b"theirs"), ())
+    assert reopened(tmp_path) == LoadedMetadata(HardState(4, -1, 20), Snapshot(20, 4, b"theirs"), ())
 
 
 def test_crash_after_a_leaders_snapshot_drops_a_log_of_another_term(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_log_continues_from_the_snapshot_after_such_a_crash(tmp_path: Path, last
     left = entries(21, last) if term == 1 else ()
     for number in range(3):
         store = storage(tmp_path)
-        assert store.open() == Loaded(HardState(1, 1, 5), Snapshot(20, term, b"theirs"), left)
+        assert store.open() == LoadedMetadata(HardState(1, 1, 5), Snapshot(20, term, b"theirs"), left)
         more = entries(21 + number, 21 + number, term=5)
         store.save(None, more, None)
         left = left[:number] + more
@@ -192,7 +192,7 @@ def test_partially_created_segment_is_repaired(tmp_path: Path) -> None:
     store.close()
     for content in (b"", b"TLW", bytes(20)):
         (tmp_path / f"{2:020d}.wal").write_bytes(content)
-        assert reopened(tmp_path) == Loaded(HardState(1, 1, 0), Snapshot(), entries(1, 2))
+        assert reopened(tmp_path) == LoadedMetadata(HardState(1, 1, 0), Snapshot(), entries(1, 2))
         again = storage(tmp_path)
         again.open()
         again.save(None, (), HardState(2, 2, 0))

@@ -31,7 +31,7 @@ class Timing:
         self.inside = False
         self.handled: list[bool] = []
         self.sent = 0
-        self.answer: Any = HeartbeatResponse()
+        self.response: Any = HeartbeatResponse()
         self.mutes_s: list[float] = []
         broker.on_heartbeat = self.heartbeat
         broker.listener.set_stopwatch(self.stopwatch)
@@ -47,7 +47,7 @@ class Timing:
         self.handled.append(self.inside)
         if self.mutes_s:
             self.broker.listener.mute(context.connection, self.mutes_s.pop())
-        return self.answer
+        return self.response
 
     def check(self, handled: int) -> None:
         assert self.handled == [True] * handled
@@ -88,10 +88,10 @@ async def test_work_after_a_mute_is_timed(broker: Broker, timing: Timing, second
 
 
 async def test_work_after_waiting_for_memory_is_timed(broker: Broker, timing: Timing) -> None:
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def handle(context: RequestContext, request: Any) -> Any:
-        return await answer
+        return await response
 
     broker.on_produce = handle
     client = await broker.connect()
@@ -99,7 +99,7 @@ async def test_work_after_waiting_for_memory_is_timed(broker: Broker, timing: Ti
     write_at_once(client, kept + BEAT * 10)
     await until(lambda: broker.listener.memory_pool.waiting == 1)
     assert not timing.handled
-    answer.set_result(broker.produce(None, produce(b"")))  # type: ignore[arg-type]
+    response.set_result(broker.produce(None, produce(b"")))  # type: ignore[arg-type]
     for _ in range(11):
         await client.frame()
     timing.check(10)
@@ -112,7 +112,7 @@ async def test_pending_response_is_timed(broker: Broker, timing: Timing, way: st
     async def finish() -> Any:
         return await future
 
-    timing.answer = future if way == "future" else finish()
+    timing.response = future if way == "future" else finish()
     client = await broker.connect()
     write_at_once(client, BEAT)
     await until(lambda: bool(timing.handled))
@@ -122,7 +122,7 @@ async def test_pending_response_is_timed(broker: Broker, timing: Timing, way: st
 
 
 async def test_sending_to_a_slow_client_is_timed(broker: Broker, timing: Timing) -> None:
-    timing.answer = RawReply([bytes(8 * MIB)])
+    timing.response = RawReply([bytes(8 * MIB)])
     client = await broker.connect()
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     write_at_once(client, BEAT)

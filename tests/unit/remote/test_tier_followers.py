@@ -50,7 +50,7 @@ class Disk(OsFiles):
 
     def __init__(self) -> None:
         super().__init__()
-        self.room: int | None = None
+        self.usable: int | None = None
         self.done: list[tuple[str, bool]] = []
         """What was done, and whether by a thread."""
 
@@ -77,7 +77,7 @@ class Disk(OsFiles):
 
     def space(self, path: Path) -> Space:
         total, usable = super().space(path)
-        return Space(total, usable if self.room is None else self.room)
+        return Space(total, usable if self.usable is None else self.usable)
 
 
 class Other:
@@ -524,13 +524,13 @@ async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
 
 async def test_suffix_is_not_copied_on_a_nearly_full_disk(pair: Pair) -> None:
     await within_a_segment(pair)
-    pair.other.files.room = FREE_BYTES_KEPT
+    pair.other.files.usable = FREE_BYTES_KEPT
     await pair.elect(2)
     await until(lambda: pair.other.log_manager.status("t")[0].last_error is not None)
     assert "not enough space to copy" in (pair.other.log_manager.status("t")[0].last_error or "")
     assert not list(pair.other.directory.rglob("*.tmp"))
     assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
-    pair.other.files.room = None
+    pair.other.files.usable = None
     await pair.settled()
     assert pair.remote.end_offset == pair.follower.log.active_base_offset
     copies = [by_thread for what, by_thread in pair.other.files.done if what == "unlink copy"]

@@ -128,6 +128,20 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         assert node.remote(other).end_offset == other.log_end_offset
 
 
+@pytest.mark.parametrize("byte", [7, 15], ids=["base offset", "leader epoch"])
+async def test_segment_with_a_wrong_header_is_not_uploaded(tmp_path: Path, byte: int) -> None:
+    """No CRC covers these fields."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await filled(node)
+        third = replica.segments[2].base_offset
+        flip_a_bit(replica, third + 7, byte)
+        await allow_copies(node)
+        await settled(node)
+        assert node.causes == ["upload"]
+        assert [one.start_offset for one in replica.log.damage] == [third + 5]
+        assert node.remote(replica).end_offset == third
+
+
 async def test_uploads_continue_after_the_damage_is_deleted(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await filled(node)

@@ -216,9 +216,9 @@ async def test_receive_buffer_grows_with_received_bytes_and_not_with_the_claimed
     for at in range(0, len(frame), 10_000):
         rest = frame[at : at + 10_000]
         while rest:
-            room = connection.get_buffer(-1)
-            count = min(len(rest), len(room))
-            room[:count] = rest[:count]
+            buffer = connection.get_buffer(-1)
+            count = min(len(rest), len(buffer))
+            buffer[:count] = rest[:count]
             connection.buffer_updated(count)
             rest, held = rest[count:], held + rest[:count]
         sizes.append(len(connection._buffer))

@@ -59,7 +59,7 @@ class Process:
         self,
         path: Path,
         controller: RecordingController,
-        room_lasts_s: float = 0,
+        space_lasts_s: float = 0,
         files: OsFiles | None = None,
     ) -> None:
         self.path, self.controller = path, controller
@@ -81,7 +81,7 @@ class Process:
             self.replicas,
             self.tasks,
             broker_epoch=lambda: controller.image.brokers[1].broker_epoch,
-            room_lasts_s=room_lasts_s,
+            space_lasts_s=space_lasts_s,
         )
 
     async def start(self) -> "Process":
@@ -108,9 +108,9 @@ def controller() -> RecordingController:
     return RecordingController(1, 2)
 
 
-async def start_first(path: Path, controller: RecordingController, room_lasts_s: float = 0) -> Process:
+async def start_first(path: Path, controller: RecordingController, space_lasts_s: float = 0) -> Process:
     """Broker 1 leads all partitions of a new topic, in sync with 2."""
-    broker = await Process(path, controller, room_lasts_s).start()
+    broker = await Process(path, controller, space_lasts_s).start()
     controller.create("t", *[(1, 2)] * PARTITIONS)
     return broker
 
@@ -240,7 +240,7 @@ async def test_new_partition_on_full_disks_is_led_by_another_broker(
 async def test_directory_with_space_for_a_short_time_stays_full(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    broker = await start_first(tmp_path, controller, room_lasts_s=3600)
+    broker = await start_first(tmp_path, controller, space_lasts_s=3600)
     held = broker.numbers_in("b")
     broker.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)

@@ -22,7 +22,7 @@ NOW = 1_700_000_000_000
 DAY_MS = 86_400_000
 
 
-class NoRoom(OsFiles):
+class FullDisk(OsFiles):
     """No small file can be created while `full`; open files can still be written."""
 
     full = False
@@ -49,7 +49,7 @@ def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> 
 
 
 def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
-    files, heard = NoRoom(), []
+    files, heard = FullDisk(), []
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
     replica.listeners.append(
         lambda moved: heard.append((moved.high_watermark, moved.as_leader.acknowledgement(1)))
@@ -101,7 +101,7 @@ def test_records_that_cannot_be_recompressed_are_rejected(tmp_path: Path) -> Non
     assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
 
 
-class NoRoomFor(OsFiles):
+class FullDiskFor(OsFiles):
     """A disk on which files with some suffixes can no longer be written."""
 
     endings: tuple[str, ...] = ()
@@ -122,11 +122,11 @@ def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
 
 
 def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
-    files = NoRoomFor()
+    files = FullDiskFor()
     config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
     replica = filled(tmp_path, files, config)
     files.endings = (".snapshot", EPOCH_CHECKPOINT)
-    assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but a fourth finds no room
+    assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but there is no space for a fourth
     assert (replica.log_start_offset, len(replica.log.take_due(NOW + 10_000)) > 2) == (2, True)
     files.endings = ()
     assert replica.apply_retention(NOW + 10_000) == 1
@@ -135,7 +135,7 @@ def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
-    files = NoRoomFor()
+    files = FullDiskFor()
     replica = open_replica(tmp_path, TopicConfig(), files)
     files.endings = (EPOCH_CHECKPOINT,)
     replica.become_leader(7, 1, [1])

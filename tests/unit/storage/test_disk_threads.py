@@ -50,15 +50,15 @@ async def test_exception_is_passed_to_the_caller() -> None:
     threads.shutdown()
 
 
-class Answer:
+class Result:
     """A result that can be garbage collected."""
 
 
 def test_idle_thread_keeps_no_result_alive() -> None:
     threads, lost = DiskThreads("disk", max_threads=1), threading.Event()
-    answer = threads.submit(Answer).result()
-    weakref.finalize(answer, lost.set)
-    del answer
+    result = threads.submit(Result).result()
+    weakref.finalize(result, lost.set)
+    del result
     assert lost.wait(5)
     threads.shutdown()
 

@@ -1,6 +1,9 @@
 """Offset map compared with a dictionary: content, memory and capacity."""
 
+import json
 import random
+import subprocess
+import sys
 import tracemalloc
 from hashlib import blake2b
 
@@ -111,3 +114,40 @@ def test_records_without_a_key_are_skipped() -> None:
     keys = OffsetMap(PLENTY, 0, 2)
     assert keys.add_batch([span(None, 0), span(b"k", 1)], 2, 2)
     assert (len(keys), keys.end_offset) == (1, 2)
+
+
+FILL_AND_FORGET = """
+import json, random, sys, threading
+from pathlib import Path
+from tierlog.base.process_limits import keep_malloc_small
+from tierlog.broker.storage.core.offset_map import OffsetMap
+from tierlog.records.rewrite import Span
+
+def resident_kib():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+def build():
+    keys = OffsetMap(64 << 20, 0, 1_000_000)
+    for n in range(1_000_000):
+        keys.add_batch([Span(0, 0, 0, 0, 0, n, b"key %d" % n, False)], 1, n + 1)
+        if n % 1000 == 0:
+            kept.append(bytes(1024))  # what other parts of the process keep meanwhile
+    return resident_kib()
+
+assert keep_malloc_small()
+kept, shown = [], {"before": resident_kib()}
+thread = threading.Thread(target=lambda: shown.update(full=build()))
+thread.start()
+thread.join()
+print(json.dumps(shown | {"after": resident_kib()}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and tunes glibc")
+def test_memory_of_a_map_returns_to_the_kernel() -> None:
+    run = subprocess.run([sys.executable, "-c", FILL_AND_FORGET], check=True, capture_output=True, text=True)
+    resident = json.loads(run.stdout)
+    grown = resident["full"] - resident["before"]
+    assert grown > 20 << 10
+    assert resident["after"] - resident["before"] < grown // 4

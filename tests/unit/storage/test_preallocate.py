@@ -24,7 +24,7 @@ DOES_NOT = TopicConfig(segment_bytes=SEGMENT_BYTES)
 SMALL = 64 << 10  # of a file without a reserve
 
 
-class Roomy(OsFiles):
+class EmptyDisk(OsFiles):
     """A large disk that is mostly free."""
 
     def space(self, path: Path) -> Space:
@@ -34,7 +34,7 @@ class Roomy(OsFiles):
 def opened(
     directory: Path, config: TopicConfig = RESERVES, files: OsFiles | None = None, *, clean: bool = False
 ) -> PartitionLog:
-    return PartitionLog.open(directory, config, files or Roomy(), NOW, clean=clean, rng=random.Random(1))
+    return PartitionLog.open(directory, config, files or EmptyDisk(), NOW, clean=clean, rng=random.Random(1))
 
 
 def append(log: PartitionLog, count: int = 1, size: int = 1000) -> None:
