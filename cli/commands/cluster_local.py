@@ -274,12 +274,26 @@ def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[in
 
 def _stop(directory: Path, plan: "ClusterPlan", node_ids: list[int], timeout_s: float) -> list[int]:
     """Stop nodes, and return those that had to be killed. Brokers stop first: controlled shutdown needs the
-    quorum."""
+    quorum. Raises CliError if a node runs even after SIGKILL."""
     from tierlog.cli import cluster_processes
 
     last = {node.id for node in plan.controllers_only}
     rounds = [one for one in node_ids if one not in last], [one for one in node_ids if one in last]
-    return [killed for some in rounds for killed in cluster_processes.stop(directory, some, timeout_s)]
+    killed = [one for some in rounds for one in cluster_processes.stop(directory, some, timeout_s)]
+    _require_ended(directory, plan, node_ids)
+    return killed
+
+
+def _require_ended(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
+    """Raises CliError if one of the nodes, which got SIGKILL, still runs."""
+    from tierlog.cli.cluster_processes import STOP_TIMEOUT_S
+
+    if left := [one for one in _running(directory, plan) if one in node_ids]:
+        raise CliError(
+            f"{_named(left)} did not end within {STOP_TIMEOUT_S:g} s after SIGKILL",
+            hint="A process that waits for a disk in the kernel ends once the disk responds. See its state "
+            f"with `tierlog cluster status --data-dir {directory}`.",
+        )
 
 
 def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
@@ -335,6 +349,8 @@ def _send(number: signal.Signals, nodes: list[int], data_dir: Path | None, *, as
     wait_s = cluster_processes.STOP_TIMEOUT_S if number is signal.SIGKILL else 0.0
     for one in states:
         cluster_processes.send_signals(cluster_files.node_directory(directory, one), number, wait_s=wait_s)
+    if number is signal.SIGKILL:
+        _require_ended(directory, plan, list(states))
     _print_nodes(did, list(states), as_json=as_json)
 
 
