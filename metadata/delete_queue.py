@@ -33,7 +33,7 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     partition: int
     base_offset: int
     last_offset: int
-    leader_epoch: int  # of the attempt; -1 for a page that was in a manifest
+    leader_epoch: int  # epoch of the attempt; -1 for a page that was in a manifest
     queued_ms: int  # in the quorum's time; start of the grace
 
     @property

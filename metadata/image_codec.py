@@ -153,7 +153,7 @@ def _topic(line: _TopicLine) -> TopicImage:
 
 
 def _partition_order(key: TopicIdPartition) -> tuple[int, int]:
-    """By topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
+    """Sort key: topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
     return key.topic_id.int, key.partition
 
 

@@ -67,7 +67,7 @@ class TierLimits:
 
 @dataclass(slots=True)
 class TierCounts:
-    """For metrics and status, since the start of the process."""
+    """Counts for metrics and status, since the start of the process."""
 
     copies: int = 0
     copied_bytes: int = 0

@@ -19,11 +19,11 @@ LOG_LINES = 15
 """Last lines of a node's log that are printed if it does not start."""
 
 NODE_STOP_TIMEOUT_S = 60.0
-"""For the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
+"""Time for the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
 
 
 def _node_ids() -> list[str]:
-    """For shell completion."""
+    """Node ids for shell completion."""
     from tierlog.cli import cluster_files
 
     directory = cluster_files.last_started()
@@ -209,14 +209,14 @@ def _planned(
             raise CliError(f"the cluster in {last} is already running", hint=hint)
     plan = cluster_files.load(data_dir) if data_dir is not None else None
     if data_dir is not None and plan is not None:
-        for what, asked, present in (
+        for what, requested, present in (
             ("nodes", nodes, len(plan.brokers)),
             ("voters", voters, len(plan.controllers_only)),
             ("port", port or None, plan.nodes[0].port),
         ):
-            if asked not in (None, present):
+            if requested not in (None, present):
                 hint = "Omit the option, or create another cluster with another --data-dir."
-                raise usage(f"the cluster in {data_dir} has --{what} {present}, not {asked}", hint)
+                raise usage(f"the cluster in {data_dir} has --{what} {present}, not {requested}", hint)
         return data_dir.absolute(), cluster_files.with_settings(plan, settings)
     plan = cluster_files.new_plan(
         nodes or 3,

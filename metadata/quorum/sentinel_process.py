@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 SEND_TIMEOUT_S = 3.0
-"""By then the broker's session has usually expired anyway."""
+"""How long to try. After that the broker's session has usually expired anyway."""
 
 ATTEMPT_TIMEOUT_S = 1.0
 RETRY_S = 0.05
