@@ -22,6 +22,9 @@ SEND_TIMEOUT_S = 3.0
 ATTEMPT_TIMEOUT_S = 1.0
 RETRY_S = 0.05
 
+RETRIED_STATUSES = (b"408", b"429")
+"""A controller that is too busy to read the request in time, or to take it, may take the next one."""
+
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -62,7 +65,9 @@ def _send(notice: dict[str, Any], tls: dict[str, str] | None) -> bool:
             connection = context.wrap_socket(plain, server_hostname=notice["host"])
         connection.sendall(notice["request"].encode("latin-1"))
         status = connection.recv(64).split(b" ")
-        return len(status) > 1 and status[1][:1] in (b"2", b"4")
+        if len(status) < 2 or status[1] in RETRIED_STATUSES:
+            return False
+        return status[1][:1] in (b"2", b"4")
 
 
 if __name__ == "__main__":
