@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import crc32c as crc
 
@@ -69,7 +69,8 @@ class S3Options:
 
     @classmethod
     def from_url(cls, url: str, **options: str) -> "S3Options":
-        """`s3://bucket/prefix?endpoint=…&region=…`. Raises InvalidStoreUrl for unknown or invalid parts."""
+        """`s3://bucket/prefix?endpoint=…&region=…`, with a percent-encoded prefix. Raises InvalidStoreUrl for
+        unknown or invalid parts."""
         parts = urlsplit(url)
         try:
             pairs = parse_qs(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -86,7 +87,7 @@ class S3Options:
             raise InvalidStoreUrl(f"invalid bucket name {parts.netloc!r}")
         if "endpoint" in query and not re.fullmatch(_ENDPOINT, query["endpoint"]):
             raise InvalidStoreUrl(f"invalid endpoint {query['endpoint']!r}: expected http://host:port")
-        return cls(bucket=parts.netloc, prefix=parts.path.strip("/"), **{**query, **options})
+        return cls(bucket=parts.netloc, prefix=unquote(parts.path).strip("/"), **{**query, **options})
 
 
 class S3Store:

@@ -324,6 +324,20 @@ def test_invalid_store_url_is_refused_with_advice(url, advice):
         check_store_url(url)
 
 
+async def test_prefix_of_an_s3_url_is_percent_decoded(servers):
+    """As the path of a file:// URL: otherwise other tools find the objects under another name."""
+    server = servers("versitygw")
+    store = store_from_url(
+        server.url("a%20team/100%25"), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
+    )
+    await store.put("x", b"object")
+    await store.close()
+    outside = server.outside()
+    assert await asyncio.to_thread(
+        lambda: outside.get_object(s3_servers.BUCKET, "a team/100%/x").data == b"object"
+    )
+
+
 async def test_failure_to_open_the_client_raises_object_store_error(monkeypatch):
     monkeypatch.setenv("AWS_PROFILE", "there-is-no-such-profile")
     store = store_from_url("s3://bucket?endpoint=http://127.0.0.1:1")
