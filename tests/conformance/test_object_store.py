@@ -161,6 +161,12 @@ async def test_list_gives_every_key_of_a_prefix_in_order(store):
     assert [info.size async for info in store.list("b/")] == [5, 5]
 
 
+async def test_list_continues_over_all_pages_of_the_server(store):
+    keys = [f"many/{number:03}" for number in range(120)]
+    await asyncio.gather(*(store.put(key, b"x") for key in keys))
+    assert await listed(store, "many/") == keys
+
+
 async def test_put_if_absent_succeeds_once(store):
     await store.put("once", b"first", condition=Absent())
     with pytest.raises(PreconditionFailed):
