@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import DeletedTopic, QueuedDelete
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
@@ -100,6 +100,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _spill_started(image, record)
         case r.RemoteDeletesStarted():
             return _remote_deletes_started(image, record)
+        case r.RemoteLogDropped():
+            return _remote_log_dropped(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
 
@@ -150,13 +152,14 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     require(topic is not None, f"deleted topic {record.topic_id} does not exist")
     if topic is None:
         return image
-    configs, queue = image.configs, image.delete_queue
-    remote, tiered = image.remote.mutate(), False
+    remote, configs = image.remote, image.configs
+    dropped: list[QueuedDelete] = []
     for partition in range(len(topic.partitions)):
-        tiered |= remote.pop(TopicIdPartition(topic.topic_id, partition), None) is not None
-    if tiered:
-        deletion = DeletedTopic(uuid=topic.topic_id, partitions=len(topic.partitions), queued_ms=record.at_ms)
-        queue = queue.with_deletes([deletion])
+        key = TopicIdPartition(topic.topic_id, partition)
+        if key in remote:
+            gone = remote[key]
+            dropped += _queued(key, (*gone.pages, *gone.entries, *gone.started), record.at_ms)
+            remote = remote.delete(key)
     if (r.ConfigScope.TOPIC, topic.name) in configs:
         configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
     return replace(
@@ -164,8 +167,8 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
         topics=image.topics.delete(topic.topic_id),
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
-        remote=remote.finish() if tiered else image.remote,
-        delete_queue=queue,
+        remote=remote,
+        delete_queue=image.delete_queue.with_deletes(dropped),
     )
 
 
@@ -266,16 +269,28 @@ def _log_start_moved(image: ClusterImage, record: r.LogStartMoved) -> ClusterIma
     return _with_remote(image, key, kept, _queued(key, [*gone_pages, *gone_entries], record.at_ms))
 
 
+def _remote_log_dropped(image: ClusterImage, record: r.RemoteLogDropped) -> ClusterImage:
+    """The state is that of a partition whose remote segments all ended at the log start: copies continue
+    there if tiering is switched on again."""
+    key, start = TopicIdPartition(record.topic_id, record.partition), record.log_start_offset
+    remote = image.remote.get(key, RemotePartition())
+    require(start >= remote.log_start_offset, f"{key}: the log start decreased to {start}")
+    kept = RemotePartition(log_start_offset=start, copied_end_offset=start)
+    gone = _queued(key, (*remote.pages, *remote.entries, *remote.started), record.at_ms)
+    return _with_remote(image, key, kept, gone)
+
+
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:
     left = image.delete_queue.without(record.uuids)
     return replace(image, delete_queue=left, deleting=image.deleting.difference(record.uuids))
 
 
 def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
-    """In a log of an older tierlog, the ids may be those of a deleted topic's segments, which had a line
-    each."""
-    queued = [uuid for uuid in record.uuids if uuid in image.delete_queue]
-    return replace(image, deleting=image.deleting.union(queued))
+    require(
+        all(uuid in image.delete_queue for uuid in record.uuids),
+        "a deletion that starts is not in the delete queue",
+    )
+    return replace(image, deleting=image.deleting.union(record.uuids))
 
 
 def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:

@@ -58,7 +58,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     has_aborts: bool
     log_crc32c: int
     index_crc32c: int
-    leader_epoch: int  # epoch of the leader that uploaded the segment; part of the key
+    leader_epoch: int  # of the leader that uploaded the segment; part of the key
 
     @property
     def end_offset(self) -> int:
@@ -250,6 +250,16 @@ class RemoteDeletesStarted(Record, frozen=True, array_like=True, kw_only=True, t
     at_ms: int
 
 
+class RemoteLogDropped(Record, frozen=True, array_like=True, kw_only=True, tag=48):
+    """Tiering was switched off (KIP-950): everything remote moves to the delete queue, and the log starts at
+    the offset, where the leader's local log starts."""
+
+    topic_id: uuid.UUID
+    partition: int
+    log_start_offset: int
+    at_ms: int
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -276,10 +286,18 @@ AnyRecord = (
     | EntriesSpilled
     | SpillStarted
     | RemoteDeletesStarted
+    | RemoteLogDropped
     | FormatVersion
 )
 
-TIMESTAMPED_RECORDS = (DeleteTopic, CopyStarted, CopyAbandoned, LogStartMoved, RemoteDeletesStarted)
+TIMESTAMPED_RECORDS = (
+    DeleteTopic,
+    CopyStarted,
+    CopyAbandoned,
+    LogStartMoved,
+    RemoteDeletesStarted,
+    RemoteLogDropped,
+)
 """Records with the quorum's time in `at_ms`."""
 
 _encoder = msgspec.msgpack.Encoder()

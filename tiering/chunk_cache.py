@@ -58,7 +58,7 @@ Download = Callable[[Path], Coroutine[Any, Any, int]]
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts for metrics and status."""
+    """For metrics and status."""
 
     misses: int = 0
     read_aheads: int = 0

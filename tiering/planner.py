@@ -7,6 +7,8 @@ Input is the image's remote state, the local segments and the policy; output is 
 - Local data is deleted only if a finished entry is committed in the quorum and, on the leader, is in the
   bucket's manifest.
 - The log start offset never passes the high watermark.
+- After tiering was switched off, what is remote is deleted in one step, which moves the log start to the
+  local log start. Until then it can be read. Nothing that was never copied is deleted by this.
 
 Retention counts disjoint ranges (pages, entries, then local segments above them), so it also works while
 uploads fail. Each replica rolls its own segments, so the remote part may end within a segment of the current
@@ -32,8 +34,10 @@ SPILL_ENTRIES = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierPolicy:
-    """Effective retention limits in milliseconds and bytes; -1: none."""
+    """Effective retention limits in milliseconds and bytes; -1: none. Once tiering was switched off, the
+    local ones have no effect (KIP-950)."""
 
+    enabled: bool = True  # false: tiering was switched off
     retention_ms: int = -1
     retention_bytes: int = -1
     local_retention_ms: int = -1
@@ -44,12 +48,17 @@ class TierPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """State of the leader. `bucket_end`: end offset of the bucket's manifest, None if unknown."""
+    """State of the leader. `bucket_end`: end offset of the bucket's manifest, None if unknown.
+
+    `log_start_offset` is above the committed one if it moved before tiering was switched on: then retention
+    was each replica's own.
+    """
 
     leader_epoch: int
     high_watermark: int
     last_stable_offset: int
     bucket_end: int | None
+    log_start_offset: int = 0
     running: frozenset[uuid.UUID] = frozenset()  # copies that this process is running
     pages: Mapping[uuid.UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)  # loaded pages
 
@@ -78,6 +87,14 @@ class MoveLogStart:
 
 
 @dataclass(frozen=True, slots=True)
+class DropRemote:
+    """Delete everything remote, since tiering was switched off. The log then starts at the local log
+    start."""
+
+    local_log_start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Spill:
     """Write these oldest entries to a page, then remove them from the quorum's state."""
 
@@ -98,7 +115,7 @@ class Blocked:
     reason: str
 
 
-Action = Copy | DropLocal | MoveLogStart | Spill | Abandon | Blocked
+Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | Abandon | Blocked
 
 
 def plan(
@@ -110,19 +127,23 @@ def plan(
 ) -> list[Action]:
     """Actions in the order in which they must run. `segments`: oldest first, the last one active."""
     actions: list[Action] = [Abandon(copy.uuid) for copy in remote.started if copy.uuid not in view.running]
-    start = remote.log_start_offset
+    start = max(remote.log_start_offset, min(view.log_start_offset, view.high_watermark))
     if policy.delete:
         start = max(start, _retained_from(remote, segments, policy, view, now_ms))
-        if start > remote.log_start_offset:
-            actions.append(MoveLogStart(start))
+    if start > remote.log_start_offset:
+        actions.append(MoveLogStart(start))
+    if not policy.enabled:
+        local_start = max(start, segments[0].base_offset)
+        if local_start <= view.high_watermark and (remote.first_offset is not None or local_start > start):
+            actions.append(DropRemote(local_start))
     # a new leader's high watermark may be behind what previous leaders uploaded
-    tiered = min(remote.end_offset or 0, view.bucket_end or 0, view.high_watermark)
+    tiered = min(_readable_end(remote, policy), view.bucket_end or 0, view.high_watermark)
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if segments and dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))
-    if len(remote.entries) > SPILL_ABOVE_ENTRIES:
+    if policy.enabled and len(remote.entries) > SPILL_ABOVE_ENTRIES:
         actions.append(Spill(remote.entries[:SPILL_ENTRIES]))
-    if policy.copy:
+    if policy.enabled and policy.copy:
         actions += _copies(remote, segments, view, start)
     return actions
 
@@ -136,7 +157,7 @@ def follower_local_start(
 ) -> int:
     """Offset below which a follower may delete local data, because it is remote or deleted; -1 if none. A
     follower need not read the bucket's manifest: segments of committed entries are verified."""
-    return _droppable_end(segments, policy, remote.end_offset or 0, log_start_offset, now_ms)
+    return _droppable_end(segments, policy, _readable_end(remote, policy), log_start_offset, now_ms)
 
 
 def pending_bytes(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> int:
@@ -149,16 +170,19 @@ def _copies(
     remote: RemotePartition, segments: Sequence[SegmentDescriptor], view: LeaderView, log_start: int
 ) -> Iterator[Action]:
     limit = min(view.high_watermark, view.last_stable_offset)
-    following = _next_base(remote)
+    following, first = _next_base(remote), segments[0]
+    if following is not None and first.base_offset > following and not _bridged(remote, first, log_start):
+        yield Blocked(
+            f"the next copy must start at {following}, the local log starts at {first.base_offset}: elect a "
+            f"replica that has the offsets between, or delete the records before {first.base_offset}"
+        )
+        return
     for segment in segments:
         if not segment.rolled or segment.end_offset > limit:
             return
         if segment.end_offset <= max(log_start, -1 if following is None else following):
             continue  # below the log start, or already copied
         base = segment.base_offset
-        if following is not None and base > following and not _bridged(remote, segment, log_start):
-            yield Blocked(f"the next copy must start at {following}, the local segment starts at {base}")
-            return
         start = following if following is not None and base < following else None
         if segment.damaged_end > (base if start is None else start):
             yield Blocked(f"the local segment from {base} is damaged")
@@ -174,6 +198,11 @@ def _bridged(remote: RemotePartition, segment: SegmentDescriptor, log_start: int
 
 def _next_base(remote: RemotePartition) -> int | None:
     return remote.copied_end_offset if remote.end_offset is None else remote.end_offset
+
+
+def _readable_end(remote: RemotePartition, policy: TierPolicy) -> int:
+    """End of the offsets that stay readable without the local log; 0 once tiering was switched off."""
+    return remote.end_offset or 0 if policy.enabled else 0
 
 
 @safeguard("retention.bytes counts a record in both tiers once")

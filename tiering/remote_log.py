@@ -181,9 +181,11 @@ class RemoteLog:
             now = new.remote.get(where)
             if now is None:
                 self._read_of.discard(where)
-            elif now.log_start_offset == old.remote_partition(*where).log_start_offset:
+            elif now.first_offset is not None and (
+                now.log_start_offset == old.remote_partition(*where).log_start_offset
+            ):
                 continue
-            below = sys.maxsize if now is None else now.log_start_offset
+            below = sys.maxsize if now is None or now.first_offset is None else now.log_start_offset
             self._cache.forget(where, below)
             self._indexes.forget(where, below)
 

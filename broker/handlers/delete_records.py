@@ -3,9 +3,9 @@
 The leader moves its log start and writes its checkpoint. Followers learn the log start from a Fetch response,
 and report theirs with the next Fetch. As Kafka's DelayedDeleteRecords, the request waits until the smallest
 log start of all live replicas has reached each offset, or until its time is up. REQUEST_TIMED_OUT then comes
-with the low watermark so far; followers still take the new log start. The log start of a tiered partition is
-committed by the quorum, and every later leader starts there, so the request does not wait for the followers
-of such a partition.
+with the low watermark so far; followers still take the new log start. The log start of a partition that is or
+was tiered is committed by the quorum, and every later leader starts there, so the request does not wait for
+the followers of such a partition.
 """
 
 from tierlog.base.types import TopicPartition
@@ -51,7 +51,7 @@ class _Deletion:
         self._target = replica.high_watermark if offset == HIGH_WATERMARK else offset
         if not 0 <= self._target <= replica.high_watermark:
             return self.fail(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if replica.config.remote_storage_enable and (error := await self._commit_log_start(replica)):
+        if replica.log.has_been_tiered and (error := await self._commit_log_start(replica)):
             return self.fail(error)
         replica.raise_log_start(self._target)
         self.result.low_watermark = replica.log_start_offset
@@ -73,7 +73,7 @@ class _Deletion:
     def is_done(self) -> bool:
         """Whether nothing is left to wait for; `result` says what is known."""
         replica = self._replica
-        if self.result.error_code or replica is None or replica.config.remote_storage_enable:
+        if self.result.error_code or replica is None or replica.log.has_been_tiered:
             return True
         found = self._deps.find_replica(self.name.topic, self.name.partition)
         if found is not replica:

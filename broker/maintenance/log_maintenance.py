@@ -26,7 +26,7 @@ from tierlog.broker.replication.replica_state import LogDirState
 from tierlog.broker.storage.log_dir import LogDirectory
 from tierlog.broker.storage.log_flusher import SyncFailed
 from tierlog.config.node import NodeSettings
-from tierlog.config.topic import MAX_LONG, TopicConfig
+from tierlog.config.topic import MAX_LONG
 
 CHECK_MS = 1_000
 """Interval of the checks whether full disks have free space again, and whether too many files are open."""
@@ -100,8 +100,8 @@ class LogMaintenance:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def apply_retention(self) -> None:
-        """Roll by age; delete by time, size and log start offset. Tiered partitions are left to the
-        remote log manager.
+        """Roll by age; delete by time, size and log start offset. Partitions that are or were tiered are left
+        to the remote log manager.
 
         Unexpected errors of single partitions are raised after all others have been processed.
         """
@@ -131,7 +131,7 @@ class LogMaintenance:
         if replica.log.is_empty:
             return
         self._try(replica, replica.log.maybe_roll, now_ms)
-        if _has_local_retention(replica.config):  # also if the roll failed for lack of space
+        if _has_local_retention(replica):  # also if the roll failed for lack of space
             self._try(replica, replica.apply_retention, now_ms)
 
     async def flush_due(self, directory: LogDirectory) -> None:
@@ -225,9 +225,7 @@ async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
         yield replica
 
 
-def _has_local_retention(config: TopicConfig) -> bool:
-    """Whether local retention applies. Retention of a tiered topic covers both tiers. A compacted topic is
-    never tiered (KIP-405), and what is below its log start offset is always deleted locally.
-    """
-    policy = config.cleanup_policy
-    return "compact" in policy or ("delete" in policy and not config.remote_storage_enable)
+def _has_local_retention(replica: Replica) -> bool:
+    """Whether local retention applies. What is below the log start offset of a compacted topic is always
+    deleted locally."""
+    return bool(replica.config.cleanup_policy) and not replica.is_tiered

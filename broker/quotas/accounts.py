@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 @dataclass(slots=True, eq=False)
 class Use(Generic[M]):
-    """The use of one quota by one account. `bound`: the limit at the last use."""
+    """What one account used of one quota. `bound`: the limit at its last use."""
 
     meter: M
     bound: float

@@ -5,8 +5,9 @@ rolled segment, a change of the remote state and a timer wake it. This order kee
 of the segment's batches verified -> StartCopy committed -> objects put and verified -> FinishCopy committed
 -> manifest root written -> local log start raised -> files unlinked. A deletion raises the log start first,
 and deletes objects after the grace. A failure shows in the status, and the job retries with growing, jittered
-backoff. Produce and fetch never wait for a job, and retention continues without the store. Called by app.py
-and the admin API.
+backoff. Produce and fetch never wait for a job, and retention continues without the store. A partition whose
+topic was tiered stays here: what is remote is deleted, and the quorum still commits its log start (ADR 0025).
+Called by app.py and the admin API.
 """
 
 import asyncio
@@ -59,13 +60,14 @@ BACKOFF_MAX_S = 30.0
 STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 
 
-WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropLocal)
+WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropRemote, planner.DropLocal)
 """Actions of retention which need only the last written manifest, and not the store."""
 
 ANNOUNCED = (planner.Copy, planner.Spill)
 """Actions which write to the quorum's log and delete queue even if they fail: not while the store is
 unavailable."""
 
+MovesLogStart = type[c.MoveLogStart] | type[c.DropRemoteLog]
 Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
 
 
@@ -75,7 +77,7 @@ class CommandRejected(Exception):
 
 @dataclass(slots=True)
 class _State:
-    """A tiered partition that this broker leads."""
+    """A partition that is or was tiered and that this broker leads."""
 
     replica: Replica
     root: ManifestRoot | None = None
@@ -141,17 +143,17 @@ class RemoteLogManager:
     def wake_all(self) -> None:
         """Wake every tiered partition that this broker leads; remove those which it no longer leads."""
         for where, state in list(self._states.items()):
-            if not (state.replica.is_leader and _tiered(state.replica)):
+            if not (state.replica.is_leader and state.replica.is_tiered):
                 self._remove(where)
         for replica in self._replicas:
-            if replica.config.remote_storage_enable:  # 10,000 other replicas cost nothing
+            if replica.is_tiered:  # 10,000 other replicas cost nothing
                 self._update(replica)
 
     async def apply_followers_retention(self) -> None:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
         follows."""
         for replica in self._replicas:
-            if not (replica.is_follower and _tiered(replica)):
+            if not (replica.is_follower and replica.is_tiered):
                 continue
             remote = self._metadata.image.remote_partition(*replica.id)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
@@ -183,7 +185,7 @@ class RemoteLogManager:
     def _update(self, replica: Replica) -> None:
         """Add, wake or remove a partition, as its replica's role and settings say."""
         where = replica.id
-        if not (replica.is_leader and _tiered(replica)):
+        if not (replica.is_leader and replica.is_tiered):
             self._remove(where)
             return
         state = self._states.get(where)
@@ -333,6 +335,7 @@ class RemoteLogManager:
             high_watermark=replica.high_watermark,
             last_stable_offset=replica.last_stable_offset,
             bucket_end=_end_of(state.root),
+            log_start_offset=replica.log_start_offset,
             pages=state.pages,
         )
 
@@ -347,10 +350,14 @@ class RemoteLogManager:
                 )
             case planner.MoveLogStart(offset):
                 await self._move_log_start(where, state, offset)
+            case planner.DropRemote(local_log_start):
+                await self._move_log_start(where, state, local_log_start, c.DropRemoteLog)
+                state.root = None  # it lists segments that are not remote any more
             case planner.Spill(entries):
                 await self._spill(where, epoch, entries)
             case planner.DropLocal(new_local_start):
-                state.replica.delete_local_before(new_local_start, self._clock.now_ms())
+                if self._is_current(where, state):  # else another leader may have deleted what is remote
+                    state.replica.delete_local_before(new_local_start, self._clock.now_ms())
             case planner.Copy():
                 async with self._manager.copying:
                     await self._copy(where, state, action)
@@ -379,9 +386,11 @@ class RemoteLogManager:
         )
 
     @safeguard("replicas move the log start offset after the quorum commits it")
-    async def _move_log_start(self, where: TopicIdPartition, state: _State, offset: int) -> None:
+    async def _move_log_start(
+        self, where: TopicIdPartition, state: _State, offset: int, command: MovesLogStart = c.MoveLogStart
+    ) -> None:
         reply = await self._metadata.submit(
-            c.MoveLogStart(
+            command(
                 topic_id=where.topic_id,
                 partition=where.partition,
                 leader_epoch=state.replica.leader_epoch,
@@ -505,6 +514,7 @@ class RemoteLogManager:
         found = [
             describe(state.replica, image.remote_partition(*where), state.copying is not None, state.error)
             for where, state in self._states.items()
+            if _is_enabled(state.replica) or image.remote_partition(*where).first_offset is not None
         ]
         chosen = [line for line in found if topic is None or line.topic == topic]
         return sorted(chosen, key=lambda line: (line.topic, line.partition))
@@ -535,14 +545,14 @@ class RemoteLogManager:
         led = [replica for replica in self._replicas if replica.name.topic == topic and replica.is_leader]
         if not led:
             raise TierRefused(f"this broker leads no partition of topic {topic!r}")
-        if not _tiered(led[0]):
+        if not _is_enabled(led[0]):
             raise TierRefused(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
         return led
 
 
-def _tiered(replica: Replica) -> bool:
-    """A compacted topic is never tiered (KIP-405)."""
-    return replica.config.remote_storage_enable and "compact" not in replica.config.cleanup_policy
+def _is_enabled(replica: Replica) -> bool:
+    """Whether the topic is tiered, and not only was."""
+    return replica.is_tiered and replica.config.remote_storage_enable
 
 
 @safeguard("local segments stay until the bucket's manifest lists the copy")
@@ -557,6 +567,7 @@ def _end_of(root: ManifestRoot | None) -> int | None:
 def _policy(replica: Replica) -> planner.TierPolicy:
     config = replica.config
     return planner.TierPolicy(
+        enabled=config.remote_storage_enable,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         local_retention_ms=config.effective_local_retention_ms,

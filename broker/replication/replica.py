@@ -157,6 +157,14 @@ class Replica:
         return self.log.segments
 
     @property
+    def is_tiered(self) -> bool:
+        """Whether the remote log manager applies retention: also after tiering was switched off. A compacted
+        topic is not tiered (KIP-405), even if compaction is only this node's default."""
+        if self.config.remote_storage_enable:
+            return "compact" not in self.config.cleanup_policy
+        return self.log.has_been_tiered
+
+    @property
     def traffic(self) -> Traffic:
         return Traffic(self.bytes_in, self.log_end_offset - self._opened_at, self.bytes_out)
 
@@ -197,7 +205,7 @@ class Replica:
 
     @property
     def followers(self) -> Mapping[int, Follower]:
-        """State of each follower by broker id; empty unless this replica is the leader."""
+        """What the leader knows of its followers; empty unless it is the leader."""
         return self._core.followers
 
     @property
@@ -218,7 +226,7 @@ class Replica:
         return self.log.recovery_point, self.log.log_start_offset, self._checkpointed_high_watermark()
 
     def _checkpointed_high_watermark(self) -> int | None:
-        """The high watermark, at most the recovery point: a power failure may lose everything above it.
+        """At most the recovery point: everything above it may be lost in a power failure.
 
         A power failure can also undo a truncation, so that uncommitted records are back at these offsets.
         """

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from tierlog.base.clock import Clock
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.topic_configs import TopicConfigs
 from tierlog.broker.storage.log import PartitionLog
@@ -90,6 +90,7 @@ class ReplicaLoader:
             clean=checkpoints.clean,
             may_have_lost=self._directories.may_have_lost,
             cleaned_to=checkpoints.cleaned_to(name),
+            has_been_tiered=TopicIdPartition(topic.topic_id, name.partition) in image.remote,
             rng=self._rng,
         )
         replica = Replica(name, topic.topic_id, self._settings.node_id, log, high_watermark)

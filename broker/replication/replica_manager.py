@@ -50,15 +50,15 @@ CREATED_ON_LOOP_MAX = 64
 are created in threads."""
 
 CONCURRENT_CREATIONS = 2
-"""Threads that create logs in each directory. They mostly wait for the file system's journal. More threads
-would delay the event loop."""
+"""In each directory. They mostly wait for the file system's journal, and must not keep the loop from
+running."""
 
 PROGRESS_EVERY = 1000
 """Logs opened between two progress messages."""
 
 OPEN_BATCH_SIZE = 20
-"""Logs that a thread creates, or opens after a clean shutdown, before it returns to the event loop. The
-return takes longer than one of these logs."""
+"""Logs that a thread creates, or opens after a clean shutdown, before it returns to the loop, which takes
+longer."""
 
 Opening = asyncio.Future[LoadedReplicas]
 ReportDamaged = Callable[[Replica], Awaitable[None]]
@@ -96,16 +96,16 @@ class ReplicaManager:
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
-        self._creating: dict[TopicPartition, TopicImage] = {}  # threads are creating these
+        self._creating: dict[TopicPartition, TopicImage] = {}  # in threads
         self._something_created = asyncio.Event()
         self._configs = TopicConfigs(settings)
         self._loader = ReplicaLoader(
             settings, directories, self._configs, clock, rng, on_renamed=self._on_deleted_directory
         )
-        self._offline: dict[TopicPartition, str] = {}
-        """Partitions that stay offline until the next start, and why."""
-        self._missing: dict[TopicPartition, bool] = {}
-        """Partitions whose log could not be opened, as on a full disk, and whether a retry is running."""
+        self._offline: dict[TopicPartition, str] = {}  # until the next start; the reason
+        self._missing: dict[
+            TopicPartition, bool
+        ] = {}  # not open, as the disk is full: whether a retry is running
         self._pending_leaders = PendingLeaders(tasks, self._retry_role)
         self.checkpoints = CheckpointWriter(directories, self._all, self._creating, tasks)
 
@@ -146,9 +146,9 @@ class ReplicaManager:
     async def open_all(self, image: ClusterImage, report_empty: ReportEmpty | None = None) -> None:
         """Open the replicas that the image places here, in threads; rename directories that the image lacks.
 
-        A replica may have no log in any directory, although all directories are online. `report_empty`
-        reports such replicas to the controller and returns once it knows. Only then are they created, because
-        the next start would find an empty log and report nothing. None for a standalone broker.
+        A replica may be nowhere on the directories, although all are online. `report_empty` returns once the
+        controller knows that; only then are such replicas created, since the next start finds an empty log
+        and has nothing to report. None for a standalone broker.
         """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
@@ -166,10 +166,10 @@ class ReplicaManager:
             if self._settings.node_id in partition.replicas
         }
         ids = {name: topic.topic_id for name, topic in wanted.items()}
-        refused, renamed = self.directories.find(ids, may_be_missing=report_empty is not None)
-        for path in renamed:
+        refused, aside = self.directories.find(ids, may_be_missing=report_empty is not None)
+        for target in aside:
             _log.warning(
-                "the cluster does not know this partition; its directory was renamed", directory=str(path)
+                "the cluster does not know this partition; its directory was renamed", directory=str(target)
             )
         for name, why in refused.items():
             self._mark_failed(name, why)
@@ -195,14 +195,14 @@ class ReplicaManager:
         loop = asyncio.get_running_loop()
         threads = settings_of(image, self._settings).num_recovery_threads_per_data_dir
         pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
-        directory_by_name = {
+        places = {
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
         }
         opening = [
             loop.run_in_executor(pool, self._loader.load_all, image, wanted, names)
             for directory, pool in pools.items()
             for names in chunks(
-                [name for name in wanted if directory_by_name[name] is directory],
+                [name for name in wanted if places[name] is directory],
                 OPEN_BATCH_SIZE if directory.checkpoints.clean else 1,
             )
         ]
@@ -230,8 +230,8 @@ class ReplicaManager:
                 logged = opened
 
     def _add_result(self, name: TopicPartition, opened: Replica | Exception) -> None:
-        """Add a replica, or record why it could not be loaded. An OSError is temporary, as on a full disk;
-        other reasons are not."""
+        """Add a replica, or record why it could not be loaded. A full disk is temporary, other reasons are
+        not."""
         self._missing.pop(name, None)
         directory = self.directories.directory_of(name)
         if directory is not None and isinstance(opened, OSError):
@@ -265,8 +265,8 @@ class ReplicaManager:
     # -- failures --
 
     def restart_fetching(self, replica: Replica) -> None:
-        """Fetch a follower again from its current log end, because its log was changed. Responses in flight
-        are ignored."""
+        """Fetch a follower again from its present log end, ignoring responses in flight: its log was
+        changed."""
         if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
             self._roles.remove(replica)
             self._apply_role(topic, replica.name)
@@ -278,8 +278,8 @@ class ReplicaManager:
             directory.on_sync_error(why)
 
     def _on_directory_failure(self, directory: LogDirectory) -> None:
-        """Called in any thread. The event loop handles the failure later, even if this is called on it, so
-        that the failed operation ends first."""
+        """Called in any thread. Defers to the loop, also from the loop itself: the failed operation ends
+        first."""
         self._loop.call_soon_threadsafe(self._handle_offline_directory, directory)
 
     def _handle_offline_directory(self, directory: LogDirectory) -> None:
@@ -295,7 +295,7 @@ class ReplicaManager:
             self._missing.pop(name, None)
             self._offline[name] = why
         for name in names:
-            self._on_change(name)  # completes requests that wait for the partition
+            self._on_change(name)  # complete the requests that wait for it
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
@@ -331,13 +331,18 @@ class ReplicaManager:
             changed_config = self._configs.changed(old, new)
             for replica in self:
                 if changed_config(replica.name.topic):
-                    replica.update_config(self._configs.of(new, replica.name.topic))
+                    self._configure(replica, new)
         self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
 
+    def _configure(self, replica: Replica, image: ClusterImage) -> None:
+        replica.update_config(self._configs.of(image, replica.name.topic))
+        if replica.id in image.remote:
+            replica.log.has_been_tiered = True
+
     async def retry_missing(self, report_damaged: ReportDamaged | None = None) -> None:
-        """Retry operations that failed on a full disk: opening or creating a log (in a thread, since a log
-        may be large), and becoming leader. `report_damaged` returns once the controller knows of a damaged
-        log; None for a standalone broker.
+        """Retry what failed on a full disk: to open or create logs (in threads, as some are large), and to
+        lead. `report_damaged` returns once the controller knows of a damaged log; None for a standalone
+        broker.
         """
         if all(directory.is_full for directory in self.directories.online):
             return
@@ -352,8 +357,9 @@ class ReplicaManager:
             _, opened = await directory.run(partial(self._loader.load, image, topic, name))
             adding = self._add_late(directory, topic, name, opened, report_damaged)
             if isinstance(opened, Replica) and opened.log.was_damaged:
-                # in a task, because the controller may not answer for long, and other logs must not wait
-                self._tasks.spawn(f"add {name}", adding)
+                self._tasks.spawn(
+                    f"add {name}", adding
+                )  # the quorum may be away for long: others do not wait
             else:
                 await adding
 
@@ -365,38 +371,38 @@ class ReplicaManager:
         opened: Replica | Exception,
         report_damaged: ReportDamaged | None,
     ) -> None:
-        """Add a replica while the broker may be serving. A damaged replica gets a role only after the
-        controller knows of the damage."""
+        """Add a replica while the broker may be serving. A damaged one gets no role before the controller
+        knows."""
         if isinstance(opened, Replica) and opened.log.was_damaged and report_damaged is not None:
             await report_damaged(opened)
         image = self._image
-        current = image.topics.get(topic.topic_id) if image is not None else None
-        if image is not None and current is not None and name in self._missing:
+        now = image.topics.get(topic.topic_id) if image is not None else None
+        if image is not None and now is not None and name in self._missing:
             self._add_result(name, opened)
-            self._apply_topic(image, current)
+            self._apply_topic(image, now)
             return
         if isinstance(opened, Replica):  # its topic was deleted, or its directory failed
             await directory.run(partial(opened.close, clean=False))
         if name in self._missing:
-            self._missing[name] = False  # a new topic of the same name needs a log
+            self._missing[name] = False  # it is now missing for a new topic of the same name
 
     async def wait_until_created(self) -> None:
         """Returns once all partitions of the images so far have been created or have failed."""
         while self._creating:
             await self._something_created.wait()
 
-    def _create(self, image: ClusterImage, new: dict[TopicPartition, TopicImage]) -> None:
-        """Create replicas, on the event loop if they are few. A partition whose name an earlier topic had is
-        created in a thread, because its old checkpoints must be removed from the disk first."""
-        in_threads = new
-        if len(new) <= CREATED_ON_LOOP_MAX:
-            in_threads = {name: topic for name, topic in new.items() if self.directories.has_checkpoint(name)}
-            for name, topic in new.items():
-                if name not in in_threads:
+    def _create(self, image: ClusterImage, fresh: dict[TopicPartition, TopicImage]) -> None:
+        """Create replicas, on the loop if they are few. A name that an earlier topic had goes to a thread,
+        since its old checkpoints must be removed from the disk first."""
+        slow = fresh
+        if len(fresh) <= CREATED_ON_LOOP_MAX:
+            slow = {name: topic for name, topic in fresh.items() if self.directories.has_checkpoint(name)}
+            for name, topic in fresh.items():
+                if name not in slow:
                     self._create_now(image, topic, name)
-        if in_threads:
-            self._creating.update(in_threads)
-            self._tasks.spawn("create partitions", self._create_in_threads(image, in_threads))
+        if slow:
+            self._creating.update(slow)
+            self._tasks.spawn("create partitions", self._create_in_threads(image, slow))
 
     async def _create_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
         by_directory = defaultdict[LogDirectory, list[TopicPartition]](list)
@@ -432,10 +438,10 @@ class ReplicaManager:
         a new one of the same name; then the replica is deleted.
         """
         self._creating.pop(name, None)
-        current = self._image.topic(name.topic) if self._image is not None else None
-        if current is not None and current.topic_id == topic.topic_id:
+        now = self._image.topic(name.topic) if self._image is not None else None
+        if now is not None and now.topic_id == topic.topic_id:
             self._add_result(name, opened)
-            self._apply_role(current, name)
+            self._apply_role(now, name)
             return True
         directory = self.directories.directory_of(name)
         self.directories.forget(name)
@@ -443,31 +449,31 @@ class ReplicaManager:
             opened.close(clean=False)
         if directory is not None and directory.failure is None:
             self._delete_directory(name, directory, 0)
-        if current is not None and self._image is not None and self._is_placed_here(current, name.partition):
-            self._create(self._image, {name: current})
+        if now is not None and self._image is not None and self._is_placed_here(now, name.partition):
+            self._create(self._image, {name: now})
         return False
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
         self._create(image, dict.fromkeys(self._apply_roles(topic), topic))
 
     def _apply_roles(self, topic: TopicImage) -> list[TopicPartition]:
-        """Apply the roles of a topic's local replicas. Returns the replicas that must be created first."""
-        to_create = []
+        """Apply the roles of a topic's local replicas; returns those that have yet to be created."""
+        fresh = []
         for number in range(len(topic.partitions)):
             if self._is_placed_here(topic, number):
                 name = TopicPartition(topic.name, number)
                 if name in self._all:
                     self._apply_role(topic, name)
                 elif not self.is_offline(name) and name not in self._creating:
-                    to_create.append(name)
-        return to_create
+                    fresh.append(name)
+        return fresh
 
     def _is_placed_here(self, topic: TopicImage, number: int) -> bool:
         found = topic.partitions[number : number + 1]
         return any(self._settings.node_id in partition.replicas for partition in found)
 
     def _has_left(self, topic: TopicImage, number: int) -> bool:
-        """Whether the local replica of a partition has been reassigned to another broker (KIP-455)."""
+        """Whether a local replica has been reassigned to other brokers (KIP-455)."""
         replica = self._replicas.get((topic.topic_id, number))
         return replica is not None and not self._is_placed_here(topic, number)
 
@@ -500,7 +506,7 @@ class ReplicaManager:
 
     def _add(self, replica: Replica) -> None:
         if self._image is not None:  # settings may have changed while a thread opened the log
-            replica.update_config(self._configs.of(self._image, replica.name.topic))
+            self._configure(replica, self._image)
         self._all[replica.name] = replica
         self._replicas[replica.name] = replica
         self._replicas[replica.id] = replica

@@ -63,6 +63,8 @@ class PartitionLog:
     ) -> None:
         self.directory = directory
         self.config = config
+        self.has_been_tiered = config.remote_storage_enable
+        """Whether the quorum has the log start offset: also after tiering was switched off."""
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.recovered_truncated_bytes, self.was_damaged = loaded.truncated_bytes, loaded.damaged
@@ -113,10 +115,10 @@ class PartitionLog:
         may_have_lost: bool = False,
         rng: random.Random,
         cleaned_to: int | None = None,
+        has_been_tiered: bool = False,
     ) -> "PartitionLog":
         """Open or create the log. Raises OSError. May run in a thread, as `files` and each draw from `rng`
-        are thread-safe. `may_have_lost`: unsynced data may be gone in part, which does not count as damage.
-        """
+        are thread-safe. `may_have_lost`: unsynced data may be gone in part, which is no damage."""
         known = recovery.LogToOpen(
             files=files,
             directory=directory,
@@ -131,10 +133,13 @@ class PartitionLog:
         )
         loaded = recovery.load(known)
         first, end = loaded.segments[0].base_offset, loaded.segments[-1].end_offset
-        start = min(end, log_start_offset if config.remote_storage_enable else max(first, log_start_offset))
+        has_been_tiered = has_been_tiered or config.remote_storage_enable
+        start = min(end, log_start_offset if has_been_tiered else max(first, log_start_offset))
         recovery_point = max(recovery_point or 0, end if clean else 0)
         clean = clean and not loaded.rebuilt and loaded.snapshot_offset == end
-        return cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
+        log = cls(directory, config, files, loaded, start, recovery_point, rng, cleaned_to, clean=clean)
+        log.has_been_tiered = has_been_tiered
+        return log
 
     # -- state --
 
@@ -191,8 +196,7 @@ class PartitionLog:
         self, buffer: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int
     ) -> None:
         """Append one batch whose offset and epoch are set in the buffer; `header` has the client's. Rolls
-        first if required. After an OSError nothing has been appended.
-        """
+        first if required. After an OSError nothing has been appended."""
         last_offset = base_offset + header.last_offset_delta
         active = self.active
         if base_offset == self.flusher.recovery_point:
@@ -215,8 +219,7 @@ class PartitionLog:
 
     def append_run(self, buffer: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
         """Append batches of another log, those for one segment at once; positions are within the buffer.
-        After an OSError some may have been appended.
-        """
+        After an OSError some may have been appended."""
         while batches:
             first, active = batches[0].header, self.active
             if first.base_offset == self.flusher.recovery_point:
@@ -278,8 +281,7 @@ class PartitionLog:
 
     def flush(self) -> int:
         """Make all appended records durable; returns the recovery point. Raises OSError, in particular
-        SyncFailed. Safe in threads beside appends, but not beside truncation.
-        """
+        SyncFailed. Safe in threads beside appends, but not beside truncation."""
         return self.flusher.flush(self)
 
     def must_flush(self, now_ms: int) -> bool:
@@ -290,8 +292,7 @@ class PartitionLog:
 
     def close(self, *, clean: bool) -> None:
         """After a clean close the log opens again without recovery. Raises OSError if the close cannot be
-        clean. If nothing changed since the last clean close, no file is written.
-        """
+        clean. If nothing changed since the last clean close, no file is written."""
         as_found = self._clean_end == self.log_end_offset and not self.flusher.files_changed
         if clean and (not as_found or self.active.has_excess_bytes):
             self.active.add_time_entry()  # for the largest timestamp, as Kafka does
@@ -373,8 +374,7 @@ class PartitionLog:
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Delete the rolled segments that end at or below an offset; returns their number. The local log
-        start rises before their files are renamed.
-        """
+        start rises before their files are renamed."""
         count = 0
         while count + 1 < len(self._segments) and self._segments[count].end_offset <= offset:
             count += 1
@@ -384,7 +384,7 @@ class PartitionLog:
             return self.delete_local_before(offset, now_ms)
         dropped, self._segments = self._segments[:count], self._segments[count:]
         self._bases = self._bases[count:]
-        if not self.config.remote_storage_enable:
+        if not self.has_been_tiered:
             self.log_start_offset = max(self.log_start_offset, self._bases[0])
             if self.epochs.truncate_from_start(self.log_start_offset):
                 self.flusher.epochs_changed()
@@ -441,7 +441,7 @@ class PartitionLog:
         may_come_back = self.log_end_offset > offset and not self.is_empty
         segment = Segment(self._files, self.directory, offset, now_ms)
         dropped, self._segments, self._bases = self._segments, [segment], [offset]
-        if not self.config.remote_storage_enable:
+        if not self.has_been_tiered:
             self.log_start_offset = offset
         self.epochs.restart(epochs)
         self.producers = ProducerStateManager.decode(producers) if producers else ProducerStateManager()
@@ -469,8 +469,7 @@ class PartitionLog:
 
     def switch_directory(self, directory: Path, files: Files) -> None:
         """Continue in a directory with a complete copy, while flushes are held and no swap is pending. Files
-        waiting for deletion stay in the old one.
-        """
+        waiting for deletion stay in the old one."""
         require(self.swaps.pending is None, "a swap is pending")
         self.directory, self._files = directory, files
         self._delayed_deletion = DelayedDeletion(files, directory)
@@ -511,6 +510,7 @@ class PartitionLog:
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
+        self.has_been_tiered = self.has_been_tiered or config.remote_storage_enable
         self._age_limit_ms = draw_age_limit_ms(self.config, self._rng)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchAt, bytes]]:

@@ -71,10 +71,7 @@ def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderR
 
 
 class RangeRepair:
-    """Repair of one range: `write` and `sync` the content if it `fits`, then `finish`.
-
-    It must be abandoned when the segment has changed (`is_current`).
-    """
+    """Repair of one range, valid while the segment is unchanged."""
 
     def __init__(self, log: PartitionLog, segment: Segment, damage: Damage) -> None:
         self.damage = damage
@@ -102,14 +99,14 @@ class RangeRepair:
             return False
         segment, damage = self._segment, self.damage
         index, count = segment.offset_index, segment.index_entries
-        batch_positions = {damage.position + at for at, _ in iter_batches(content)}
+        begins = {damage.position + at for at, _ in iter_batches(content)}
 
         def position(entry: int) -> int:
             return int(OFFSET_ENTRY.unpack_from(index, entry * OFFSET_ENTRY.size)[1])
 
         first = bisect_left(range(count), damage.position, key=position)
-        indexed = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
-        fits = batch_positions.issuperset(indexed)
+        positions = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
+        fits = begins.issuperset(positions)
         segment.unload()  # the index of a rolled segment was read for this
         return fits
 
@@ -125,7 +122,7 @@ class RangeRepair:
         self._epochs = [(header.leader_epoch, header.base_offset) for _, header in iter_batches(content)]
 
     def sync(self) -> None:
-        """Make the written content durable; waits for the disk. Raises OSError."""
+        """Raises OSError."""
         if self._file is not None:
             self._segment.files.sync(self._file.fd)
 
@@ -141,10 +138,10 @@ class RangeRepair:
 
 def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
     """One repair for each known damaged range that ends above the log start."""
-    in_reach = log.damage_in_reach
+    reached = log.damage_in_reach
     return [
         RangeRepair(log, segment, damage)
         for segment in log.segment_files
         for damage in segment.damage
-        if damage in in_reach
+        if damage in reached
     ]

@@ -437,6 +437,16 @@ class MoveLogStart(Command["LogStartReply"], frozen=True, kw_only=True, tag=True
     log_start_offset: int
 
 
+class DropRemoteLog(Command["LogStartReply"], frozen=True, kw_only=True, tag=True):
+    """Delete everything remote, after tiering of the topic was switched off (KIP-950). The log then starts at
+    the offset, where the leader's local log starts. A repetition changes nothing and is no error."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    log_start_offset: int
+
+
 class LogStartReply(Acknowledged, frozen=True, kw_only=True, tag=True):
     log_start_offset: int = -1
 
@@ -496,6 +506,7 @@ AnyCommand = (
     | FinishCopy
     | AbandonCopy
     | MoveLogStart
+    | DropRemoteLog
     | ConfirmRemoteDeleted
     | StartSpill
     | SpillEntries

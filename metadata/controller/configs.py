@@ -244,13 +244,16 @@ def _check_broker(image: ClusterImage, resource: c.ConfigResource) -> None:
 
 
 def _check_tiering_stays(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Disabling tiering gives up the remote data, so it must be requested explicitly (KIP-950)."""
+    """Switching tiering off deletes the remote data, so it must be requested explicitly (KIP-950, ADR 0025).
+    The message is Kafka's."""
     old, new = TopicConfig.parse(before), TopicConfig.parse(after)
     if old.remote_storage_enable and not new.remote_storage_enable and not new.remote_log_delete_on_disable:
         _refuse(
-            "remote.storage.enable: without it the remote data can no longer be read; set"
-            " remote.log.delete.on.disable=true to accept that, or"
-            " remote.log.copy.disable=true to only stop uploading (KIP-950)"
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the"
+            " remote data and turn to read only, please set"
+            " `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable remote"
+            " storage and delete all remote data, please set"
+            " `remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )
 
 

@@ -28,6 +28,7 @@ _REPLIES: dict[type[c.AnyCommand], type[c.Acknowledged]] = {
     c.AlterPartitions: c.PartitionsAltered,
     c.AllocateProducerIds: c.ProducerIdsAllocated,
     c.MoveLogStart: c.LogStartReply,
+    c.DropRemoteLog: c.LogStartReply,
 }
 """Commands whose reply has more than Acknowledged, which all others get if they are refused."""
 
@@ -87,6 +88,8 @@ def _decide(
             return remote.abandon_copy(image, command, now_ms)
         case c.MoveLogStart():
             return remote.move_log_start(image, command, now_ms)
+        case c.DropRemoteLog():
+            return remote.drop_remote_log(image, command, now_ms)
         case c.ConfirmRemoteDeleted():
             return remote.confirm_deleted(image, command)
         case c.StartSpill():

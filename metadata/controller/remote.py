@@ -16,25 +16,27 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tierlog.base.safeguards import safeguard
+from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done
-from tierlog.metadata.delete_queue import Deletion, QueuedDelete
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
 
+_ENABLE = TOPIC_SETTINGS["remote.storage.enable"]
 MAX_ENTRIES = 512  # per partition in memory; the oldest must be spilled to pages first
 MAX_STARTED = 16  # concurrent copies per partition
 SPILL_TIMEOUT_MS = 600_000  # time to finish a page; after that, the grace period of its deletion begins
 MAX_DELETES = 500  # marked by one record, which contains their ids
 
 
-def waiting_since_ms(deletion: Deletion) -> int:
+def waiting_since_ms(deletion: QueuedDelete) -> int:
     """When the deletion was queued, in the quorum's time. The `queued_ms` of an unfinished page is later by
     SPILL_TIMEOUT_MS, because its grace period begins only then.
     """
-    if isinstance(deletion, QueuedDelete) and deletion.is_unfinished_page:
+    if deletion.is_unfinished_page:
         return deletion.queued_ms - SPILL_TIMEOUT_MS
     return deletion.queued_ms
 
@@ -42,6 +44,8 @@ def waiting_since_ms(deletion: Deletion) -> int:
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
     partition = _partition(image, command.topic_id, command.partition)
     _check_leader(partition, command.broker_id, command.leader_epoch)
+    if not _is_tiered(image, command.topic_id):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is not tiered: nothing of it is copied")
     remote = image.remote_partition(command.topic_id, command.partition)
     copy = _copy_started(command, now_ms)
     known = _find(remote.started, command.uuid)
@@ -101,6 +105,23 @@ def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) ->
     return Decision((record,), c.LogStartReply(log_start_offset=command.log_start_offset))
 
 
+def drop_remote_log(image: ClusterImage, command: c.DropRemoteLog, now_ms: int) -> Decision[c.LogStartReply]:
+    """Refused while the topic is tiered: tiering may have been switched on again since the leader looked."""
+    partition = _partition(image, command.topic_id, command.partition)
+    _check_epoch(partition, command.leader_epoch)
+    if _is_tiered(image, command.topic_id):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is tiered: its remote data is not dropped")
+    remote = image.remote_partition(command.topic_id, command.partition)
+    start = max(remote.log_start_offset, command.log_start_offset)
+    reply = c.LogStartReply(log_start_offset=start)
+    if remote.first_offset is None and not remote.started and start == remote.log_start_offset:
+        return Decision((), reply)
+    record = r.RemoteLogDropped(
+        topic_id=command.topic_id, partition=command.partition, log_start_offset=start, at_ms=now_ms
+    )
+    return Decision((record,), reply)
+
+
 def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:
@@ -141,8 +162,7 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
         return done()
     _check_epoch(partition, command.leader_epoch)
     deletion = image.delete_queue.get(page.uuid)
-    is_announced = isinstance(deletion, QueuedDelete) and deletion.is_unfinished_page
-    if not is_announced or image.is_being_deleted(page.uuid):
+    if deletion is None or not deletion.is_unfinished_page or image.is_being_deleted(page.uuid):
         message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
     spilled = remote.entries[: max(page.entries, 0)]
@@ -167,6 +187,12 @@ def _check_leader(partition: PartitionRecord, broker_id: int, leader_epoch: int)
         message = f"the leader is broker {partition.leader}, not {broker_id}"
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
     _check_epoch(partition, leader_epoch)
+
+
+def _is_tiered(image: ClusterImage, topic_id: UUID) -> bool:
+    """remote.storage.enable has no default of a node or of the cluster."""
+    chosen = image.topic_overrides(image.topics[topic_id].name).get(_ENABLE.name)
+    return bool(_ENABLE.default if chosen is None else _ENABLE.parse(chosen))
 
 
 def _check_epoch(partition: PartitionRecord, leader_epoch: int) -> None:

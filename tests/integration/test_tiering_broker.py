@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import s3_servers
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic
 from confluent_kafka.admin import AlterConfigOpType as Op
 
@@ -58,6 +58,13 @@ def create(broker: TierlogBroker, topic: str, **changes: str) -> None:
     admin.create_topics([new])[topic].result(10)
 
 
+def alter(broker: TierlogBroker, topic: str, settings: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    changes = [ConfigEntry(key, value, incremental_operation=Op.SET) for key, value in settings.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
 def record(number: int) -> dict[str, object]:
     return {
         "key": b"key-%d" % number,
@@ -88,18 +95,18 @@ def produce(broker: TierlogBroker, topic: str, numbers: range, codec: str = "non
     assert not failures
 
 
-def consume(broker: TierlogBroker, topic: str, count: int) -> list[list[dict[str, object]]]:
-    """All records of each partition from the start, through a real client."""
+def consume(broker: TierlogBroker, topic: str, count: int, start: int = 0) -> list[list[dict[str, object]]]:
+    """All records of each partition from an offset, through a real client."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
     found: list[list[dict[str, object]]] = [[] for _ in range(PARTITIONS)]
     while sum(map(len, found)) < count:
         for message in consumer.consume(500, 20):
             assert message.error() is None, message.error()
             rows = found[message.partition()]
-            assert message.offset() == len(rows)
+            assert message.offset() == start + len(rows)
             rows.append(
                 {
                     "key": message.key(),
@@ -212,10 +219,7 @@ def test_retention_deletes_objects(broker, s3, prefix):
     produce(broker, "t", range(RECORDS))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
     before = objects(s3, prefix, "data/")
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    change = ConfigEntry("retention.bytes", "100000", incremental_operation=Op.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, "t", incremental_configs=[change])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    alter(broker, "t", {"retention.bytes": "100000"})
     wait_until(broker, lambda: len(objects(s3, prefix, "data/")) < len(before) and no_orphans(s3, prefix))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     low, high = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
@@ -224,6 +228,41 @@ def test_retention_deletes_objects(broker, s3, prefix):
     (message,) = consumer.consume(1, 20)
     assert (message.offset(), message.key()) == (low, b"key-%d" % (low * PARTITIONS))
     consumer.close()
+
+
+def test_tiering_is_switched_off_and_on_again(broker, s3, prefix):
+    create(broker, "t", local_retention_ms="-1", local_retention_bytes="150000")
+    produce(broker, "t", range(RECORDS))
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    wait_until(broker, lambda: all(line["local_log_start_offset"] > 0 for line in status(broker, "t")))
+    starts = [line["local_log_start_offset"] for line in status(broker, "t")]
+    with pytest.raises(KafkaException, match="invalid to disable remote storage without deleting"):
+        alter(broker, "t", {"remote.storage.enable": "false"})
+    alter(broker, "t", {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
+    wait_until(broker, lambda: not objects(s3, prefix, "data/"))
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "auto.offset.reset": "error"}
+    )
+    for partition, start in enumerate(starts):
+        asked = TopicPartition("t", partition, start - 1)
+        assert consumer.get_watermark_offsets(asked, timeout=10) == (start, RECORDS // PARTITIONS)
+        consumer.assign([asked])
+        (refused,) = consumer.consume(1, 20)
+        assert refused.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.close()
+
+    kept = RECORDS // PARTITIONS - 100
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for deleted in admin.delete_records([TopicPartition("t", n, kept) for n in range(PARTITIONS)]).values():
+        assert deleted.result(10).low_watermark == kept
+    broker.kill()
+    broker.start()
+    alter(broker, "t", {"remote.storage.enable": "true", "local.retention.ms": "0"})
+    produce(broker, "t", range(RECORDS, RECORDS + 1000))
+    AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
+    wait_until(broker, lambda: all_local_is_gone(broker, "t") and no_orphans(s3, prefix))
+    found = consume(broker, "t", 1000 + 100 * PARTITIONS, kept)
+    assert found == [rows[kept:] for rows in expected(range(RECORDS + 1000))]
 
 
 def test_deleted_topic_is_removed_from_the_bucket(broker, s3, prefix):

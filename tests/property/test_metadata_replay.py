@@ -45,7 +45,7 @@ class Driver:
         self.log: list[bytes] = []
         self.rng = random.Random(3)
         self.numbers = iter(range(1, 10_000))
-        self.announced: dict[int, uuid.UUID] = {}  # object -> topic
+        self.announced: set[int] = set()
         self.confirmed: set[int] = set()
 
     def do(self, command: c.AnyCommand) -> object:
@@ -83,7 +83,7 @@ class Driver:
                 )
             )
             if not reply.error:
-                self.announced[number] = key
+                self.announced.add(number)
         elif kind in (1, 2) and remote.started:
             copy = remote.started[a % len(remote.started)]
             made = segment(copy.uuid.int, copy.base_offset, copy.last_offset, copy.leader_epoch)
@@ -116,11 +116,28 @@ class Driver:
                     last_offset=page.last_offset,
                 )
             )
-            self.announced[number] = key  # from here on it must never be forgotten
+            self.announced.add(number)  # from here on it must never be forgotten
             reply = self.do(c.SpillEntries(topic_id=key, partition=0, leader_epoch=epoch, page=page))
             if not reply.error:
-                for entry in oldest:
-                    self.announced.pop(entry.uuid.int, None)  # the page answers for them
+                self.announced -= {entry.uuid.int for entry in oldest}  # the page answers for them
+
+    def switch(self, name: str, enabled: bool, above: int) -> None:
+        """Switch tiering on or off; its leader then drops what is remote, and the log starts `above` more."""
+        topic = self.image.topic(name)
+        if topic is None:
+            return
+        settings = {"remote.storage.enable": str(enabled).lower(), "remote.log.delete.on.disable": "true"}
+        changes = tuple(
+            c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+            for key, value in settings.items()
+        )
+        resource = c.ConfigResource(scope=ConfigScope.TOPIC, name=name, changes=changes)
+        self.do(c.AlterConfigs(resources=(resource,)))
+        start = self.image.remote_partition(topic.topic_id, 0).log_start_offset + above
+        epoch = topic.partitions[0].leader_epoch
+        self.do(
+            c.DropRemoteLog(topic_id=topic.topic_id, partition=0, leader_epoch=epoch, log_start_offset=start)
+        )
 
     def confirm(self, count: int) -> None:
         uuids = tuple(sorted(self.image.delete_queue))[:count]
@@ -137,8 +154,7 @@ class Driver:
             if key in before.remote:
                 assert remote.log_start_offset >= before.remote[key].log_start_offset
             assert all(part.last_offset >= remote.log_start_offset for part in parts)
-        forgotten = [n for n, topic_id in self.announced.items() if not {n, topic_id.int} & known]
-        assert not forgotten, "an object was forgotten"
+        assert self.announced <= known, "an object was forgotten"
         for topic in self.image.topics.values():
             for partition in topic.partitions:
                 assert partition.leader == -1 or partition.leader in partition.in_sync
@@ -155,6 +171,7 @@ steps = st.one_of(
     st.tuples(st.just("quota"), st.sampled_from(["a", "b", None]), st.sampled_from([1.0, 2.0, None]), small),
     st.tuples(st.just("ids"), brokers, small, small),
     st.tuples(st.just("confirm"), small, small, small),
+    st.tuples(st.just("switch"), names, st.booleans(), small),
     *[st.tuples(st.just("remote"), st.tuples(st.integers(0, 5), names), small, small)] * 4,
 )
 
@@ -187,7 +204,9 @@ def perform(driver: Driver, kind: str, x, y, z) -> None:  # type: ignore[no-unty
         case "fence":
             driver.do(c.FenceBroker(broker_id=x, broker_epoch=epoch, fenced=y))
         case "create":
-            driver.do(c.CreateTopics(topics=(c.NewTopic(name=x, partitions=y, replication_factor=z),)))
+            configs = (("remote.storage.enable", "true"),)
+            topic = c.NewTopic(name=x, partitions=y, replication_factor=z, configs=configs)
+            driver.do(c.CreateTopics(topics=(topic,)))
         case "quota":
             key = ("producer_byte_rate", "consumer_byte_rate")[z % 2]
             change = c.QuotaAlteration(entity=(("user", x),), changes=(c.QuotaChange(key=key, value=y),))
@@ -203,6 +222,8 @@ def perform(driver: Driver, kind: str, x, y, z) -> None:  # type: ignore[no-unty
             driver.do(c.AlterConfigs(resources=(resource,)))
         case "ids":
             driver.do(c.AllocateProducerIds(broker_id=x, broker_epoch=epoch))
+        case "switch":
+            driver.switch(x, y, z)
         case "confirm":
             driver.confirm(x)
         case "remote":

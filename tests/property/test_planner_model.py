@@ -1,4 +1,7 @@
-"""Executes plans on a model of quorum, disk and bucket: no offset is lost or copied twice."""
+"""Executes plans on a model of quorum, disk and bucket: no offset is lost or copied twice.
+
+Switching tiering off deletes what is remote, and nothing else.
+"""
 
 import dataclasses
 import random
@@ -76,6 +79,7 @@ class TieringModel(RuleBasedStateMachine):
     )
     def change_policy(self, ms, size, local_ms, local_size, copy, delete) -> None:
         self.policy = TierPolicy(
+            enabled=self.policy.enabled,
             retention_ms=ms,
             retention_bytes=size,
             local_retention_ms=local_ms,
@@ -83,6 +87,10 @@ class TieringModel(RuleBasedStateMachine):
             copy=copy,
             delete=delete,
         )
+
+    @rule(enabled=st.booleans())
+    def switch(self, enabled: bool) -> None:
+        self.policy = dataclasses.replace(self.policy, enabled=enabled)
 
     @rule()
     def write_manifest(self) -> None:
@@ -110,6 +118,8 @@ class TieringModel(RuleBasedStateMachine):
                 self.drop(start)
             case planner.MoveLogStart(offset):
                 self.move_log_start(offset)
+            case planner.DropRemote(start):
+                self.drop_remote(start)
             case planner.Abandon(copy_id):
                 started = tuple(copy for copy in self.remote.started if copy.uuid != copy_id)
                 self.remote = replace(self.remote, started=started)
@@ -119,7 +129,7 @@ class TieringModel(RuleBasedStateMachine):
                 raise AssertionError("far fewer entries than that")
 
     def copy(self, segment: SegmentDescriptor, fails: bool) -> None:
-        assert segment.rolled
+        assert segment.rolled and self.policy.enabled
         assert segment.end_offset <= min(self.high, self.stable)
         assert segment in self.segments
         if self.remote.end_offset is not None:
@@ -155,8 +165,17 @@ class TieringModel(RuleBasedStateMachine):
         assert dropped and all(segment.rolled for segment in dropped)
         for segment in dropped:
             below = segment.end_offset <= self.remote.log_start_offset
+            assert below or self.policy.enabled
             assert below or segment.end_offset <= min(self.remote.end_offset or 0, self.bucket_end or 0)
         self.segments = self.segments[len(dropped) :]
+
+    def drop_remote(self, start: int) -> None:
+        assert not self.policy.enabled
+        assert self.remote.log_start_offset <= start <= self.high
+        assert start in (self.remote.log_start_offset, self.segments[0].base_offset)
+        self.remote = RemotePartition(log_start_offset=start, copied_end_offset=start)
+        self.bucket.clear()  # in the delete queue
+        self.bucket_end = None
 
     def move_log_start(self, offset: int) -> None:
         assert self.remote.log_start_offset < offset <= self.high

@@ -3,7 +3,7 @@
 import random
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,7 @@ class TierNode:
             self.clock.now_ms(),
             log_start_offset=self.metadata.image.remote_partition(topic_id, name.partition).log_start_offset,
             clean=not directory.exists(),
+            has_been_tiered=TopicIdPartition(topic_id, name.partition) in self.metadata.image.remote,
             rng=self.rng,
         )
 
@@ -238,6 +239,16 @@ class TierNode:
 
     def remote(self, replica: Replica):
         return self.metadata.image.remote_partition(*self.where(replica))
+
+    async def alter(self, topic: str, settings: Mapping[str, str]) -> ErrorCode:
+        """Set settings of a topic, in one change."""
+        changes = tuple(
+            c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+            for key, value in settings.items()
+        )
+        resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name=topic, changes=changes)
+        reply = await self.metadata.submit(c.AlterConfigs(resources=(resource,)))
+        return reply.resources[0].error
 
     async def objects(self, prefix: str = "") -> list[str]:
         return [info.key async for info in self.store.list(prefix)]

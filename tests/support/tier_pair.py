@@ -107,7 +107,9 @@ class Other:
     def open(self, like: Replica) -> Replica:
         directory = self.directory / str(like.name)
         arguments = (like.name, like.topic_id, 2, directory, like.config, self.files, START_MS)
-        self.replicas[like.name] = opened_replica(*arguments, clean=False, rng=self.node.rng)
+        self.replicas[like.name] = opened_replica(
+            *arguments, clean=False, rng=self.node.rng, has_been_tiered=like.log.has_been_tiered
+        )
         self.follow()
         return self.replicas[like.name]
 

@@ -1,1 +1,1 @@
-"""Parts that all packages share: identifiers, clock, files, tasks, network. Imports no other package."""
+"""What all packages share: identifiers, clock, files, tasks, network. Imports nothing else of tierlog."""

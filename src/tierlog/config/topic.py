@@ -154,15 +154,18 @@ class TopicConfig:
     remote_storage_enable: bool = boolean_(
         False,
         "Whether the topic is tiered: rolled segments are copied to the object store (KIP-405). A compacted "
-        "topic cannot be tiered.",
+        "topic cannot be tiered. To change it to false, set remote.log.delete.on.disable=true too.",
     )
     remote_log_copy_disable: bool = boolean_(
-        False, "Whether copying to the object store is stopped. Remote data stays readable (KIP-950)."
+        False,
+        "Whether copying to the object store is stopped (KIP-950). Remote data stays readable, and is "
+        "deleted by retention.ms and retention.bytes.",
     )
     remote_log_delete_on_disable: bool = boolean_(
         False,
-        "Whether remote.storage.enable may be set to false again (KIP-950). Remote data stays in the object "
-        "store until the topic is deleted.",
+        "Whether all remote data is deleted when remote.storage.enable is set to false, which is refused "
+        "otherwise (KIP-950). The log then starts where the leader's local log starts. To keep the data, set "
+        "remote.log.copy.disable instead.",
     )
     retention_bytes: int = long_(
         -1,

@@ -246,9 +246,9 @@ def _(original: Function, remote: Any, segments: Any, policy: Any, view: Any, no
     "replicas move the log start offset after the quorum commits it",
     breaks="records disappear on one replica and come back later",
 )
-async def _(original: Function, manager: Any, where: Any, state: Any, offset: int) -> None:
+async def _(original: Function, manager: Any, where: Any, state: Any, offset: int, *command: Any) -> None:
     state.replica.raise_log_start(offset)
-    await original(manager, where, state, offset)
+    await original(manager, where, state, offset, *command)
 
 
 @without(

@@ -5,6 +5,7 @@ directory offline.
 import asyncio
 import random
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,20 @@ async def test_unexpected_error_in_one_partition_does_not_stop_retention_of_othe
     with pytest.raises(ExceptionGroup) as met:
         await node.maintenance.apply_retention()
     assert met.value.exceptions == (bug,) and bug.__notes__ == [f"partition {first.name}"]
+    assert (first.log_start_offset, second.log_start_offset) == (0, 1)
+
+
+async def test_retention_of_a_partition_that_was_tiered_is_left_to_the_remote_log_manager(
+    tmp_path: Path,
+) -> None:
+    """The quorum has its log start."""
+    node = await Node(tmp_path).start(segment_ms="1", retention_ms="1")
+    first, second = node.replicas
+    config = first.config
+    first.update_config(replace(config, remote_storage_enable=True))
+    first.update_config(config)
+    node.clock.now += 10_000
+    await node.maintenance.apply_retention()
     assert (first.log_start_offset, second.log_start_offset) == (0, 1)
 
 

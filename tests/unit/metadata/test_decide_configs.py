@@ -89,7 +89,10 @@ def test_setting_that_is_changed_twice_is_refused(topic: World) -> None:
 
 def test_disabling_tiering_must_be_explicit(topic: World) -> None:
     alter(topic, ("remote.storage.enable", Op.SET, "true"))
-    assert alter(topic, ("remote.storage.enable", Op.SET, "false")).error == E.INVALID_CONFIG
+    refused = alter(topic, ("remote.storage.enable", Op.SET, "false"))
+    assert refused.error == E.INVALID_CONFIG
+    assert "`remote.storage.enable=true,remote.log.copy.disable=true`" in refused.message
+    assert "`remote.storage.enable=false,remote.log.delete.on.disable=true`" in refused.message
     assert alter(topic, ("remote.storage.enable", Op.DELETE, None)).error == E.INVALID_CONFIG
     meant = alter(
         topic,

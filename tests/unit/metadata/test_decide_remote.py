@@ -1,17 +1,13 @@
 """Copies, the manifest, the log start and the delete queue: the invariants of remote data."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_TIMEOUT_MS
-from tierlog.metadata.delete_queue import DeletedTopic
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import PageRef
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
@@ -224,49 +220,75 @@ def test_copy_below_the_log_start_does_not_finish(tiered: World, make_segment: M
     assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.OFFSET_OUT_OF_RANGE
 
 
-def test_deleted_topic_is_one_line_of_the_queue(tiered: World) -> None:
+def drop(world: World, offset: int, leader_epoch: int = 0) -> Any:
+    topic_id = world.image.topic_ids["t"]
+    return world.do(
+        c.DropRemoteLog(topic_id=topic_id, partition=0, leader_epoch=leader_epoch, log_start_offset=offset)
+    )
+
+
+def switch(world: World, enabled: str) -> None:
+    changes = tuple(
+        c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
+        for key, value in {"remote.storage.enable": enabled, "remote.log.delete.on.disable": "true"}.items()
+    )
+    resource = c.ConfigResource(scope=c.ConfigScope.TOPIC, name="t", changes=changes)
+    assert world.do(c.AlterConfigs(resources=(resource,))).resources[0].error == E.NONE
+
+
+def test_everything_remote_is_queued_once_tiering_is_off(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    tiered.copy("t", 2, 10, 19)
+    assert spill(tiered, 1) == E.NONE
+    tiered.start_copy("t", 3, 20, 29)
+    refused = drop(tiered, 15)
+    assert (refused.error, queued(tiered)) == (E.INVALID_REQUEST, set()), "tiering is on"
+    switch(tiered, "false")
+    assert drop(tiered, 15, leader_epoch=-1).error == E.FENCED_LEADER_EPOCH
+    for _ in range(2):
+        dropped = drop(tiered, 15)
+        assert (dropped.error, dropped.log_start_offset) == (E.NONE, 15)
+        assert queued(tiered) == {901, 2, 3}
+    remote = tiered.remote("t")
+    assert (remote.log_start_offset, remote.first_offset, remote.started) == (15, None, ())
+
+
+def test_log_start_does_not_decrease_once_tiering_is_off(tiered: World) -> None:
+    tiered.copy("t", 1, 0, 9)
+    move(tiered, 7)
+    switch(tiered, "false")
+    assert drop(tiered, 3).log_start_offset == 7
+    assert tiered.remote("t").log_start_offset == 7
+    assert drop(tiered, 12).log_start_offset == 12, "the next leader has fewer records"
+
+
+def test_copies_start_at_the_log_start_once_tiering_is_on_again(
+    tiered: World, make_segment: MakeSegment
+) -> None:
+    tiered.copy("t", 1, 0, 9)
+    tiered.start_copy("t", 2, 10, 19)
+    switch(tiered, "false")
+    drop(tiered, 5)
+    assert tiered.start_copy("t", 3, 5, 9).error == E.INVALID_REQUEST, "tiering is off"
+    assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.INVALID_REQUEST
+    switch(tiered, "true")
+    assert tiered.start_copy("t", 3, 10, 19).error == E.INVALID_REQUEST, "5 to 9 would be missing"
+    assert tiered.start_copy("t", 3, 5, 12).error == E.NONE
+    assert tiered.finish_copy("t", make_segment(3, 5, 12)).error == E.NONE
+    assert (tiered.remote("t").first_offset, tiered.remote("t").end_offset) == (5, 13)
+    assert queued(tiered) == {1, 2}
+
+
+def test_deletion_of_a_topic_queues_all_its_objects(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     tiered.copy("t", 2, 10, 19)
     spill(tiered, 1)
     tiered.start_copy("t", 3, 20, 29)
     tiered.start_copy("t", 4, 0, 9, broker_id=2, partition=1)
-    topic_id = delete_topic(tiered)
-    assert tiered.image.delete_queue[topic_id] == DeletedTopic(uuid=topic_id, partitions=2, queued_ms=1000)
-    assert queued(tiered) == {topic_id.int}
+    tiered.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+    assert queued(tiered) == {901, 2, 3, 4}
+    assert tiered.image.delete_queue[uuid.UUID(int=901)].is_page
     assert not tiered.image.remote
-    tiered.now_ms += 2000
-    assert start_deletes(tiered, 2001) == set()
-    assert start_deletes(tiered, 2000) == {topic_id.int}
-    tiered.do(c.ConfirmRemoteDeleted(uuids=(topic_id,)))
-    assert not tiered.image.delete_queue and not tiered.image.deleting
-
-
-def test_deleted_topic_that_was_never_tiered_is_not_queued(tiered: World) -> None:
-    delete_topic(tiered)
-    assert queued(tiered) == set()
-
-
-def test_deletion_of_a_topic_reads_no_manifest_entry(tiered: World) -> None:
-    """A topic of 500 partitions may have 192,000 of them, and the event loop of each node deletes it."""
-    tiered.copy("t", 1, 0, 9)
-    where = TopicIdPartition(tiered.image.topic_ids["t"], 0)
-    remote = replace(tiered.remote("t"), entries=Unread(tiered.remote("t").entries))
-    tiered.image = replace(tiered.image, remote=tiered.image.remote.set(where, remote))
-    delete_topic(tiered)
-    assert len(tiered.image.delete_queue) == 1
-
-
-class Unread(tuple[RemoteSegment, ...]):
-    def __iter__(self) -> Iterator[RemoteSegment]:
-        raise AssertionError("the manifest's entries are read")
-
-    __getitem__ = __iter__  # type: ignore[assignment]
-
-
-def delete_topic(world: World) -> uuid.UUID:
-    topic_id: uuid.UUID = world.image.topic_ids["t"]
-    world.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-    return topic_id
 
 
 def test_deleted_objects_leave_the_queue(tiered: World) -> None:
@@ -415,11 +437,9 @@ def test_size_of_the_remote_state_is_limited(tiered: World) -> None:
     assert tiered.start_copy("t", 99, MAX_STARTED * 10, MAX_STARTED * 10 + 9).error == E.INVALID_REQUEST
 
 
-def test_number_of_entries_is_limited_until_they_are_spilled(world: World) -> None:
-    world.brokers(1)
-    world.create("t")
+def test_number_of_entries_is_limited_until_they_are_spilled(tiered: World) -> None:
     for number in range(MAX_ENTRIES):
-        world.copy("t", 2000 + number, number, number)
-    assert "spill" in world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).message
-    spill(world, 100)
-    assert world.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).error == E.NONE
+        tiered.copy("t", 2000 + number, number, number)
+    assert "spill" in tiered.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).message
+    spill(tiered, 100)
+    assert tiered.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).error == E.NONE

@@ -1,4 +1,4 @@
-"""Deviations from the protocol that real clients send are accepted, and no others."""
+"""What clients really send is understood, and only that."""
 
 import pytest
 

@@ -177,6 +177,21 @@ async def test_files_of_an_unknown_topic_are_renamed(tmp_path: Path) -> None:
     await run.stop()
 
 
+async def test_log_start_of_a_topic_that_was_tiered_is_that_of_the_quorum(tmp_path: Path) -> None:
+    """A restart does not move it to the local log start: the leader has yet to delete what is remote."""
+    off = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+    image = created(EMPTY, ORDERS, **off)
+    remote = RemotePartition(log_start_offset=40, entries=(remote_segment(0, 99),), copied_end_offset=100)
+    image = msgspec.structs.replace(image, remote=image.remote.set(TopicIdPartition(ORDERS, 0), remote))
+    for _ in range(2):
+        run = await Run(tmp_path).start(image)
+        replica = run.replica()
+        assert (replica.log_start_offset, replica.local_log_start_offset) == (40, 100)
+        assert replica.is_tiered and replica.read(50, 100).remote
+        append(replica, [b"a"])
+        await run.stop()
+
+
 async def test_leader_on_a_new_disk_starts_at_the_end_of_the_remote_log(tmp_path: Path) -> None:
     image = created(EMPTY, ORDERS, remote_storage_enable="true")
     remote = RemotePartition(log_start_offset=40, entries=(remote_segment(0, 99),))

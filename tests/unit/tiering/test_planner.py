@@ -15,10 +15,12 @@ from tierlog.tiering.planner import (
     Blocked,
     Copy,
     DropLocal,
+    DropRemote,
     LeaderView,
     MoveLogStart,
     Spill,
     TierPolicy,
+    follower_local_start,
     pending_bytes,
     plan,
 )
@@ -91,6 +93,48 @@ def test_gap_after_the_remote_end_blocks_copies():
     (action,) = plan(remote, [local(15, 20), active(20, 20)], KEEP, view(20), NOW)
     assert isinstance(action, Blocked)
     assert "must start at 10" in action.reason
+
+
+def test_log_start_that_moved_while_tiering_was_off_is_committed_before_the_next_copy():
+    remote = RemotePartition(entries=(entry(0, 1000),), copied_end_offset=1000)
+    segments = [local(2000, 3000), active(3000, 3000)]
+    first = plan(remote, segments, KEEP, view(3000, bucket=1000, log_start_offset=2000), NOW)[0]
+    assert first == MoveLogStart(2000)
+    moved = RemotePartition(log_start_offset=2000, copied_end_offset=1000)
+    assert plan(moved, segments, KEEP, view(3000, log_start_offset=2000), NOW) == [Copy(segments[0])]
+
+
+def test_everything_remote_is_deleted_once_tiering_is_off():
+    remote = RemotePartition(entries=(entry(0, 10), entry(10, 20)), copied_end_offset=20)
+    segments = [local(5, 20), local(20, 30), active(30, 31)]
+    off = TierPolicy(enabled=False, local_retention_ms=0)
+    assert plan(remote, segments, off, view(31, bucket=20), NOW) == [DropRemote(5)]
+    assert follower_local_start(remote, segments, off, 0, NOW) == -1, "and no local data before that"
+    dropped = RemotePartition(log_start_offset=5, copied_end_offset=5)
+    assert plan(dropped, segments, off, view(31, log_start_offset=5), NOW) == []
+    fewer = [local(20, 30), active(30, 31)]
+    assert plan(dropped, fewer, off, view(31, log_start_offset=5), NOW) == [DropRemote(20)]
+
+
+def test_nothing_is_deleted_once_tiering_is_off_until_the_local_start_is_known_to_be_committed():
+    remote = RemotePartition(entries=(entry(0, 20),), copied_end_offset=20)
+    off = TierPolicy(enabled=False)
+    assert plan(remote, [local(20, 30), active(30, 31)], off, view(12, bucket=20), NOW) == []
+
+
+def test_retention_continues_once_tiering_is_off():
+    remote = RemotePartition(log_start_offset=5, copied_end_offset=5)
+    segments = [local(5, 20), local(20, 30), active(30, 31)]
+    off = TierPolicy(enabled=False, retention_bytes=200)
+    expected = [MoveLogStart(20), DropLocal(20)]
+    assert plan(remote, segments, off, view(31, log_start_offset=5), NOW) == expected
+
+
+def test_copies_continue_at_the_log_start_once_tiering_is_on_again():
+    dropped = RemotePartition(log_start_offset=7, copied_end_offset=7)
+    segments = [local(5, 20), active(20, 20)]
+    policy = TierPolicy(local_retention_ms=0)
+    assert plan(dropped, segments, policy, view(20, log_start_offset=7), NOW) == [Copy(segments[0], 7)]
 
 
 def test_damaged_segment_blocks_its_copy_and_later_ones():
