@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from tierlog.base.tasks import TaskGroup, done_before
+from tierlog.base.types import random_uuid
 from tierlog.broker.gateway.admin import admin_routes
 from tierlog.broker.gateway.loop_lag import LoopLag
 from tierlog.broker.gateway.node import FailureLog, Node
@@ -27,6 +28,7 @@ from tierlog.metadata.quorum.api import member_urls, quorum_routes, raft_routes
 from tierlog.metadata.quorum.balancing import BalanceSettings
 from tierlog.metadata.quorum.node import TICK_MS, MetadataNode
 from tierlog.metadata.quorum.observer import MetadataObserver
+from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread, ThreadedStorage
 from tierlog.metadata.raft.settings import RaftSettings
 
 _log = structlog.get_logger("tierlog")
@@ -93,7 +95,7 @@ class NodeBase(ABC):
 
         metadata_tasks = TaskGroup(self._fatal)
         self._parts.push_async_callback(metadata_tasks.close)
-        self.metadata, raft = self._build_metadata(metadata_tasks)
+        self.metadata, raft = await self._build_metadata(metadata_tasks)
         self.admin_node = Node(settings, self.metadata, self.stats, self.loop_lag, self.failures)
         routes = [*admin_routes(self.admin_node), *quorum_routes(self.metadata), *raft]
         self.admin = self.platform.admin_server(routes, quorum_tls(settings), self._names)
@@ -110,7 +112,9 @@ class NodeBase(ABC):
         """Host names that requests to the admin server may use."""
         return known_names(self.settings, self.metadata.image, member_urls(self.metadata))
 
-    def _build_metadata(self, tasks: TaskGroup) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
+    async def _build_metadata(
+        self, tasks: TaskGroup
+    ) -> tuple[MetadataNode | MetadataObserver, list[web.RouteDef]]:
         """A voter and its routes, or an observer for a broker that is no controller."""
         settings, cluster_id = self.settings, self.identity.cluster_id
         secret = settings.controller_quorum_secret.encode()
@@ -122,17 +126,17 @@ class NodeBase(ABC):
                 settings.node_id, voters, self.clock, tasks, cluster_id, peers=peers, session_ms=session_ms
             )
             return observer, []
+        storage = self._metadata_storage()
+        self._parts.push_async_callback(storage.close)
         node = MetadataNode(
             settings.node_id,
             settings.voters,
-            settings.metadata_directory,
-            self.files,
+            storage,
+            await storage.open(),
             self.clock,
             self.rng,
             tasks,
             cluster_id,
-            reserve_bytes=settings.metadata_reserve_bytes,
-            on_disk_full=lambda: self.directories.mark_full_beside(settings.metadata_directory),
             sessions=BrokerSessions(settings.broker_session_timeout_ms) if secret else None,
             balance=_balance(settings),
             peers=peers,
@@ -145,6 +149,19 @@ class NodeBase(ABC):
             ),
         )
         return node, raft_routes(node, secret) if secret else []
+
+    def _metadata_storage(self) -> ThreadedStorage:
+        settings, directory = self.settings, self.settings.metadata_directory
+        storage = MetadataStorage(
+            self.files,
+            directory,
+            cluster_id=self.identity.cluster_id,
+            node_id=settings.node_id,
+            new_directory_id=random_uuid(self.rng),
+            reserve_bytes=settings.metadata_reserve_bytes,
+            on_disk_full=lambda: self.directories.mark_full_beside(directory),
+        )
+        return ThreadedStorage(storage, StorageThread(self.clock, None, f"metadata-{settings.node_id}"))
 
     async def _stop_metadata(self) -> None:
         node = self.metadata

@@ -57,7 +57,7 @@ class FailureWatch:
         self,
         name: str,
         tasks: TaskGroup,
-        on_death: Callable[[int], None],
+        on_death: Callable[[int], None] = lambda node: None,
         on_connected: Callable[[int], None] = lambda node: None,
         *,
         tls: ssl.SSLContext | None = None,
@@ -70,7 +70,7 @@ class FailureWatch:
         `tls`: context for addresses that use TLS; None: the system's default.
         """
         self._tls = tls or True
-        self._name, self._tasks, self._on_death, self._on_connected = name, tasks, on_death, on_connected
+        self._name, self._tasks, self.on_death, self.on_connected = name, tasks, on_death, on_connected
         self._suspect_s, self._stable_after_s = suspect_s, stable_after_s
         self._reconnect_after_s = reconnect_after_s
         self._watched: dict[int, _Watched] = {}
@@ -120,14 +120,14 @@ class FailureWatch:
             except ConnectionRefusedError:
                 if peer is not None:
                     peer = None
-                    self._on_death(node)
+                    self.on_death(node)
                 await watched.pause()
             except (OSError, TimeoutError, ValueError):
                 await watched.pause()  # proves nothing
             else:
                 peer = connection.peer or peer
                 if watched.connected:
-                    self._on_connected(node)
+                    self.on_connected(node)
                 await self._hold(watched, connection)
                 if watched.is_stable:
                     retry_s = RETRY_MIN_S

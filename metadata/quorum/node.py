@@ -8,19 +8,16 @@ the storage fails, the node stops.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
 from tierlog.base.clock import Clock
-from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import Rng, random_uuid
+from tierlog.base.types import Rng
 from tierlog.metadata.controller.commands import Command, Heartbeat, HeartbeatReply, RegisterBroker, Reply
 from tierlog.metadata.controller.sessions import BrokerSessions
 from tierlog.metadata.evolve import apply_entry
@@ -41,7 +38,7 @@ from tierlog.metadata.quorum.node_snapshots import (
 from tierlog.metadata.quorum.peers import LeadershipLost, MetadataUnavailable, NotTheLeader, Peers
 from tierlog.metadata.quorum.publisher import wait_for_event
 from tierlog.metadata.quorum.status import NodeStatus
-from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread
+from tierlog.metadata.quorum.storage import LoadedMetadata, ThreadedStorage
 from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.log import RaftLog
 from tierlog.metadata.raft.membership import Configuration, Member
@@ -57,23 +54,22 @@ DISK_HANG_MIN_MS = 2_000
 of a busy disk may take up to DISK_HANG_MIN_MS."""
 
 R = TypeVar("R", bound=Reply)
-P = TypeVar("P")
 _log = structlog.get_logger("tierlog.metadata")
 
 
 class MetadataNode(MetadataClient):
     """`voters`: initial voters, id -> URL of the admin server; the log takes precedence. If empty, this node
     is the whole quorum. If this node is not among them, it waits until a leader adds it.
-    `url`: this node's own; it and `peers` are needed in a quorum of several nodes.
-    `sessions`: None if no broker is fenced for silence. `balance`: None if only operators elect leaders.
-    `worker`: single-threaded executor for the files, or None; `on_disk_full` is called in that thread."""
+    `loaded`: what `storage` held when it was opened; the node closes the storage when it stops.
+    `url`: this node's own, set before the start; it and `peers` are needed in a quorum of several nodes.
+    `sessions`: None if no broker is fenced for silence. `balance`: None if only operators elect leaders."""
 
     def __init__(
         self,
         node_id: int,
         voters: Mapping[int, str],
-        directory: Path,
-        files: Files,
+        storage: ThreadedStorage,
+        loaded: LoadedMetadata,
         clock: Clock,
         rng: Rng,
         tasks: TaskGroup,
@@ -88,89 +84,78 @@ class MetadataNode(MetadataClient):
         settings: RaftSettings | None = None,
         sessions: BrokerSessions | None = None,
         balance: BalanceSettings | None = None,
-        worker: Executor | None = None,
-        reserve_bytes: int = 0,
-        on_disk_full: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(node_id, cluster_id, peers or Peers())
         self.url = url
         self.addresses = dict(voters)  # for nodes without a URL in the log, so that these can be moved
-        self._initial = Configuration({voter: Member() for voter in voters or (node_id,)})
         self.has_peers = peers is not None
-        self._clock, self._rng, self._tasks, self._directory = clock, rng, tasks, directory
-        self._tick_ms, self._settings = tick_ms, settings
-        self._storage = MetadataStorage(
-            files,
-            directory,
-            cluster_id=cluster_id,
-            node_id=node_id,
-            new_directory_id=random_uuid(rng),
-            reserve_bytes=reserve_bytes,
-            on_disk_full=on_disk_full,
-        )
-        self._worker = StorageThread(clock, worker, f"metadata-{node_id}")
+        self._tasks, self._tick_ms, self._sessions = tasks, tick_ms, sessions
+        self._files, self._storage, self._thread = storage, storage.storage, storage.thread
         majority_timeout_ms = (settings or RaftSettings()).check_quorum_ticks * tick_ms
         self._disk_hang_ms = max(DISK_HANG_FACTOR * majority_timeout_ms, DISK_HANG_MIN_MS)
         self._disk_hang_logged = False
-        self._core: RaftCore | None = None
-        self._leadership: Leadership | None = None
-        self._membership: Membership | None = None
-        self._sessions = sessions
-        self._heartbeats: BrokerHeartbeatManager | None = None
-        self._catch_up: CatchUpReader | None = None
-        self._balancer = LeaderBalancer(balance, self._publisher, clock, tasks)
-        self._members: Configuration | None = None  # as last passed to the peers
         self._work = asyncio.Event()
+        publisher = self._publisher
+        if loaded.snapshot.index:
+            publisher.image, publisher.term = decode_image(loaded.snapshot.data), loaded.snapshot.term
+        self.core = RaftCore(
+            node_id,
+            Configuration({voter: Member() for voter in voters or (node_id,)}),
+            RaftLog(loaded.snapshot, loaded.entries, loaded.hard_state.commit),
+            loaded.hard_state,
+            rng,
+            first_payload=encode_records((NoOp(),)),
+            settings=settings,
+        )
+        self._leadership = Leadership(self.core, publisher, clock, rng, self._work.set)
+        self.membership = Membership(self, self.core, self._leadership, clock)
+        self._heartbeats = BrokerHeartbeatManager(sessions, self._leadership, publisher, clock, tasks)
+        self._catch_up = CatchUpReader(
+            self.core, self._peers, tasks, self._accept_page, self.addresses.keys(), settings
+        )
+        self._balancer = LeaderBalancer(balance, publisher, clock, tasks)
+        self._snapshots = NodeSnapshots(
+            publisher, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
+        )
+        self._members: Configuration | None = None  # as last passed to the peers
         self._role: tuple[object, ...] = ()
         self._role_changed = asyncio.Event()
         self._ticking = False
         self._running: list[asyncio.Task[None]] = []
-        self._snapshots = NodeSnapshots(
-            self._publisher, tasks, self._work.set, snapshot_entries, snapshot_bytes, keep_entries
-        )
         self._failure: BaseException | None = None
 
     # --- interface
 
     @property
     def dead_brokers(self) -> frozenset[int]:
-        if self._heartbeats is None:
-            return frozenset()
         return self._heartbeats.dead_brokers | self._peers.suspects
 
     @property
     def started(self) -> bool:
-        """Whether the files are loaded. Before, neither the directory id nor the members are known."""
-        return self._core is not None
-
-    @property
-    def core(self) -> RaftCore:
-        return self._started(self._core)
+        return bool(self._running)
 
     @property
     def directory_id(self) -> UUID:
-        """Id of the directory that holds this node's votes and log; known once the node is started."""
+        """Id of the directory that holds this node's votes and log."""
         return self._storage.directory_id
 
     @property
     def voters(self) -> dict[int, str]:
         """Id -> URL in the newest configuration of the log, committed or not; initially as in the
         settings."""
-        members = self._core.configuration.voters if self._core is not None else self._initial.voters
-        return {node: self.url_of(node) for node in members}
+        return {node: self.url_of(node) for node in self.core.configuration.voters}
 
     def url_of(self, node_id: int) -> str:
         """URL of the node's admin server; empty if unknown."""
         if node_id == self.node_id and self.url:
             return self.url
-        configuration = self._core.configuration if self._core is not None else self._initial
-        member = configuration.members.get(node_id, Member())
+        member = self.core.configuration.members.get(node_id, Member())
         return member.url or self.addresses.get(node_id, "")
 
     @property
     def is_leader(self) -> bool:
         """Whether this node is the leader, and its image includes all that earlier leaders committed."""
-        return self._leadership is not None and self._leadership.draft is not None
+        return self._leadership.draft is not None
 
     @property
     def leader(self) -> int:
@@ -178,37 +163,15 @@ class MetadataNode(MetadataClient):
         return self.core.leader
 
     async def start(self) -> None:
-        """Returns once the files are loaded, and in a quorum of one once this node is the leader.
-
-        Raises DamagedLog, ForeignDirectory, ValueError (several members and no peers).
+        """Returns at once, and in a quorum of one once this node is the leader. Raises ValueError (several
+        members and no peers).
         """
-        loaded = await self._worker.run(self._storage.open)
-        if loaded.snapshot.index:
-            self._publisher.image = decode_image(loaded.snapshot.data)
-            self._publisher.term = loaded.snapshot.term
-        self._core = RaftCore(
-            self.node_id,
-            self._initial,
-            RaftLog(loaded.snapshot, loaded.entries, loaded.hard_state.commit),
-            loaded.hard_state,
-            self._rng,
-            first_payload=encode_records((NoOp(),)),
-            settings=self._settings,
-        )
-        self._leadership = Leadership(self._core, self._publisher, self._clock, self._rng, self._work.set)
-        self._membership = Membership(self, self._core, self._leadership, self._clock)
-        self._heartbeats = BrokerHeartbeatManager(
-            self._sessions, self._leadership, self._publisher, self._clock, self._tasks
-        )
-        self._catch_up = CatchUpReader(
-            self._core, self._peers, self._tasks, self._accept_page, self.addresses.keys(), self._settings
-        )
         self._peers.start(self._on_unreachable, self._on_death, self._heartbeats.mark_alive, self.receive)
         self._follow_configuration()
         self._running.append(self._tasks.spawn(f"metadata {self.node_id}", self._run()))
-        is_single = self._core.configuration.members.keys() == {self.node_id}
+        is_single = self.core.configuration.members.keys() == {self.node_id}
         if is_single:
-            self._core.campaign()
+            self.core.campaign()
         self._work.set()
         while is_single and not self.is_leader:
             await self._wait_for_leader(None)
@@ -218,13 +181,11 @@ class MetadataNode(MetadataClient):
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        if self._catch_up is not None:
-            await self._catch_up.stop()
+        await self._catch_up.stop()
         await self._snapshots.stop()
         await self._peers.close()
-        self._fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
-        await self._worker.run(self._storage.close)
-        self._worker.close()
+        self._leadership.fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
+        await self._files.close()
 
     @property
     def has_reserve(self) -> bool:
@@ -233,7 +194,7 @@ class MetadataNode(MetadataClient):
 
     async def ensure_reserve(self) -> bool:
         """Reserve disk space again after a full disk. False if there is too little. Raises OSError."""
-        return await self._worker.run(self._storage.ensure_reserve)
+        return await self._thread.run(self._storage.ensure_reserve)
 
     def receive(self, messages: tuple[AnyMessage, ...]) -> None:
         """Process Raft messages whose senders have been authenticated."""
@@ -273,14 +234,14 @@ class MetadataNode(MetadataClient):
     async def _submit_to(self, leader: int, command: Command[R]) -> R:
         if leader != self.node_id:
             return await super()._submit_to(leader, command)
-        in_session = self._started(self._heartbeats).in_session if isinstance(command, RegisterBroker) else ()
-        return await self._started(self._leadership).commit(command, in_session)
+        in_session = self._heartbeats.in_session if isinstance(command, RegisterBroker) else ()
+        return await self._leadership.commit(command, in_session)
 
     async def _heartbeat_to(self, leader: int, heartbeat: Heartbeat, timeout_s: float) -> HeartbeatReply:
         if leader != self.node_id:
             return await super()._heartbeat_to(leader, heartbeat, timeout_s)
         self.membership.on_heartbeat(heartbeat)
-        return await self._started(self._heartbeats).heartbeat(heartbeat)
+        return await self._heartbeats.heartbeat(heartbeat)
 
     async def _status_of(self, leader: int) -> NodeStatus:
         return self.status() if leader == self.node_id else await super()._status_of(leader)
@@ -303,7 +264,7 @@ class MetadataNode(MetadataClient):
     def process_ended(self, broker_id: int, broker_epoch: int) -> None:
         """The process that registered as this broker under this epoch has certainly ended. Raises
         MetadataUnavailable if the caller has to retry."""
-        self._started(self._heartbeats).on_process_end(broker_id, broker_epoch)
+        self._heartbeats.on_process_end(broker_id, broker_epoch)
         self._work.set()
 
     async def log_page(self, after: int, wait_ms: int) -> LogPage:
@@ -322,10 +283,6 @@ class MetadataNode(MetadataClient):
 
     def status(self) -> NodeStatus:
         return self.membership.status()
-
-    @property
-    def membership(self) -> Membership:
-        return self._started(self._membership)
 
     # --- the loop
 
@@ -350,7 +307,7 @@ class MetadataNode(MetadataClient):
         """The order is the contract of Ready."""
         self._send(ready.immediate_messages)
         if ready.writes:
-            await self._worker.run(
+            await self._thread.run(
                 lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state)
             )
         self.core.persisted(ready)
@@ -359,7 +316,7 @@ class MetadataNode(MetadataClient):
             self._install(ready.snapshot)
         self._apply(ready.committed)
         self._follow_core()
-        self._started(self._leadership).confirmed(ready.reads)
+        self._leadership.confirmed(ready.reads)
 
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
         for message in messages:
@@ -373,18 +330,18 @@ class MetadataNode(MetadataClient):
             records = () if entry.kind == CONFIGURATION else decode_records(entry.payload)
             image = apply_entry(image, entry.index, records)
         self._publisher.publish(image, committed[-1].term)
-        self._started(self._leadership).applied(committed)
+        self._leadership.applied(committed)
         self._snapshots.applied(self.core, committed)
 
     def _install(self, snapshot: Snapshot) -> None:
         self._publisher.publish(decode_image(snapshot.data), snapshot.term)
-        self._started(self._leadership).installed(snapshot)
+        self._leadership.installed(snapshot)
 
     def _follow_core(self) -> None:
         """Follow the core's role and configuration, and wake waiters for a change of leadership."""
         core = self.core
-        self._started(self._leadership).follow_core()
-        self._started(self._heartbeats).follow_leadership()
+        self._leadership.follow_core()
+        self._heartbeats.follow_leadership()
         if self._members is not core.configuration:
             self._follow_configuration()
         if self._sessions is not None:
@@ -420,7 +377,7 @@ class MetadataNode(MetadataClient):
     @safeguard("a broken connection does not end a broker's session")
     def _on_death(self, peer: int) -> None:
         self.core.on_peer_death(peer)
-        self._started(self._heartbeats).mark_dead(peer)
+        self._heartbeats.mark_dead(peer)
         self._work.set()
 
     async def _wait_for_leader(self, at_most_s: float | None) -> None:
@@ -447,9 +404,9 @@ class MetadataNode(MetadataClient):
             self.core.tick()
             self._send(self.core.take_immediate_messages())
             self.membership.tick()
-            self._started(self._catch_up).tick()
-            self._started(self._heartbeats).tick(self._tick_ms)
-            self._balancer.tick(self._started(self._leadership))
+            self._catch_up.tick()
+            self._heartbeats.tick(self._tick_ms)
+            self._balancer.tick(self._leadership)
             self._work.set()
 
     def _on_disk_hang(self) -> None:
@@ -458,45 +415,37 @@ class MetadataNode(MetadataClient):
             _log.error(
                 "the metadata disk hangs: this node takes no part in the quorum until it recovers",
                 node=self.node_id,
-                directory=str(self._directory),
-                for_ms=self._worker.busy_ms,
+                directory=str(self._storage.directory),
+                for_ms=self._thread.busy_ms,
             )
         if self.core.is_leader:
             self.core.tick()  # it steps down: since it sends nothing, no majority responds
             self.core.take_immediate_messages()
         else:
-            self._started(self._leadership).fail_outcome_unknown()
+            self._leadership.fail_outcome_unknown()
         self._follow_core()
 
     # --- helpers
 
     async def _save_snapshot(self, snapshot: Snapshot) -> None:
-        await self._worker.run(lambda: self._storage.save_snapshot(snapshot))
+        await self._thread.run(lambda: self._storage.save_snapshot(snapshot))
 
     def _stop_serving(self, failure: BaseException) -> None:
         """The failure is permanent. Fails all waiting callers."""
         self._failure = failure
-        self._fail(MetadataUnavailable(f"the metadata node failed: {failure}", applied_unknown=True))
+        reason = f"the metadata node failed: {failure}"
+        self._leadership.fail(MetadataUnavailable(reason, applied_unknown=True))
         self._role_changed.set()
         self._publisher.wake()
         self._work.set()
 
     @property
     def _disk_hangs(self) -> bool:
-        return self._worker.busy_ms >= self._disk_hang_ms
+        return self._thread.busy_ms >= self._disk_hang_ms
 
     def _reraise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-
-    def _fail(self, reason: MetadataUnavailable) -> None:
-        if self._leadership is not None:
-            self._leadership.fail(reason)
-
-    def _started(self, part: P | None) -> P:
-        if part is None:
-            raise MetadataUnavailable("the metadata node is not started", applied_unknown=False)
-        return part
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -1,7 +1,7 @@
 """Metadata storage: the node's write-ahead log, its snapshot, `quorum.properties`, and the thread that writes
 them.
 
-Blocking; the node calls it in its storage thread, one call at a time.
+Blocking; the node calls it in its storage thread, one call at a time (`ThreadedStorage`).
 
 Invariants: when `save` or `save_snapshot` returns, the data is durable. A failed write leaves the storage
 unusable and the node stops: the kernel may have dropped the dirty pages, so a second fsync would report
@@ -74,7 +74,7 @@ class MetadataStorage:
         """`new_directory_id`: used if the directory has no id yet. `on_disk_full`: called in the storage
         thread when the reserve of `reserve_bytes` is released or cannot be created."""
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
         self.directory_id = new_directory_id  # that of an existing directory, once opened
         self._segment_bytes = segment_bytes
@@ -88,7 +88,7 @@ class MetadataStorage:
 
     def open(self) -> LoadedMetadata:
         """Load what is durable. Raises ForeignDirectory, DamagedLog."""
-        self._files.make_directory(self._directory)
+        self._files.make_directory(self.directory)
         self._check_owner()
         if not self.ensure_reserve():
             self._on_disk_full()
@@ -162,7 +162,7 @@ class MetadataStorage:
         self._end = self._with_reserve(lambda: self._files.writev_at(self._fd, [MAGIC], 0))
         self._segments.append(_Segment(number))
         self._write(records)
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
 
     def _with_reserve(self, write: Callable[[], R]) -> R:
         """If the disk is full, release the reserve and repeat `write`, which must start from scratch."""
@@ -177,14 +177,14 @@ class MetadataStorage:
         """Oldest first, so that a crash in between leaves no gap."""
         for segment in self._segments[:count]:
             self._files.unlink(self._segment_path(segment.number))
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self.directory)
         del self._segments[:count]
 
     def _load_log(self) -> list[Entry]:
         entries: list[Entry] = []
         numbers = self._numbers(".wal")
         if numbers and numbers != list(range(numbers[0], numbers[-1] + 1)):
-            raise DamagedLog(f"{self._directory}: a segment of the write-ahead log is missing")
+            raise DamagedLog(f"{self.directory}: a segment of the write-ahead log is missing")
         for number in numbers:
             content = self._files.read_whole(self._segment_path(number))
             end = len(MAGIC)
@@ -225,16 +225,16 @@ class MetadataStorage:
         self._files.sync(self._fd)
 
     def _segment_path(self, number: int) -> Path:
-        return self._directory / f"{number:020d}.wal"
+        return self.directory / f"{number:020d}.wal"
 
     def _numbers(self, suffix: str) -> list[int]:
-        names = self._files.list_directory(self._directory)
+        names = self._files.list_directory(self.directory)
         return sorted(int(name.removesuffix(suffix)) for name in names if name.endswith(suffix))
 
     # --- the snapshot
 
     def _snapshot_path(self, index: int) -> Path:
-        return self._directory / f"{index:020d}.snapshot"
+        return self.directory / f"{index:020d}.snapshot"
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         content = encode_snapshot_file(snapshot)
@@ -255,7 +255,7 @@ class MetadataStorage:
 
     def _check_owner(self) -> None:
         """The directory id distinguishes a node with its log from one whose disk was replaced (KIP-853)."""
-        path = self._directory / PROPERTIES
+        path = self.directory / PROPERTIES
         found = self._files.read_whole(path).decode(errors="replace") if self._files.exists(path) else ""
         if not found.startswith(self._owner) and found:
             raise ForeignDirectory(f"{path} contains {found!r}, expected {self._owner!r}")
@@ -272,7 +272,7 @@ class MetadataStorage:
         """Nodes that know the directory by another id treat it as a new one."""
         self.directory_id = directory_id
         own = f"{self._owner}{_DIRECTORY_ID}{directory_id}\n"
-        write_atomically(self._files, self._directory / PROPERTIES, own.encode())
+        write_atomically(self._files, self.directory / PROPERTIES, own.encode())
 
 
 class StorageThread:
@@ -312,6 +312,25 @@ class StorageThread:
     def close(self) -> None:
         if self._own is not None:
             self._own.shutdown()
+
+
+@dataclass(slots=True)
+class ThreadedStorage:
+    """Storage, and the thread in which its owner runs it."""
+
+    storage: MetadataStorage
+    thread: StorageThread
+    is_closed: bool = False
+
+    async def open(self) -> LoadedMetadata:
+        """Raises as `MetadataStorage.open`."""
+        return await self.thread.run(self.storage.open)
+
+    async def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            await self.thread.run(self.storage.close)
+            self.thread.close()
 
 
 def read_owner(files: Files, directory: Path) -> tuple[str, int] | None:

@@ -82,7 +82,7 @@ class HttpPeers(Peers):
         self._senders: set[asyncio.Task[None]] = set()
         self._on_unreachable: Callable[[int], None] = lambda peer: None
         self._on_messages: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
-        self._watch: FailureWatch | None = None
+        self._watch = FailureWatch(f"metadata {node_id}", tasks, tls=self._tls)
         self._watched: dict[int, Address] = {}  # besides the members
 
     def start(
@@ -93,10 +93,10 @@ class HttpPeers(Peers):
         on_messages: Callable[[tuple[AnyMessage, ...]], None],
     ) -> None:
         self._on_unreachable, self._on_messages = on_unreachable, on_messages
-        name = f"metadata {self._node_id}"
-        self._watch = FailureWatch(name, self._tasks, on_death, on_connected, tls=self._tls)
+        self._watch.on_death, self._watch.on_connected = on_death, on_connected
         if self._files is not None and self._tls is not None:
-            self._tasks.spawn(f"{name} certificates", reload_on_change(self._files, self._tls))
+            name = f"metadata {self._node_id} certificates"
+            self._tasks.spawn(name, reload_on_change(self._files, self._tls))
 
     def configure(self, members: Mapping[int, Member], others: Mapping[int, str]) -> None:
         """A removed peer still receives the messages queued for it: its own removal may be among them."""
@@ -128,8 +128,7 @@ class HttpPeers(Peers):
         return bool(url) and (self._tls is None or url.startswith("https:"))
 
     async def close(self) -> None:
-        if self._watch is not None:
-            await self._watch.close()
+        await self._watch.close()
         senders = list(self._senders)
         for sender in senders:
             sender.cancel()
@@ -301,8 +300,7 @@ class HttpPeers(Peers):
                     messages = decode_messages(await self._body(peer, signature, response))
         except (aiohttp.ClientError, TimeoutError, MetadataUnavailable, msgspec.DecodeError):
             return False
-        if self._watch is not None:
-            self._watch.retry_now(peer)
+        self._watch.retry_now(peer)
         if replies := tuple(message for message in messages if message.sender == peer):
             self._on_messages(replies)
         return True
@@ -310,16 +308,15 @@ class HttpPeers(Peers):
     @property
     def watched(self) -> frozenset[int]:
         """Nodes with an open connection, so that their death is detected at once."""
-        return self._watch.connected if self._watch is not None else frozenset()
+        return self._watch.connected
 
     @property
     def suspects(self) -> frozenset[int]:
-        return self._watch.suspects if self._watch is not None else frozenset()
+        return self._watch.suspects
 
     def _watch_all(self) -> None:
-        if self._watch is not None:
-            members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
-            self._watch.watch({**self._watched, **members})
+        members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
+        self._watch.watch({**self._watched, **members})
 
     def _client(self) -> aiohttp.ClientSession:
         """Created on first use, since a quorum of one needs none."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from opened_metadata import opened_metadata
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
@@ -31,7 +32,7 @@ class OneNode:
     @asynccontextmanager
     async def running(self, cluster_id: str = "c1", **options: int) -> AsyncIterator[MetadataNode]:
         tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
-        node = MetadataNode(
+        node = opened_metadata(
             1, {}, self.directory, OsFiles(), SystemClock(), random.Random(7), tasks, cluster_id, **options
         )
         try:
@@ -96,9 +97,9 @@ async def test_created_and_deleted_topics_do_not_grow_the_log_in_memory(one_node
         for number in range(40):
             topic = c.NewTopic(name=f"t{number}", partitions=300)
             made = await node.submit(c.CreateTopics(topics=(topic,)))
-            assert made.topics[0].error == 0
+            assert made.topics[0].error == ErrorCode.NONE
             gone = await node.submit(c.DeleteTopics(topics=(c.TopicRef(name=topic.name),)))
-            assert gone.topics[0].error == 0
+            assert gone.topics[0].error == ErrorCode.NONE
         entries = node.core.log.between(node.core.log.snapshot.index + 1, node.core.log.last_index + 1)
         assert node.core.log.snapshot.index > 0
         assert sum(len(entry.payload) for entry in entries) < 2 * SNAPSHOT_MIN_BYTES
@@ -144,7 +145,7 @@ async def test_failed_fsync_stops_the_node_and_acknowledges_nothing(tmp_path: Pa
     failures: list[BaseException] = []
     tasks = TaskGroup(lambda name, failure: failures.append(failure))
     files = FailingDisk()
-    node = MetadataNode(1, {}, tmp_path, files, SystemClock(), random.Random(7), tasks, "c1")
+    node = opened_metadata(1, {}, tmp_path, files, SystemClock(), random.Random(7), tasks, "c1")
     await node.start()
     await node.submit(register())
     before = node.image

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from connection_harness import Client
+from opened_metadata import opened_metadata
 from wire_client import message
 
 from tierlog.base.clock import SystemClock
@@ -26,12 +27,12 @@ from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import BrokerImage
-from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.peers import Peers
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.raft.messages import AnyMessage
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.api import BY_NAME
+from tierlog.protocol.errors import ErrorCode
 
 GROUP_APIS = (
     "DeleteGroups", "DescribeGroups", "FindCoordinator", "Heartbeat", "JoinGroup", "LeaveGroup", "ListGroups",
@@ -72,7 +73,7 @@ class AdminCluster:
         self.tasks = TaskGroup(lambda _, failure: self.failures.append(failure))
         files, clock, rng = OsFiles(), MovableClock(), random.Random(1)
         self.clock, self.peers = clock, ScriptedPeers()
-        self.node = MetadataNode(
+        self.node = opened_metadata(
             1,
             {},
             directory / "metadata",
@@ -142,7 +143,7 @@ class AdminCluster:
         settings = tuple((key.replace("_", "."), value) for key, value in configs.items())
         topic = c.NewTopic(name=name, assignments=tuple(enumerate(replicas)), configs=settings)
         [outcome] = (await self.metadata.submit(c.CreateTopics(topics=(topic,)))).topics
-        assert outcome.error == 0, outcome
+        assert outcome.error == ErrorCode.NONE, outcome
 
     async def fence(self, broker_id: int, fenced: bool = True) -> None:
         epoch = self.broker(broker_id).broker_epoch
@@ -163,7 +164,7 @@ class AdminCluster:
             broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, changes=(change,)
         )
         [outcome] = (await self.metadata.submit(command)).partitions
-        assert outcome.error == 0, outcome
+        assert outcome.error == ErrorCode.NONE, outcome
 
     # --- requests and the image
 

@@ -5,6 +5,7 @@ import random
 import uuid
 from pathlib import Path
 
+from opened_metadata import opened_metadata
 from opened_replica import opened_replica
 
 from tierlog.base.clock import SystemClock
@@ -22,7 +23,6 @@ from tierlog.metadata.controller.commands import (
     NewTopic,
     RegisterBroker,
 )
-from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import decode, encode
@@ -58,7 +58,7 @@ class OneBroker:
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         self.rng = random.Random(7)
         self.clock = SystemClock()
-        self.node = MetadataNode(
+        self.node = opened_metadata(
             1, {}, directory / "metadata", OsFiles(), self.clock, self.rng, self.tasks, "cluster"
         )
         self.metadata = self.node

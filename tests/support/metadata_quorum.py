@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from opened_metadata import opened_metadata
 from raft_server import RaftServer
 
 from tierlog.base.clock import SystemClock
@@ -57,7 +58,7 @@ class Running:
         self.peers = CuttablePeers(quorum, node_id, self.tasks)
         self.disk = ThreadPoolExecutor(1)
         """A job submitted to it runs before the node's next write."""
-        self.node = MetadataNode(
+        self.node = opened_metadata(
             node_id,
             {n: quorum.urls[n] for n in quorum.voters or ({1} - {node_id})},
             quorum.directory / str(node_id),

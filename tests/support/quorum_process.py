@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
+from opened_metadata import opened_metadata
 from raft_server import RaftServer
 
 from tierlog.base.clock import SystemClock
@@ -29,7 +30,7 @@ CLUSTER_ID, SECRET = "quorum-of-processes", b"a secret of the test"
 async def serve(node_id: int, directory: Path, election_ticks: int, ports: dict[int, int]) -> None:
     tasks = TaskGroup(lambda name, failure: sys.exit(f"{name}: {failure}"))
     peers = HttpPeers(node_id, CLUSTER_ID, SECRET, tasks)
-    node = MetadataNode(
+    node = opened_metadata(
         node_id,
         {n: f"http://127.0.0.1:{port}" for n, port in ports.items()},
         directory,

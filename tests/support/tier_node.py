@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from opened_metadata import opened_metadata
 from opened_replica import opened_replica
 
 from tierlog.base.clock import SystemClock
@@ -22,7 +23,6 @@ from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
@@ -87,7 +87,9 @@ class TierNode:
         self.tasks = TaskGroup(lambda name, failure: self.failures.append(failure))
         rng, files = random.Random(7), OsFiles()
         self.rng = rng
-        self.node = MetadataNode(1, {}, directory / "metadata", files, self.clock, rng, self.tasks, CLUSTER)
+        self.node = opened_metadata(
+            1, {}, directory / "metadata", files, self.clock, rng, self.tasks, CLUSTER
+        )
         self.metadata = self.node
         self.replicas: dict[TopicPartition, Replica] = {}
         self.keys = Keys(CLUSTER)

@@ -74,8 +74,8 @@ class SimNode(Broker):
         super().__init__(settings, platform)
         self._owner = owner
 
-    def _build_metadata(self, tasks: TaskGroup) -> Any:
-        node, routes = super()._build_metadata(tasks)
+    async def _build_metadata(self, tasks: TaskGroup) -> Any:
+        node, routes = await super()._build_metadata(tasks)
         owner = self._owner
         node.publish_to([Publisher("observer", lambda _, image: owner.observer.on_published(image))])
         report_log_starts(node, owner, owner.observer)

@@ -25,12 +25,13 @@ from simulator.peers import SimPeers, address
 from simulator.splits import split
 from simulator.witness import QuorumWitness, Violation
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import InvariantViolation
+from tierlog.base.types import InvariantViolation, random_uuid
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.node import MetadataNode
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.quorum.publisher import Publisher
+from tierlog.metadata.quorum.storage import MetadataStorage, StorageThread, ThreadedStorage
 from tierlog.protocol.errors import ErrorCode
 
 CLUSTER_ID = "simulated"
@@ -93,15 +94,29 @@ class Node:
         self.process.spawn(self._serve())
 
     async def _serve(self) -> None:
-        run = self.run
+        try:
+            await self._start_node(random.Random(self.run.rng.getrandbits(64)))
+        except OSError as failure:
+            self._failed(failure)
+
+    async def _start_node(self, rng: random.Random) -> None:
+        run, directory = self.run, self.disk.root / "metadata"
         tasks = TaskGroup(lambda name, failure: self._failed(failure))
+        files = MetadataStorage(
+            self.files,
+            directory,
+            cluster_id=CLUSTER_ID,
+            node_id=self.node_id,
+            new_directory_id=random_uuid(rng),
+        )
+        storage = ThreadedStorage(files, StorageThread(self.clock, None, self.name))
         node = MetadataNode(
             self.node_id,
             {number: address(number) for number in run.voters},
-            self.disk.root / "metadata",
-            self.files,
+            storage,
+            await storage.open(),
             self.clock,
-            random.Random(run.rng.getrandbits(64)),
+            rng,
             tasks,
             CLUSTER_ID,
             peers=SimPeers(run.network, self.node_id, run.members, run.witness),
@@ -110,13 +125,9 @@ class Node:
         )
         applied = lambda old, new: run.applied(self, node, old, new)  # noqa: E731
         node.publish_to([Publisher("run", applied, since=node.image)])
-        try:
-            await node.start()
-        except OSError as failure:
-            self._failed(failure)
-        else:
-            run.witness.on_start(node.core)
-            self.metadata = node
+        await node.start()
+        run.witness.on_start(node.core)
+        self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
         """A disk that fails ends the process; anything else is a bug."""

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from opened_metadata import opened_metadata
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
@@ -45,7 +46,7 @@ PAGE = UUID(int=77)
 @asynccontextmanager
 async def controller(directory: Path, clock: ManualClock) -> AsyncIterator[MetadataNode]:
     tasks = TaskGroup(lambda name, failure: None)
-    node = MetadataNode(1, {}, directory, OsFiles(), clock, random.Random(1), tasks, "c")
+    node = opened_metadata(1, {}, directory, OsFiles(), clock, random.Random(1), tasks, "c")
     await node.start()
     clock.ms += 10
     clock.wall_ms += 1_000_000_000
@@ -109,7 +110,7 @@ async def test_too_many_waiting_commands_are_rejected_with_the_reason(tmp_path: 
     """The disk hangs, so nothing is committed."""
     tasks, gate = TaskGroup(lambda name, failure: None), threading.Event()
     with ThreadPoolExecutor(1) as worker:
-        node = MetadataNode(
+        node = opened_metadata(
             1, {}, tmp_path, OsFiles(), SystemClock(), random.Random(1), tasks, "c", worker=worker
         )
         await node.start()
@@ -158,7 +159,7 @@ async def leader(directory: Path, seen: Mapping[int, UUID] | None = None) -> Asy
     """Node 1 of three, leader of term 1 with its first entry committed; the clock does not tick. `seen`:
     directories that others named before."""
     tasks = TaskGroup(lambda name, failure: None)
-    node = MetadataNode(
+    node = opened_metadata(
         1,
         {1: "", 2: "", 3: ""},
         directory,
@@ -287,8 +288,7 @@ def directory_of(node: MetadataNode, member: int) -> UUID | None:
 async def test_directory_seen_before_becoming_leader_is_not_recorded(tmp_path: Path) -> None:
     """The previous leader may have removed the node, and added it again with another disk."""
     async with leader(tmp_path, seen={2: UUID(int=1)}) as node:
-        membership = node._membership
-        assert membership is not None
+        membership = node.membership
         membership.tick()
         assert (directory_of(node, 1), directory_of(node, 2)) == (node.directory_id, None)
         node.receive((holds(2, node.core.log.last_index),))
@@ -300,8 +300,7 @@ async def test_directory_seen_before_becoming_leader_is_not_recorded(tmp_path: P
 
 async def test_node_added_again_may_have_another_directory(tmp_path: Path) -> None:
     async with leader(tmp_path) as node:
-        membership = node._membership
-        assert membership is not None
+        membership = node.membership
         assert node.membership.admits(2, UUID(int=1))
         removal = asyncio.ensure_future(node.membership.remove_voter(2, timeout_s=10))
         await node.membership.status_when(lambda status: status.last_index == 2)

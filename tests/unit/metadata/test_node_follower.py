@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from awaited_image import image_when
 from crc32c import crc32c
+from opened_metadata import opened_metadata
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
@@ -74,7 +75,7 @@ async def follower(
     directory: Path, failures: Failures, files: OsFiles | None = None, **options: Any
 ) -> AsyncIterator[MetadataNode]:
     tasks = TaskGroup(lambda name, failure: failures.put_nowait(failure))
-    node = MetadataNode(
+    node = opened_metadata(
         FOLLOWER,
         {1: "", 2: "", 3: ""},
         directory,
