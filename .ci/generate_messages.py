@@ -20,7 +20,9 @@ from tierlog.protocol.schema import ZERO, Versions
 
 # the quorum uses HTTP between nodes (PROTOCOL.md)
 QUORUM_KEYS = frozenset({52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 80, 81, 82})
-DATA = ("consumer_protocol_subscription", "consumer_protocol_assignment")
+# telemetry of clients (KIP-714), share groups (KIP-932) and streams groups (KIP-1071)
+UNPLANNED_KEYS = frozenset({71, 72, *range(76, 80), *range(83, 93)})
+OMITTED_KEYS = QUORUM_KEYS | UNPLANNED_KEYS
 TYPES = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 ANNOTATIONS = {
     "bool": "Bool",
@@ -78,7 +80,7 @@ def generate() -> dict[str, str]:
     files = {}
     rows = []
     for key, api in sorted(api_key_map.items()):
-        if key in QUORUM_KEYS:
+        if key in OMITTED_KEYS:
             continue
         request = merge(schema_name_map[api], EntityType.request)
         response = merge(schema_name_map[api], EntityType.response)
@@ -89,11 +91,6 @@ def generate() -> dict[str, str]:
         name = names[0].removesuffix("Request")
         rows.append(f'    {key}: ("{name}", "{api}", {request.versions}, {request.flexible}),')
         files[f"{api}.py"] = render(f"{name} (API key {key}).", (request, response))
-    for api in DATA:
-        data = merge(schema_name_map[api], EntityType.data)
-        files[f"{api}.py"] = render(
-            f"{data.classes[-1].name}, as consumers put it into group messages.", (data,)
-        )
     files["__init__.py"] = INDEX.format(rows="\n".join(rows))
     return files
 

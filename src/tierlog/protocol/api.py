@@ -19,8 +19,6 @@ from tierlog.protocol.schema import Buffer, Message
 
 PRODUCE_KEY, FETCH_KEY = 0, 1
 API_VERSIONS_KEY = 18
-RECORDS_KEYS = frozenset({FETCH_KEY, 78})
-"""Fetch and ShareFetch: their responses contain records."""
 CLIENT_ELEMENTS_MAX = 50_000_000
 """Clients trust brokers more than brokers trust clients: Metadata of 100,000 partitions is legal."""
 
@@ -123,7 +121,7 @@ def response_head(api: Api, version: int, correlation_id: int, body_size: int) -
 
 def encode_response(api: Api, version: int, correlation_id: int, message: Message) -> list[Part]:
     """A whole response frame, size prefix included; records stay slices. Raises ValueError."""
-    if api.key in RECORDS_KEYS:
+    if api.key == FETCH_KEY:
         parts = encode_parts(message, version)
         return [response_head(api, version, correlation_id, sum(map(len, parts))), *parts]
     body = encode(message, version)
