@@ -4,20 +4,20 @@
 #   make test              every test
 #
 # To work on it:
-#   make check             lint, types, layers, fast tests; one room: make check ROOM=tiering
-#   make fmt docs lock     format the code; renew the reference pages; renew the lock files
-#   make test-clients      other clients: kcat, Java; answers compared with Apache Kafka's
-#   make compiled          hot modules in build/compiled, needs a C compiler; tests: test-compiled
-#   make simulate          a cluster on virtual time, under faults: SEEDS=100 FIRST_SEED=0
-#   make simulate-mutants  does the simulator notice a missing safeguard? MUTANT_SEEDS=500
-#   make chaos             real nodes, faults, clients: ROUNDS=3 FAULTS=… APART=1 TIERED=1
-#   make history           the same, and every copy of every log is compared: MINUTES=5
-#   make fuzz              mutated traffic of real clients: FUZZ_CASES=… FUZZ_SEED=…
-#   make soak              do memory and descriptors stay flat under load? SOAK_MINUTES=10
+#   make check             lint, types, layers, fast tests; a room: ROOM=tiering
+#   make fmt docs lock     format code; renew reference pages; renew lock files
+#   make test-clients      kcat, Java; answers compared with Apache Kafka's
+#   make compiled          hot modules with mypyc; their tests: test-compiled
+#   make simulate          a cluster on virtual time, under faults: SEEDS=100
+#   make simulate-mutants  the same, without one safeguard: MUTANT_SEEDS=500
+#   make chaos             real nodes, faults, clients: ROUNDS=3 FAULTS=… APART=1
+#   make history           the same; all copies of all logs compared: MINUTES=5
+#   make fuzz              mutated traffic of clients: FUZZ_CASES=… FUZZ_SEED=…
+#   make soak              memory and descriptors under load: SOAK_MINUTES=10
 #
-# Benchmarks (Java 17, Maven and a C compiler for those beside Apache Kafka):
-#   make bench             one node beside Kafka, for docs/benchmarks.md: ROUNDS=3 SECONDS=3
-#   make bench-cluster     three nodes beside three of Kafka, load and kills: ROUNDS=3 KILLS=1
+# Benchmarks (beside Kafka they need Java 17, Maven and a C compiler):
+#   make bench             one node beside Kafka: ROUNDS=3 SECONDS=3
+#   make bench-cluster     three nodes beside three of Kafka, load and kills
 #   make bench-alone bench-cluster-alone    the same without Kafka
 #   make bench-calm        CPU at 90 %: no election may happen: CALM_MINUTES=10
 

@@ -246,6 +246,13 @@ def test_no_machine_paths_and_no_registry_addresses() -> None:
     assert offenders(files, FOREIGN_WORDS.findall) == []
 
 
+def test_make_help_fits_a_screen() -> None:
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = shown.stdout.splitlines()
+    assert "make check" in shown.stdout
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+
+
 def test_decisions_are_numbered_without_gap() -> None:
     numbers = sorted(int(file.name[:4]) for file in (ROOT / "docs/adr").glob("[0-9]*.md"))
     assert numbers == list(range(1, len(numbers) + 1))
