@@ -143,7 +143,7 @@ class LogRepair:
         """Do the next step. Returns False if no step is possible now."""
         if await self._repair_ranges(replica):
             return True
-        return tries >= REPAIR_TRIES and await self._prepare_truncation(replica)
+        return tries >= REPAIR_TRIES and await self.prepare_truncation(replica)
 
     # -- in place --
 
@@ -224,7 +224,7 @@ class LogRepair:
 
     # -- the last resort --
 
-    async def _prepare_truncation(self, replica: Replica) -> bool:
+    async def prepare_truncation(self, replica: Replica) -> bool:
         """Do the next step towards a truncation. Returns False if no step is possible now."""
         partition = self._image().partition(*replica.id)
         if partition is None or self._report_lost is None:
@@ -243,7 +243,7 @@ class LogRepair:
         if self._broker_id in (*partition.in_sync, *partition.eligible):
             await self._report_lost([replica.id])
             return False
-        return was_paused and replica.is_follower and self._truncate(replica)
+        return was_paused and replica.is_follower and self.truncate(replica)
 
     @safeguard("a log is truncated only if another replica serves what it loses")
     async def _is_served_elsewhere(self, replica: Replica, partition: PartitionRecord) -> bool:
@@ -252,7 +252,7 @@ class LogRepair:
         if self._reader is None or not damage:
             return False
         start, end = damage[0].start_offset, replica.high_watermark
-        others = self._complete_replicas(partition)
+        others = self.complete_replicas(partition)
         for one in sorted(others, key=lambda one: one != partition.leader):
             try:
                 await self._reader.read(
@@ -263,7 +263,7 @@ class LogRepair:
             return self._is_here(replica) and replica.log.damage_in_reach[:1] == damage[:1]
         return False
 
-    def _complete_replicas(self, partition: PartitionRecord) -> list[int]:
+    def complete_replicas(self, partition: PartitionRecord) -> list[int]:
         """The replicas that have everything committed and can serve it."""
         brokers = self._image().brokers
         marked = {self._broker_id, *partition.offline, *partition.emptied}
@@ -273,7 +273,7 @@ class LogRepair:
             if one not in marked and (broker := brokers.get(one)) is not None and broker.may_lead
         ]
 
-    def _truncate(self, replica: Replica) -> bool:
+    def truncate(self, replica: Replica) -> bool:
         log = replica.log
         damage = log.damage_in_reach
         if not damage:

@@ -196,7 +196,7 @@ def _(original: Function, rules: Any, header: Any, expected: int) -> str:
     breaks="a replica that lacks records becomes leader",
 )
 async def _(original: Function, repair: Any, replica: Any, tries: int) -> bool:
-    return repair._truncate(replica) if replica.is_follower else await original(repair, replica, tries)
+    return repair.truncate(replica) if replica.is_follower else await original(repair, replica, tries)
 
 
 @without(
@@ -213,7 +213,7 @@ def _(original: Function, *_: Any) -> int:
 )
 async def _(original: Function, repair: Any, replica: Any, tries: int) -> bool:
     """Repair truncates at the damage as soon as another replica is in sync."""
-    return await repair._prepare_truncation(replica)
+    return await repair.prepare_truncation(replica)
 
 
 @and_without(
@@ -221,7 +221,7 @@ async def _(original: Function, repair: Any, replica: Any, tries: int) -> bool:
     row="log repair keeps batches that are intact",
 )
 async def _(original: Function, repair: Any, replica: Any, partition: Any) -> bool:
-    return bool(repair._complete_replicas(partition))
+    return bool(repair.complete_replicas(partition))
 
 
 # --- retention of tiered topics
