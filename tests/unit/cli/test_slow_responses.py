@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
@@ -12,7 +12,7 @@ from tierlog.cli.errors import ExitCode
 from tierlog.protocol.api import BY_NAME, decode_request_header, encode_response
 from tierlog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 
-API = BY_NAME["DeleteTopics"]
+APIS = [BY_NAME["CreateTopics"], BY_NAME["DeleteTopics"]]
 
 
 @pytest.fixture
@@ -33,21 +33,37 @@ def serve(server: socket.socket) -> None:
             kept.append(connection)
             frame = connection.recv(4096)
             header = decode_request_header(frame, 4, len(frame))
-            keys = [ApiVersion(api_key=API.key, min_version=API.min_version, max_version=API.max_version)]
+            keys = [
+                ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+                for api in APIS
+            ]
             answer = encode_response(
                 BY_NAME["ApiVersions"], 0, header.correlation_id, ApiVersionsResponse(api_keys=keys)
             )
             connection.sendall(b"".join(map(bytes, answer)))
 
 
+def create(asking: client.KafkaClient) -> None:
+    topics.create(asking, "t", 1, 1, {}, validate_only=False)
+
+
+def delete(asking: client.KafkaClient) -> None:
+    topics.delete(asking, "t")
+
+
+@pytest.mark.parametrize(("change", "api"), [(create, "CreateTopics"), (delete, "DeleteTopics")])
 def test_command_reports_a_slow_response_and_then_a_timeout(
-    silent_broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    change: Callable[[client.KafkaClient], None],
+    api: str,
+    silent_broker: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(client, "SLOW_S", 0.01)
     with client.KafkaClient(silent_broker, timeout_s=0.2) as asking, pytest.raises(client.TimedOut) as late:
-        topics.delete(asking, "t")
+        change(asking)
     assert late.value.code is ExitCode.UNREACHABLE and "tierlog cluster health" in late.value.hint
-    assert "did not respond to DeleteTopics" in late.value.message
+    assert f"did not respond to {api}" in late.value.message
     output = capsys.readouterr().err
-    assert output.count("No response to DeleteTopics") == 1  # the request was not sent twice
+    assert output.count(f"No response to {api}") == 1  # the request was not sent twice
     assert "tierlog cluster health" in output
