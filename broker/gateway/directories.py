@@ -29,10 +29,10 @@ def directory_routes(current: Callable[[], DirectoryMoves]) -> list[web.Abstract
         return web.json_response(_view(current(), request.query.get("topic")))
 
     async def move(request: web.Request) -> web.Response:
-        moves, asked = current(), await read_body(request, DirectoryMoveRequest)
-        error = moves.move(TopicPartition(asked.topic, asked.partition), asked.directory)
+        moves, body = current(), await read_body(request, DirectoryMoveRequest)
+        error = moves.move(TopicPartition(body.topic, body.partition), body.directory)
         found = None if error is ErrorCode.NONE else error.name
-        return web.json_response({**msgspec.structs.asdict(asked), "error": found})
+        return web.json_response({**msgspec.structs.asdict(body), "error": found})
 
     return [web.get("/v1/directories", status), web.post("/v1/directories/move", move)]
 

@@ -100,9 +100,9 @@ async def _brokers(metadata: MetadataClient, _: web.Request) -> dict[str, Any]:
 
 async def _drain(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Start to move the broker's replicas to others, as many as one plan holds."""
-    broker, asked = _broker(metadata, request), await read_body(request, Drain)
+    broker, body = _broker(metadata, request), await read_body(request, Drain)
     plan = await asyncio.to_thread(drain, metadata.image, {broker.broker_id})
-    return await _carried_out(metadata, plan, dry_run=asked.dry_run)
+    return await _carried_out(metadata, plan, dry_run=body.dry_run)
 
 
 async def _stop(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
@@ -139,38 +139,38 @@ async def _partitions(metadata: MetadataClient, request: web.Request) -> dict[st
 
 
 async def _move(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await read_body(request, Moves)
-    changes = tuple((move.topic, move.partition, move.replicas) for move in asked.moves)
-    reply = await metadata.submit(Reassign(changes=changes, throttle=asked.throttle))
+    body = await read_body(request, Moves)
+    changes = tuple((move.topic, move.partition, move.replicas) for move in body.moves)
+    reply = await metadata.submit(Reassign(changes=changes, throttle=body.throttle))
     return {"outcomes": _outcomes(reply.partitions)}
 
 
 async def _unthrottle(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await read_body(request, Unthrottle)
-    partitions = None if asked.partitions is None else frozenset(asked.partitions)
+    body = await read_body(request, Unthrottle)
+    partitions = None if body.partitions is None else frozenset(body.partitions)
     return {"altered": await _alter(metadata, unthrottle(metadata.image, partitions))}
 
 
 async def _elect(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
-    asked = await read_body(request, Election)
-    command = ElectLeaders(partitions=asked.partitions, kind=ElectionKind[asked.kind.upper()])
+    body = await read_body(request, Election)
+    command = ElectLeaders(partitions=body.partitions, kind=ElectionKind[body.kind.upper()])
     return {"outcomes": _outcomes((await metadata.submit(command)).partitions)}
 
 
 async def _balance(metadata: MetadataClient, request: web.Request) -> dict[str, Any]:
     """Elect preferred leaders, and move replicas so that all brokers hold equally many."""
-    asked = await read_body(request, Balance)
+    body = await read_body(request, Balance)
     found: dict[str, Any] = {"elections": [], "moves": [], "outcomes": [], "more": False}
-    if asked.leaders:
+    if body.leaders:
         election = await asyncio.to_thread(rebalance, metadata.image, 0)
         if election is not None and election.partitions is not None:
             found["elections"] = [list(one) for one in election.partitions]
             found["more"] = len(election.partitions) == MAX_ELECTIONS
-            if not asked.dry_run:
+            if not body.dry_run:
                 found["outcomes"] = _outcomes((await metadata.submit(election)).partitions)
-    if asked.replicas:
+    if body.replicas:
         plan = await asyncio.to_thread(spread, metadata.image)
-        moved = await _carried_out(metadata, plan, dry_run=asked.dry_run)
+        moved = await _carried_out(metadata, plan, dry_run=body.dry_run)
         found["moves"] = moved["moves"]
         found["outcomes"] = found["outcomes"] + moved["outcomes"]
         found["more"] = found["more"] or moved["more"]

@@ -388,7 +388,7 @@ class _DelayedFetch:
         else:
             read = self.fetcher.read(params)
         if read.size >= params.min_bytes or read.at_once or read.remote:
-            # partitions that became remote meanwhile are read by the next fetch
+            # partitions that have become remote are read by the next fetch
             return self.fetcher.respond(params, read)
         return None
 

@@ -207,7 +207,7 @@ def _fill_in(
     response.base_offset = result.base_offset
     response.log_append_time_ms = result.log_append_time_ms
     response.log_start_offset = result.log_start_offset
-    if result.error != 0:
+    if result.error != ErrorCode.NONE:
         response.error_message = result.message
         response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=bad.number, batch_index_error_message=bad.message)

@@ -186,8 +186,8 @@ class ReplicaManager:
         self._image, self._loader.is_start = image, False
         for topic in image.topics.values():
             self._apply_topic(image, topic)
-        for directory, leftover in self.directories.deleted_partitions():
-            self._remove_directory(directory, leftover)
+        for directory, path in self.directories.deleted_partitions():
+            self._remove_directory(directory, path)
 
     async def _open_in_threads(self, image: ClusterImage, wanted: dict[TopicPartition, TopicImage]) -> None:
         if not wanted:

@@ -366,15 +366,15 @@ class LogDirectory:
         """Record durably that the partition's log is in the directory with id `target`, if that has the
         partition too. Needs no disk space.
         """
-        note = moved_away_marker(partition, target)
-        self._recorded_moves[partition].add(note)
-        self.files.close(self.files.open(self.path / note, create=True))
+        marker = moved_away_marker(partition, target)
+        self._recorded_moves[partition].add(marker)
+        self.files.close(self.files.open(self.path / marker, create=True))
         self.sync_names()
 
     def clear_move(self, partition: TopicPartition) -> None:
         """Remove the record of a move. After a power failure the next start decides again."""
-        for note in tuple(self._recorded_moves.get(partition, ())):
-            self.files.unlink(self.path / note, missing_ok=True)
+        for marker in tuple(self._recorded_moves.get(partition, ())):
+            self.files.unlink(self.path / marker, missing_ok=True)
         self._recorded_moves.pop(partition, None)
 
     def may_have_moved(self, partition: TopicPartition) -> bool:
@@ -395,9 +395,9 @@ class LogDirectory:
         """Partitions with a record of a move, and the directory ids they may be in. None: any directory."""
         self._recorded_moves.clear()
         targets = defaultdict[TopicPartition, set[uuid.UUID | None]](set)
-        for note in self.files.list_directory(self.path):
-            if (found := parse_moved_away(note)) is not None:
-                self._recorded_moves[found[0]].add(note)
+        for name in self.files.list_directory(self.path):
+            if (found := parse_moved_away(name)) is not None:
+                self._recorded_moves[found[0]].add(name)
                 targets[found[0]].add(found[1])
         return targets
 

@@ -430,7 +430,7 @@ def _add_epochs(segment: Segment, epochs: LeaderEpochs, gaps: bool, next_header:
     with suppress(CorruptLog, RecordsError):  # reads report it; a start does not depend on it
         start, last_epoch = segment.base_offset, NO_EPOCH if last is None else last.epoch
         for batch in consistent_prefix(segment.scan(0), start, rules, last_epoch, next_header):
-            epochs.note(batch.header.leader_epoch, batch.header.base_offset)
+            epochs.assign_if_newer(batch.header.leader_epoch, batch.header.base_offset)
     segment.unload()
 
 
@@ -526,7 +526,7 @@ def _rebuild(
         segment, rules, last_epoch=last_epoch, next_header=next_header
     ):
         segment.index_batch(position, header, header.base_offset, interval_bytes)
-        epochs.note(header.leader_epoch, header.base_offset)
+        epochs.assign_if_newer(header.leader_epoch, header.base_offset)
         good = position + header.size
     truncated = segment.size - good
     if truncated:

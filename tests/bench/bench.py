@@ -66,7 +66,7 @@ def argument_parser():
     parser.add_argument("--warm-s", type=float, default=5.0, help="0 leaves the warm-up run out")
     parser.add_argument("--rest", type=float, default=1.5, help="seconds of quiet before each repetition")
     parser.add_argument(
-        "--quiet", type=float, default=0.2, help="share of a core that others may use meanwhile"
+        "--quiet", type=float, default=0.2, help="share of a core that others may use during a measurement"
     )
     parser.add_argument("--retries", type=int, default=3, help="disturbed repetitions that are done again")
     parser.add_argument(

@@ -29,7 +29,7 @@ STANDING, MADE = 1000, 2000
 """Partitions that a start finds; partitions made in one request."""
 
 TOPIC = "standing"
-SETTLE_S = 3.0  # before memory is read
+QUIET_S = 3.0  # before memory is read
 
 
 class TierlogNode:
@@ -87,7 +87,7 @@ def measure(make_node, directory):
     try:
         start_s = _first_answer(node, None, 0)
         node.wait()
-        time.sleep(SETTLE_S)
+        time.sleep(QUIET_S)
         idle_mib = memory_mib(node.pid)[1]
         Topics(node.bootstrap).create(STANDING, name=TOPIC)
         node.stop()
@@ -95,13 +95,13 @@ def measure(make_node, directory):
         start_standing_s = _first_answer(node, TOPIC, STANDING)
         node.wait()
         topics = Topics(node.bootstrap)
-        time.sleep(SETTLE_S)
+        time.sleep(QUIET_S)
         before, lag = memory_mib(node.pid)[1], loop_lag.read(node.admin)
         begin = time.perf_counter()
         topics.create(MADE)
         made_s = time.perf_counter() - begin
         lag = loop_lag.since(lag, node.admin)
-        time.sleep(SETTLE_S)
+        time.sleep(QUIET_S)
         after = memory_mib(node.pid)[1]
     finally:
         node.stop()

@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBrokerFactory
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SEGMENT_BYTES = "1048576"  # the least that Kafka takes
 RECORDS, TRANSACTIONS = 300, 4
 
@@ -26,24 +26,24 @@ def produce(bootstrap: str, *, transactions: bool) -> None:
     """In every codec, over several segments; half of the transactions are aborted."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic("orders", 1, 1, config={"segment.bytes": SEGMENT_BYTES})
-    admin.create_topics([topic])["orders"].result(PATIENCE_S)
+    admin.create_topics([topic])["orders"].result(TIMEOUT_S)
     for codec in CODECS:
         options = {"bootstrap.servers": bootstrap, "compression.type": codec, "batch.size": 20_000}
         kind = {"transactional.id": codec} if transactions else {"enable.idempotence": True}
         producer = Producer({**options, **kind, "log_level": 0})
         if transactions:
-            producer.init_transactions(PATIENCE_S)
+            producer.init_transactions(TIMEOUT_S)
         for number in range(TRANSACTIONS):
             if transactions:
                 producer.begin_transaction()
             for record in range(RECORDS):
                 value = os.urandom(600) + b"%d" % record * 100
                 producer.produce("orders", value, b"%d" % record, headers=[("h", b"x")])
-            assert producer.flush(PATIENCE_S) == 0
+            assert producer.flush(TIMEOUT_S) == 0
             if transactions and number % 2:
-                producer.abort_transaction(PATIENCE_S)
+                producer.abort_transaction(TIMEOUT_S)
             elif transactions:
-                producer.commit_transaction(PATIENCE_S)
+                producer.commit_transaction(TIMEOUT_S)
 
 
 def consume(bootstrap: str) -> None:

@@ -18,14 +18,14 @@ from kafka.errors import (
 from tierlog.protocol.errors import ErrorCode
 from tierlog.testing import TierlogBroker
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 TOPIC = "admin-clients"
 
 
 @pytest.fixture(scope="module")
 def confluent(tierlog_session_broker: TierlogBroker) -> AdminClient:
     client = AdminClient({"bootstrap.servers": tierlog_session_broker.bootstrap})
-    client.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(PATIENCE_S)
+    client.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(TIMEOUT_S)
     return client
 
 
@@ -50,7 +50,7 @@ def test_elections(python: Any, confluent: AdminClient) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         python.elect_leaders(0, {TOPIC: [9]})
     asked = [ConfluentPartition(TOPIC, 0), ConfluentPartition(TOPIC, 9)]
-    outcomes = confluent.elect_leaders(ElectionType.PREFERRED, asked).result(PATIENCE_S)
+    outcomes = confluent.elect_leaders(ElectionType.PREFERRED, asked).result(TIMEOUT_S)
     codes = {partition.partition: error and error.name() for partition, error in outcomes.items()}
     assert codes == {0: "ELECTION_NOT_NEEDED", 9: "UNKNOWN_TOPIC_OR_PART"}
 
@@ -80,6 +80,6 @@ def test_topics_are_described_page_by_page(python: Any) -> None:
 
 def test_topics_and_cluster_are_described(confluent: AdminClient) -> None:
     [described] = confluent.describe_topics(TopicCollection([TOPIC])).values()
-    assert [partition.leader.id for partition in described.result(PATIENCE_S).partitions] == [1, 1]
-    cluster = confluent.describe_cluster().result(PATIENCE_S)
+    assert [partition.leader.id for partition in described.result(TIMEOUT_S).partitions] == [1, 1]
+    cluster = confluent.describe_cluster().result(TIMEOUT_S)
     assert (cluster.controller.id, [node.id for node in cluster.nodes]) == (1, [1])

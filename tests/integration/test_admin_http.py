@@ -15,19 +15,19 @@ from tierlog.broker.gateway.catalogue import CLIENT, METRICS, SECTIONS
 from tierlog.protocol.messages import fetch
 from tierlog.testing import TierlogBroker
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def create_topic(broker: TierlogBroker, name: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(PATIENCE_S)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(TIMEOUT_S)
 
 
 def produce(broker: TierlogBroker, topic: str, count: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for number in range(count):
         producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 async def next_event(stream: aiohttp.StreamReader) -> tuple[int, Any]:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 ROUNDS = 5
 PARTITIONS = 3
 IN_FLIGHT = 3000  # records handed to the client and not yet acknowledged when SIGTERM comes
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def waiting_consumer(broker: TierlogBroker) -> Consumer:
@@ -75,7 +75,7 @@ def test_stop_during_requests_is_clean_and_loses_nothing(
     )
     deliveries, rng, sent = Deliveries(), random.Random(7), 0
     producer.produce("t", b"-1")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     consumer = waiting_consumer(broker)
     for _ in range(ROUNDS):
         stop_at = len(deliveries.acknowledged) + rng.randrange(1, IN_FLIGHT)
@@ -88,7 +88,7 @@ def test_stop_during_requests_is_clean_and_loses_nothing(
         assert (broker.data_dir / CLEAN_SHUTDOWN).exists()
         broker.start()
     consumer.close()
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     stored = read_all(broker)
     assert deliveries.failures == []
     assert sorted(deliveries.acknowledged) == list(range(sent))

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 COUNT = 400
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -20,7 +20,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
     broker = tierlog_broker_factory({})
     configs = {"segment.bytes": "60000", "index.interval.bytes": "1000"}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 1, config=configs)])["orders"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("orders", 1, 1, config=configs)])["orders"].result(TIMEOUT_S)
     for codec in CODECS:
         producer = Producer(
             {
@@ -33,7 +33,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
         )
         for number in range(COUNT):
             producer.produce("orders", b"value %d " % number * 20, b"%d" % number, headers=[("h", b"\xff")])
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
     return broker
 
 

@@ -38,7 +38,7 @@ from tierlog.testing import TierlogBroker
 
 COUNT = 300
 BASE_MS = int(time.time() * 1000) - 3_600_000  # recent, since retention uses the records' timestamps
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def new_name() -> str:
@@ -57,7 +57,7 @@ class TestConfluent:
     @pytest.fixture
     def topic(self, admin: AdminClient) -> str:
         name = new_name()
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(PATIENCE_S)
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
         return name
 
     def produce(self, broker: TierlogBroker, topic: str, **settings: Any) -> None:
@@ -72,12 +72,12 @@ class TestConfluent:
                 headers=[("n", b"%d" % number), ("empty", None)],
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
-        assert producer.flush(PATIENCE_S) == 0
+        assert producer.flush(TIMEOUT_S) == 0
         assert not failed
 
     def consume(self, consumer: Consumer, count: int) -> list[Any]:
         found: list[Any] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(found) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(found), 1.0):
                 assert message.error() is None, message.error()
@@ -109,11 +109,11 @@ class TestConfluent:
         consumer.seek(TopicPartition(topic, 0, 10))
         assert self.consume(consumer, 1)[0].offset() == 10
         asked = [TopicPartition(topic, 0, BASE_MS + 123)]
-        (found,) = consumer.offsets_for_times(asked, PATIENCE_S)
+        (found,) = consumer.offsets_for_times(asked, TIMEOUT_S)
         assert found.offset == 123
         consumer.seek(found)
         assert self.consume(consumer, 1)[0].timestamp()[1] == BASE_MS + 123
-        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S) == (0, COUNT)
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S) == (0, COUNT)
         consumer.close()
 
     def test_admin(self, tierlog_session_broker: TierlogBroker, admin: AdminClient, topic: str) -> None:
@@ -121,27 +121,27 @@ class TestConfluent:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         entry = ConfigEntry("retention.ms", "3000000000000", incremental_operation=AlterConfigOpType.SET)
         change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
-        reported = admin.describe_configs([resource])[resource].result(PATIENCE_S)["retention.ms"]
+        admin.incremental_alter_configs([change])[change].result(TIMEOUT_S)
+        reported = admin.describe_configs([resource])[resource].result(TIMEOUT_S)["retention.ms"]
         assert (reported.value, reported.source, reported.is_default) == ("3000000000000", 1, False)
 
-        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
-        assert len(admin.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+        assert len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions) == 3
 
         place = TopicPartition(topic, 0)
         specs = [OffsetSpec.earliest(), OffsetSpec.latest(), OffsetSpec.max_timestamp()]
-        offsets = [admin.list_offsets({place: spec})[place].result(PATIENCE_S).offset for spec in specs]
+        offsets = [admin.list_offsets({place: spec})[place].result(TIMEOUT_S).offset for spec in specs]
         assert offsets == [0, COUNT, COUNT - 1]
 
         until = TopicPartition(topic, 0, 100)
-        assert admin.delete_records([until])[until].result(PATIENCE_S).low_watermark == 100
-        assert admin.list_offsets({place: specs[0]})[place].result(PATIENCE_S).offset == 100
+        assert admin.delete_records([until])[until].result(TIMEOUT_S).low_watermark == 100
+        assert admin.list_offsets({place: specs[0]})[place].result(TIMEOUT_S).offset == 100
 
-        nodes = admin.describe_cluster().result(PATIENCE_S).nodes
+        nodes = admin.describe_cluster().result(TIMEOUT_S).nodes
         assert [f"{node.host}:{node.port}" for node in nodes] == [tierlog_session_broker.bootstrap]
 
-        admin.delete_topics([topic])[topic].result(PATIENCE_S)
-        assert topic not in admin.list_topics(timeout=PATIENCE_S).topics
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        assert topic not in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
 class TestAiokafka:
@@ -162,12 +162,12 @@ class TestAiokafka:
         async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
             consumer.assign([place])
             consumer.seek(place, 0)
-            found = [await asyncio.wait_for(consumer.getone(), PATIENCE_S) for _ in range(COUNT)]
+            found = [await asyncio.wait_for(consumer.getone(), TIMEOUT_S) for _ in range(COUNT)]
             assert [record.value for record in found] == [value(number) for number in range(COUNT)]
             at = (await consumer.offsets_for_times({place: BASE_MS + 40}))[place]
             assert (at.offset, at.timestamp) == (40, BASE_MS + 40)
             consumer.seek(place, at.offset)
-            assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).offset == 40
+            assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).offset == 40
 
     async def test_admin(self, tierlog_session_broker: TierlogBroker) -> None:
         topic = new_name()
@@ -224,10 +224,10 @@ class TestKafkaPython:
         producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec)
         for number in range(COUNT):
             producer.send(topic, value(number), partition=0, timestamp_ms=BASE_MS + number)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         producer.close()
         place = PyTopicPartition(topic, 0)
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=PATIENCE_S * 1000)
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000)
         consumer.assign([place])
         consumer.seek_to_beginning(place)
         found = [next(consumer) for _ in range(COUNT)]
@@ -263,7 +263,7 @@ class TestKafkaPython:
         with contextlib.closing(KafkaProducer(bootstrap_servers=bootstrap)) as producer:
             for number in range(10):
                 producer.send(topic, value(number), partition=0)
-            producer.flush(PATIENCE_S)
+            producer.flush(TIMEOUT_S)
         with contextlib.closing(
             KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
         ) as consumer:

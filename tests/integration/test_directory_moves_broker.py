@@ -19,7 +19,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 VALUE_BYTES = 2_000
 
 
@@ -56,7 +56,7 @@ class Writer:
         """Stop; return the count of numbers, all of them acknowledged."""
         self._stop.set()
         self._thread.join()
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_S) == 0
         assert self.acknowledged == list(range(len(self.acknowledged)))
         return len(self.acknowledged)
 
@@ -79,7 +79,7 @@ def read_all(broker: TierlogBroker, count: int) -> None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "log_level": 0})
     consumer.assign([TopicPartition("t", 0, 0)])
     for number in range(count):
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_S)
         assert message is not None and message.error() is None
         assert (message.offset(), int((message.value() or b"").rstrip(b"."))) == (number, number)
     consumer.close()
@@ -119,7 +119,7 @@ def place(broker: TierlogBroker) -> str:
 
 def make_topic(broker: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", 1)])["t"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("t", 1)])["t"].result(TIMEOUT_S)
 
 
 def test_partition_moves_back_and_forth_during_produce(broker: TierlogBroker, tmp_path: Path) -> None:

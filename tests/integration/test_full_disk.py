@@ -19,7 +19,7 @@ DISK_BYTES = 32 * MIB
 BALLAST_BYTES = 12 * MIB  # another program's file, removed when space is needed
 RESERVE_BYTES = 4 * MIB
 VALUE = b"v" * 60_000
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def produce(broker: TierlogBroker, topic: str, count: int, prefix: bytes) -> dic
     producer = Producer({"bootstrap.servers": broker.bootstrap, "retries": 0, "linger.ms": 0, "log_level": 0})
     for number in range(count):
         producer.produce(topic, prefix + b"%d " % number + VALUE, on_delivery=delivered)
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         if errors:
             assert errors[0].name() == "KAFKA_STORAGE_ERROR"
             break
@@ -78,7 +78,7 @@ def consume(broker: TierlogBroker, topic: str) -> dict[int, bytes]:
     consumer.assign([TopicPartition(topic, 0, 0)])
     found: dict[int, bytes] = {}
     while True:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_S)
         assert message is not None
         if message.error():
             assert message.error().code() == KafkaError._PARTITION_EOF
@@ -89,7 +89,7 @@ def consume(broker: TierlogBroker, topic: str) -> dict[int, bytes]:
 
 
 def create(admin: AdminClient, topic: str) -> None:
-    admin.create_topics([NewTopic(topic, 1)])[topic].result(PATIENCE_S)
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
 
 
 def take_every_byte(disk: Path) -> Path:

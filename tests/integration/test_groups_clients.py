@@ -25,7 +25,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 PARTITIONS = 4
 TOPIC = "flights"
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SESSION_MS = 30_000  # longer than a busy machine delays a live member
 SETTINGS = {"group.min.session.timeout.ms": 500, "group.initial.rebalance.delay.ms": 0}
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 def broker(tierlog_broker_factory: TierlogBrokerFactory) -> TierlogBroker:
     running = tierlog_broker_factory(SETTINGS)
     client = admin(running)
-    client.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_S)
+    client.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(TIMEOUT_S)
     return running
 
 
@@ -49,7 +49,7 @@ def produce(broker: TierlogBroker, first: int, end: int) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for value in range(first, end):
         producer.produce(TOPIC, str(value), partition=value % PARTITIONS)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 class Member:
@@ -88,7 +88,7 @@ class Member:
 
 def until(done: Callable[[], bool], *members: Member) -> None:
     """Poll the members until the condition holds."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not done():
         assert time.monotonic() < deadline, [(m.assigned, m.rebalances, len(m.values)) for m in members]
         for member in members:
@@ -174,9 +174,7 @@ def test_group_resumes_at_its_committed_offsets_after_a_broker_kill(broker: Tier
     fresh = Member(broker)
     with closing(fresh):
         until(lambda: len(fresh.assigned) == PARTITIONS, fresh)
-        positions = fresh.consumer.committed(
-            [TopicPartition(TOPIC, p) for p in range(PARTITIONS)], PATIENCE_S
-        )
+        positions = fresh.consumer.committed([TopicPartition(TOPIC, p) for p in range(PARTITIONS)], TIMEOUT_S)
         assert [each.offset for each in positions] == [50] * PARTITIONS
 
 
@@ -187,19 +185,19 @@ def test_groups_are_listed_described_and_deleted(broker: TierlogBroker) -> None:
     with closing(member):
         until(lambda: len(member.values) == 8, member)
         member.consumer.commit(asynchronous=False)
-        listed = client.list_consumer_groups().result(PATIENCE_S)
+        listed = client.list_consumer_groups().result(TIMEOUT_S)
         assert [(each.group_id, each.state.name) for each in listed.valid] == [("g", "STABLE")]
-        described = client.describe_consumer_groups(["g"])["g"].result(PATIENCE_S)
+        described = client.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
         assert len(described.members[0].assignment.topic_partitions) == PARTITIONS
         with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-            client.delete_consumer_groups(["g"])["g"].result(PATIENCE_S)
+            client.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     moved = ConsumerGroupTopicPartitions("g", [TopicPartition(TOPIC, 1, 1)])
-    client.alter_consumer_group_offsets([moved])["g"].result(PATIENCE_S)
+    client.alter_consumer_group_offsets([moved])["g"].result(TIMEOUT_S)
     asked = ConsumerGroupTopicPartitions("g")
-    kept = client.list_consumer_group_offsets([asked])["g"].result(PATIENCE_S).topic_partitions
+    kept = client.list_consumer_group_offsets([asked])["g"].result(TIMEOUT_S).topic_partitions
     assert {each.partition: each.offset for each in kept} == {0: 2, 1: 1, 2: 2, 3: 2}
-    client.delete_consumer_groups(["g"])["g"].result(PATIENCE_S)
-    assert client.list_consumer_groups().result(PATIENCE_S).valid == []
+    client.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    assert client.list_consumer_groups().result(TIMEOUT_S).valid == []
 
 
 async def test_aiokafka_members_share_a_topic(broker: TierlogBroker) -> None:
@@ -216,7 +214,7 @@ async def test_aiokafka_members_share_a_topic(broker: TierlogBroker) -> None:
             heartbeat_interval_ms=200,
         )
 
-    async with consumer() as first, consumer() as second, asyncio.timeout(PATIENCE_S):
+    async with consumer() as first, consumer() as second, asyncio.timeout(TIMEOUT_S):
         while not len(first.assignment()) == len(second.assignment()) == 2:
             await asyncio.gather(first.getmany(timeout_ms=50), second.getmany(timeout_ms=50))
         await first.seek_to_beginning()
@@ -247,7 +245,7 @@ def test_kafka_python_members_share_a_topic(broker: TierlogBroker) -> None:
             metadata_max_age_ms=1000,  # the leader may assign before it knows the partitions
         )
 
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     with contextlib.closing(consumer()) as first:
         with contextlib.closing(consumer()) as second:
             while not len(first.assignment()) == len(second.assignment()) == 2:

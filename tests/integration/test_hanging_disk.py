@@ -82,7 +82,7 @@ def append(replica: Replica) -> None:
     assert not replica.as_leader.append(memoryview(encode_batch([NewRecord(0, None, b"v")])), 0).error
 
 
-async def settled(replica: Replica) -> None:
+async def all_synced(replica: Replica) -> None:
     """Wait until all appended records are durable, as an acknowledgement does."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
@@ -116,7 +116,7 @@ async def test_hung_directory_does_not_stop_flushes_of_the_other(node: Node) -> 
     served = node.replicas(node.b)
     for replica in served:
         append(replica)
-        await asyncio.wait_for(settled(replica), 30)
+        await asyncio.wait_for(all_synced(replica), 30)
     path = node.b / "recovery-point-offset-checkpoint"
     rows = {replica.name: 1 for replica in served}
     node.disk.renamed = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_stop_leaves_a_hung_directory_unclean(node: Node) -> None:
 async def test_stop_continues_when_a_disk_hangs_at_log_close(node: Node) -> None:
     for replica in node.replicas(node.b):
         append(replica)
-        await settled(replica)
+        await all_synced(replica)
     node.disk.at = node.a
     with capture_logs() as reported:
         await asyncio.wait_for(node.broker.stop(), 30)

@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 
 LARGEST = 2**31 - 1
 NOW_MS = int(time.time() * 1000)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Sender:
@@ -183,13 +183,13 @@ def test_real_client_writes_no_duplicates_over_broken_connections(
         producer.produce("t", b"%d" % number, partition=0, on_delivery=delivered)
         if number % 20 == 0:
             producer.poll(0.001)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert proxy.cuts >= 5
     proxy.stop_cutting()
     assert offsets == {number: number for number in range(count)}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     consumer.assign([TopicPartition("t", 0, 0)])
-    found, deadline = [], time.monotonic() + PATIENCE_S
+    found, deadline = [], time.monotonic() + TIMEOUT_S
     while len(found) < count and time.monotonic() < deadline:
         found += [int(message.value() or b"") for message in consumer.consume(1_000, 1.0)]
     consumer.close()

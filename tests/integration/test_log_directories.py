@@ -17,7 +17,7 @@ from tierlog.testing import TierlogBroker, TierlogBrokerFactory
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 PARTITIONS = 4
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def broker(tierlog_broker_factory: TierlogBrokerFactory, tmp_path: Path) -> Iter
     )
 
 
-def acknowledged(broker: TierlogBroker, partition: int, within_s: float = PATIENCE_S) -> KafkaError | None:
+def acknowledged(broker: TierlogBroker, partition: int, within_s: float = TIMEOUT_S) -> KafkaError | None:
     """Produce one record; return its final delivery error. Without a leader that takes `within_s`."""
     reported: list[KafkaError | None] = []
 
@@ -47,13 +47,13 @@ def acknowledged(broker: TierlogBroker, partition: int, within_s: float = PATIEN
         }
     )
     producer.produce("t", b"v", partition=partition, on_delivery=delivered)
-    producer.flush(2 * PATIENCE_S)
+    producer.flush(2 * TIMEOUT_S)
     return reported[0]
 
 
 def make_topic(broker: TierlogBroker) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(PATIENCE_S)
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(TIMEOUT_S)
     return admin
 
 
@@ -64,7 +64,7 @@ def place(tmp_path: Path, partition: int) -> str:
 def until_offline(admin: AdminClient, partitions: list[int]) -> Any:
     """The topic, once the broker has noticed that the disk of these partitions has failed."""
     while True:
-        topic = admin.list_topics("t", timeout=PATIENCE_S).topics["t"]
+        topic = admin.list_topics("t", timeout=TIMEOUT_S).topics["t"]
         if all(topic.partitions[number].error is not None for number in partitions):
             return topic
 
@@ -72,7 +72,7 @@ def until_offline(admin: AdminClient, partitions: list[int]) -> Any:
 def read_one(broker: TierlogBroker, partition: int) -> bytes | None:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "log_level": 0})
     consumer.assign([TopicPartition("t", partition, 0)])
-    message = consumer.poll(PATIENCE_S)
+    message = consumer.poll(TIMEOUT_S)
     consumer.close()
     return None if message is None or message.error() else message.value()
 
@@ -129,7 +129,7 @@ def test_failed_device_takes_only_its_partitions_offline(broker: TierlogBroker, 
         assert raw_answers(broker, lost[0]) == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
         assert raw_answers(broker, kept[0])[1:] == [ErrorCode.NONE] * 2
         assert described(broker) == {"a": ErrorCode.NONE, "b": ErrorCode.KAFKA_STORAGE_ERROR}
-        admin.create_topics([NewTopic("u", 2)])["u"].result(PATIENCE_S)
+        admin.create_topics([NewTopic("u", 2)])["u"].result(TIMEOUT_S)
         assert {path.parent.name for path in tmp_path.glob("?/u-*")} == {"a"}
         assert broker.running
     broker.restart()
@@ -151,7 +151,7 @@ def test_missing_directory_is_offline_until_the_next_start_with_it(
     (tmp_path / "a").write_text("not a directory: it cannot be claimed")
     broker.start()
     for number, where in places.items():
-        reported = acknowledged(broker, number, PATIENCE_S if where == "b" else 3)
+        reported = acknowledged(broker, number, TIMEOUT_S if where == "b" else 3)
         assert (reported is None) == (where == "b")
     broker.stop()
     (tmp_path / "a").unlink()

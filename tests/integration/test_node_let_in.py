@@ -19,7 +19,7 @@ from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.config.sources import settings_from
 from tierlog.metadata.controller import commands as c
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class Gate(OsFiles):
@@ -31,7 +31,7 @@ class Gate(OsFiles):
     def list_directory(self, path: Path) -> list[str]:
         if path.name == "t-0":
             self.reached.set()
-            self.passed.wait(PATIENCE_S)
+            self.passed.wait(TIMEOUT_S)
         return super().list_directory(path)
 
 
@@ -63,10 +63,10 @@ async def waiting(tmp_path: Path) -> AsyncIterator[tuple[Broker, "asyncio.Task[N
     again = settings_from(broker_settings(tmp_path, 2, port))
     other = Broker(again, replace(production_platform(again), files=gate))
     starting = asyncio.ensure_future(other.start())
-    assert await asyncio.to_thread(gate.reached.wait, PATIENCE_S)
+    assert await asyncio.to_thread(gate.reached.wait, TIMEOUT_S)
     await voter.stop(clean=False)
     gate.passed.set()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await logs_open(other)
     yield other, starting
     starting.cancel()
@@ -86,7 +86,7 @@ async def test_stop_before_unfencing_closes_logs_clean(
     broker, starting = waiting
     assert broker.lifecycle.fenced
     starting.cancel()
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(asyncio.CancelledError):
             await starting
     assert (tmp_path / "2" / CLEAN_SHUTDOWN).exists()
@@ -97,7 +97,7 @@ async def test_broker_stops_when_its_last_directory_fails(
 ) -> None:
     broker, starting = waiting
     broker.directories.all[0].on_error(OSError(errno.EIO, os.strerror(errno.EIO)))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         with pytest.raises(NodeFailed, match=r"the last log directory: .*Input/output error"):
             await starting
     assert not (tmp_path / "2" / CLEAN_SHUTDOWN).exists()

@@ -20,7 +20,7 @@ from tierlog.protocol.messages.fetch import FetchResponse
 from tierlog.records.writer import NewRecord, encode_batch
 from tierlog.testing import TierlogBroker
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SHORT_WINDOWS = {"quota.window.num": 2, "controller.quota.window.num": 2}
 """A burst of one second's quota is allowed and expires after two, so that tests wait only briefly."""
 
@@ -81,7 +81,7 @@ class Throttled:
         self._producer.produce(topic, value, on_delivery=self._delivered)
 
     def flush(self) -> None:
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(TIMEOUT_S) == 0
 
     def poll(self) -> None:
         self._producer.poll(0.01)
@@ -153,7 +153,7 @@ def test_kafka_python_delivers_all_records_under_a_quota(broker: TierlogBroker, 
         auto_offset_reset="earliest",
         group_id=None,
         client_id="kafka-python",
-        consumer_timeout_ms=int(PATIENCE_S * 1000),
+        consumer_timeout_ms=int(TIMEOUT_S * 1000),
     )
     found = [next(consumer).offset for _ in range(12)]
     consumer.close()

@@ -27,7 +27,7 @@ from tierlog.tiering.local_store import LocalStore
 
 pytestmark = pytest.mark.timeout(90)
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 async def start(path: Path) -> tuple[Broker, FaultyStore]:
@@ -70,7 +70,7 @@ def make_topic(broker: Broker) -> str:
 
 def read(bootstrap: str, topic: str, offset: int, end: int) -> None:
     """Check that every record is readable from either tier."""
-    client, deadline = Client(bootstrap), time.monotonic() + PATIENCE_S
+    client, deadline = Client(bootstrap), time.monotonic() + TIMEOUT_S
     while offset < end:
         assert time.monotonic() < deadline, f"nothing at {offset}"
         answer = client.fetch(topic, offset).responses[0].partitions[0]

@@ -16,7 +16,7 @@ from tierlog.testing import TierlogBroker
 pytestmark = pytest.mark.slow
 
 COUNT = 20_000
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 TOPIC = "history"
 PLACE = TopicPartition(TOPIC, 0)
 
@@ -31,7 +31,7 @@ def tiered(tierlog_broker: TierlogBroker) -> TierlogBroker:
         "local.retention.ms": "1",
         "retention.ms": "-1",
     }
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)])[TOPIC].result(PATIENCE_S)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)])[TOPIC].result(TIMEOUT_S)
     settings = {
         "bootstrap.servers": tierlog_broker.bootstrap,
         "enable.idempotence": True,
@@ -41,8 +41,8 @@ def tiered(tierlog_broker: TierlogBroker) -> TierlogBroker:
     for number in range(COUNT):
         producer.produce(TOPIC, b"value %d" % number * 5, timestamp=1_000_000_000_000 + number)
         if not number % 1000:
-            producer.flush(PATIENCE_S)
-    assert producer.flush(PATIENCE_S) == 0
+            producer.flush(TIMEOUT_S)
+    assert producer.flush(TIMEOUT_S) == 0
     AdminApi(tierlog_broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_for_local_drop(tierlog_broker)
     return tierlog_broker
@@ -65,7 +65,7 @@ def read_all(broker: TierlogBroker) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     values: list[bytes] = []
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(values) < COUNT and time.monotonic() < deadline:
         for message in consumer.consume(1000, 1.0):
             assert message.error() is None, message.error()
@@ -90,7 +90,7 @@ def test_list_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
 
     def offset_of(spec: OffsetSpec) -> int:
-        return int(admin.list_offsets({PLACE: spec})[PLACE].result(PATIENCE_S).offset)
+        return int(admin.list_offsets({PLACE: spec})[PLACE].result(TIMEOUT_S).offset)
 
     assert offset_of(OffsetSpec.earliest()) == 0
     assert offset_of(OffsetSpec.latest()) == COUNT
@@ -118,7 +118,7 @@ def test_list_offsets_of_special_positions(tiered: TierlogBroker) -> None:
     producer = Producer({"bootstrap.servers": tiered.bootstrap})
     producer.produce(TOPIC, b"not uploaded")
     producer.produce("untiered", b"local")
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert look_up(tiered, LATEST, TOPIC) == (0, COUNT + 1, 0)
     assert look_up(tiered, EARLIEST, TOPIC) == (0, 0, 0)
     assert look_up(tiered, EARLIEST_LOCAL, TOPIC) == (0, COUNT, 0)
@@ -136,6 +136,6 @@ def test_list_offsets_of_special_positions(tiered: TierlogBroker) -> None:
 def test_delete_records_raises_the_remote_log_start(tiered: TierlogBroker) -> None:
     admin = AdminClient({"bootstrap.servers": tiered.bootstrap})
     until = TopicPartition(TOPIC, 0, 15_000)
-    assert admin.delete_records([until])[until].result(PATIENCE_S).low_watermark == 15_000
-    assert admin.list_offsets({PLACE: OffsetSpec.earliest()})[PLACE].result(PATIENCE_S).offset == 15_000
+    assert admin.delete_records([until])[until].result(TIMEOUT_S).low_watermark == 15_000
+    assert admin.list_offsets({PLACE: OffsetSpec.earliest()})[PLACE].result(TIMEOUT_S).offset == 15_000
     assert status(tiered)["remote_start_offset"] == 15_000

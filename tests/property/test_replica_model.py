@@ -224,7 +224,7 @@ class Partition(ReplicaDriver):
     @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "follow", "stop", KEPT, TORN]))
     def truncate(self, data: st.DataObject, then: str) -> None:
         """Truncate as a follower does after its log diverged from the leader's."""
-        lowest = max(self.model.start, self.model.settled)
+        lowest = max(self.model.start, self.model.flushed)
         offset = data.draw(st.integers(lowest, self.model.end))
         old_end = self.model.end
         self.answers.clear()  # their bytes are truncated and overwritten

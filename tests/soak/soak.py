@@ -29,7 +29,7 @@ from worker_process import Silent, lines
 from tierlog.cli.process import BrokerFailed, TierlogBroker
 
 LOAD = Path(__file__).parent / "load.py"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 """A load without a report for this long hangs."""
 
 DYING_S = 5
@@ -99,7 +99,7 @@ class Run:
 
 
 def run(
-    broker: TierlogBroker, minutes: float, load: Sequence[str] = (), patience_s: float = PATIENCE_S
+    broker: TierlogBroker, minutes: float, load: Sequence[str] = (), patience_s: float = TIMEOUT_S
 ) -> Run:
     """`load`: a command other than load.py, for tests. Failures of broker and load do not raise."""
     found = Run()

@@ -103,7 +103,7 @@ class Node:
     def lead(self, records: int, partition: int = LED) -> None:
         """Append this many one-byte records as the leader."""
         written = memoryview(encode_batch([NewRecord(0, None, b"v")] * records))
-        assert self.replica(partition).as_leader.append(written, 0).error == 0
+        assert self.replica(partition).as_leader.append(written, 0).error == ErrorCode.NONE
 
     def take_lead(self, partition: int, epoch: int) -> None:
         """Make this broker the partition's leader in that epoch."""

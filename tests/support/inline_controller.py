@@ -9,6 +9,7 @@ from tierlog.metadata.controller.decide import decide
 from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable, Peers
+from tierlog.protocol.errors import ErrorCode
 
 
 class InlineController(MetadataClient):
@@ -65,7 +66,7 @@ class InlineController(MetadataClient):
     def create(self, name: str, *replicas: tuple[int, ...], **configs: str) -> None:
         topic = c.NewTopic(name=name, assignments=tuple(enumerate(replicas)), configs=tuple(configs.items()))
         reply = self.do(c.CreateTopics(topics=(topic,)))
-        assert reply.topics[0].error == 0, reply
+        assert reply.topics[0].error == ErrorCode.NONE, reply
 
     def fence(self, broker_id: int, *, fenced: bool = True) -> None:
         epoch = self.image.brokers[broker_id].broker_epoch

@@ -61,7 +61,7 @@ MESSAGE_BYTES = 100 << 20
 """Far more than a frame here holds, so that a batch's claims cannot pass unnoticed."""
 
 RESPONSE_BYTES_MAX = 2 * FETCH_BYTES
-UPKEEP_EVERY = 32
+KEEP_TOPICS_EVERY = 32
 """Rounds after which topics deleted by cases are created again, and topics created by cases are deleted."""
 
 BYSTANDER = "the-bystander"
@@ -169,8 +169,8 @@ class Arena(Listener):
         self.channels.add(Channel(self, far, connection))
         return Client(near)
 
-    def forget(self, pump: Channel, why: CloseReason, detail: str) -> None:
-        self.channels.discard(pump)
+    def forget(self, channel: Channel, why: CloseReason, detail: str) -> None:
+        self.channels.discard(channel)
         self.closed[why] += 1
 
 
@@ -235,7 +235,7 @@ class NetFuzz:
             rounds += 1
             if rounds % probe_every == 0:
                 await probe()
-            if rounds % UPKEEP_EVERY == 0:
+            if rounds % KEEP_TOPICS_EVERY == 0:
                 await self._keep_topics()
         await self._settle()
         await probe()

@@ -62,7 +62,7 @@ class LeaderEpochs:
         self._entries = [*kept, EpochEntry(epoch, start_offset)]
         return True
 
-    def note(self, epoch: int, base_offset: int) -> None:
+    def assign_if_newer(self, epoch: int, base_offset: int) -> None:
         """Rebuild from batches: record a batch's epoch. Called in offset order."""
         if epoch >= 0 and (not self._entries or epoch > self._entries[-1].epoch):
             self.assign(epoch, base_offset)

@@ -348,7 +348,7 @@ def _clock_back(stage: Stage) -> Iterator[str]:
 
 @_fault("wrong-clocks", DEATH_S, "shim", hurts_early=True)
 def _wrong_clocks(stage: Stage) -> Iterator[str]:
-    """Set wall clocks wrong by more than every grace and expiration, and restart a leader meanwhile."""
+    """Set wall clocks wrong by more than every grace and expiration, and restart a leader during it."""
     nodes = [*stage.cluster.nodes.values()]
     hours = dict(zip(nodes, itertools.cycle((30, -30, 3, -3)), strict=False))
     for node, ahead in hours.items():

@@ -11,7 +11,7 @@ from havoc.nodes import ChaosFailed, until
 from havoc.workload import Workload
 
 REGAIN_WITHIN_S = 30.0
-SETTLE_WITHIN_S = 60.0
+RECOVER_WITHIN_S = 60.0
 TIERED_WITHIN_S = 60.0
 LEAST_OF_OFFERED = 0.8
 
@@ -57,7 +57,7 @@ def play(
     before the fault."""
     done = Round(fault.name)
     await_in_sync(stage)
-    until(lambda: _is_served(workload, offered), "what is offered is taken", SETTLE_WITHIN_S)
+    until(lambda: _is_served(workload, offered), "what is offered is taken", RECOVER_WITHIN_S)
     began = workload.mark("baseline")
     time.sleep(baseline_s)
     hurt = workload.now()
@@ -77,7 +77,7 @@ def play(
             healed = workload.mark("heal")
         regained = until(lambda: _regained(workload, healed, done.baseline), "95 % again", REGAIN_WITHIN_S)
         tell(f"healed; throughput is back after {regained:.1f} s")
-        until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
+        until(lambda: in_sync(stage), "all replicas are in sync", RECOVER_WITHIN_S)
         if stage.tiered:
             _await_tiers(stage)
     except Exception as failure:  # whatever it is, it is what the round has shown
@@ -118,8 +118,8 @@ def _is_served(workload: Workload, offered: float) -> bool:
 
 def await_in_sync(stage: Stage) -> None:
     """Wait until all replicas are in sync and preferred replicas are leaders. Raises ChaosFailed."""
-    until(lambda: in_sync(stage), "all replicas are in sync", SETTLE_WITHIN_S)
-    until(lambda: _elected(stage), "the preferred replicas lead", SETTLE_WITHIN_S)
+    until(lambda: in_sync(stage), "all replicas are in sync", RECOVER_WITHIN_S)
+    until(lambda: _elected(stage), "the preferred replicas lead", RECOVER_WITHIN_S)
 
 
 def _await_tiers(stage: Stage) -> None:
@@ -133,7 +133,7 @@ def _await_tiers(stage: Stage) -> None:
     def is_remote() -> bool:
         return all((tier["remote_end_offset"] or 0) >= due[tier["partition"]] for tier in stage.tiers())
 
-    until(looked, "leaders report their tier status", SETTLE_WITHIN_S)
+    until(looked, "leaders report their tier status", RECOVER_WITHIN_S)
     until(is_remote, "uploads continue", TIERED_WITHIN_S)
 
 

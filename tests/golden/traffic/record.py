@@ -23,7 +23,7 @@ from traffic import RecordingProxy, Traffic, selected  # noqa: E402
 from tierlog.cli.process import TierlogBroker  # noqa: E402
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SHORT_SESSION_MS = 6000
 
 
@@ -36,7 +36,7 @@ def librdkafka(bootstrap: str, topic: str) -> None:
     from confluent_kafka import admin as a
 
     admin = a.AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([a.NewTopic(topic, 3, 1, config={"retention.ms": "-1"})])[topic].result(PATIENCE_S)
+    admin.create_topics([a.NewTopic(topic, 3, 1, config={"retention.ms": "-1"})])[topic].result(TIMEOUT_S)
     for codec in CODECS:
         producer = Producer(
             {
@@ -48,7 +48,7 @@ def librdkafka(bootstrap: str, topic: str) -> None:
         )
         for key, value in values():
             producer.produce(topic, value * 5, key, headers=[("h", b"1"), ("none", None)])
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
     for group in (f"{topic}-a", f"{topic}-b"):
         consumer = Consumer(
             {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
@@ -58,32 +58,32 @@ def librdkafka(bootstrap: str, topic: str) -> None:
         while seen < 60:
             seen += len(consumer.consume(100, 1.0))
         consumer.commit(asynchronous=False)
-        consumer.offsets_for_times([TopicPartition(topic, 0, 1)], PATIENCE_S)
-        consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE_S)
+        consumer.offsets_for_times([TopicPartition(topic, 0, 1)], TIMEOUT_S)
+        consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
         consumer.close()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-c"})
     consumer.assign([TopicPartition(topic, 0, 2, leader_epoch=0)])  # it asks where that epoch ends
-    consumer.consume(1, PATIENCE_S)
+    consumer.consume(1, TIMEOUT_S)
     consumer.close()
     resource = a.ConfigResource(a.ResourceType.TOPIC, topic)
-    admin.describe_configs([resource])[resource].result(PATIENCE_S)
+    admin.describe_configs([resource])[resource].result(TIMEOUT_S)
     entry = a.ConfigEntry("retention.ms", "1000000", incremental_operation=a.AlterConfigOpType.SET)
     change = a.ConfigResource(a.ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([change])[change].result(PATIENCE_S)
-    admin.create_partitions([a.NewPartitions(topic, 4)])[topic].result(PATIENCE_S)
+    admin.incremental_alter_configs([change])[change].result(TIMEOUT_S)
+    admin.create_partitions([a.NewPartitions(topic, 4)])[topic].result(TIMEOUT_S)
     place = TopicPartition(topic, 0)
     for spec in (a.OffsetSpec.earliest(), a.OffsetSpec.latest(), a.OffsetSpec.max_timestamp()):
-        admin.list_offsets({place: spec})[place].result(PATIENCE_S)
+        admin.list_offsets({place: spec})[place].result(TIMEOUT_S)
     admin.delete_records([TopicPartition(topic, 0, 3)])
-    admin.describe_cluster().result(PATIENCE_S)
+    admin.describe_cluster().result(TIMEOUT_S)
     groups = [f"{topic}-a", f"{topic}-b"]
-    admin.list_consumer_groups().result(PATIENCE_S)
+    admin.list_consumer_groups().result(TIMEOUT_S)
     for each in admin.describe_consumer_groups(groups).values():
-        each.result(PATIENCE_S)
-    admin.delete_consumer_groups(groups[1:])[groups[1]].result(PATIENCE_S)
+        each.result(TIMEOUT_S)
+    admin.delete_consumer_groups(groups[1:])[groups[1]].result(TIMEOUT_S)
     doomed = f"{topic}-doomed"
-    admin.create_topics([a.NewTopic(doomed, 1, 1)])[doomed].result(PATIENCE_S)
-    admin.delete_topics([doomed])[doomed].result(PATIENCE_S)
+    admin.create_topics([a.NewTopic(doomed, 1, 1)])[doomed].result(TIMEOUT_S)
+    admin.delete_topics([doomed])[doomed].result(TIMEOUT_S)
 
 
 def kafka_python(bootstrap: str, topic: str) -> None:
@@ -98,7 +98,7 @@ def kafka_python(bootstrap: str, topic: str) -> None:
         )
         for key, value in values():
             producer.send(topic, value, key, headers=[("h", b"1")])
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         producer.close()
     consumer = KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=f"{topic}-g", auto_offset_reset="earliest"
@@ -156,7 +156,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> None:
         session_timeout_ms=SHORT_SESSION_MS,
     ) as consumer:
         for _ in range(60):
-            await asyncio.wait_for(consumer.getone(), PATIENCE_S)
+            await asyncio.wait_for(consumer.getone(), TIMEOUT_S)
         await consumer.commit()
         await asyncio.sleep(0.3)  # some heartbeats
         await consumer.offsets_for_times({TopicPartition(topic, 0): 3})

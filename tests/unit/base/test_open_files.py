@@ -132,11 +132,11 @@ class Interrupted(OsFiles):
 
     def __init__(self, bound: OpenFiles) -> None:
         super().__init__(bound)
-        self.meanwhile: Callable[[], object] = lambda: None
+        self.interrupt: Callable[[], object] = lambda: None
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
+        interrupt, self.interrupt = self.interrupt, lambda: None
+        interrupt()
         return super().open(path, create=create, exclusive=exclusive)
 
 
@@ -148,7 +148,7 @@ def test_concurrent_opens_share_one_file(tmp_path: Path) -> None:
     def write() -> None:
         owner.file().unsynced = True
 
-    files.meanwhile = write
+    files.interrupt = write
     file = owner.file()
     assert file is owner.open_file
     assert (file.unsynced, len(bound)) == (True, 1), "the mark of the first is not lost"
@@ -158,7 +158,7 @@ def test_file_released_during_its_open_is_not_kept(tmp_path: Path) -> None:
     bound = OpenFiles(8)
     files = Interrupted(bound)
     owner = Owner(files, tmp_path, 0)
-    files.meanwhile = lambda: bound.release(owner)
+    files.interrupt = lambda: bound.release(owner)
     assert owner.read() == owner.content
     assert (owner.open_file, len(bound), open_in(tmp_path)) == (None, 0, set())
     assert owner.read() == owner.content

@@ -21,6 +21,7 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.quorum.api import QUORUM_PATH
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
+from tierlog.protocol.errors import ErrorCode
 
 RATES = {"leader.replication.throttled.replicas": "0:1,0:2", "follower.replication.throttled.replicas": "0:3"}
 
@@ -40,7 +41,7 @@ class Cluster:
 
     def reassign(self, replicas: tuple[int, ...] | None) -> None:
         reply = self.controller.do(c.Reassign(changes=(("orders", 0, replicas),)))
-        assert reply.partitions[0].error == 0, reply
+        assert reply.partitions[0].error == ErrorCode.NONE, reply
 
     def in_sync(self, *brokers: int) -> None:
         leader = self.partition.leader

@@ -10,6 +10,7 @@ from inline_controller import InlineController
 from tierlog.broker.gateway.admin import AdminServer
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.metadata.records import ConfigScope
+from tierlog.protocol.errors import ErrorCode
 
 
 class Asker:
@@ -177,4 +178,4 @@ def rejoin(controller: InlineController, topic: str, number: int, broker_epoch: 
     reply = controller.do(
         c.AlterPartitions(broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, changes=(change,))
     )
-    assert reply.partitions[0].error == 0, (reply, broker_epoch)
+    assert reply.partitions[0].error == ErrorCode.NONE, (reply, broker_epoch)

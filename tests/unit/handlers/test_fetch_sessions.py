@@ -14,8 +14,10 @@ from tierlog.broker.handlers.fetch_sessions import (
     SessionFault,
     SessionPartition,
 )
+from tierlog.protocol.errors import ErrorCode
 
 TOPIC = uuid.UUID(int=1)
+FAILED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def asked(*numbers: int, offset: int = 0) -> list[SessionPartition]:
@@ -101,36 +103,40 @@ def test_session_epoch_wraps_to_one(sessions: FetchSessions) -> None:
 def test_responses_contain_only_changes() -> None:
     partition = SessionPartition(TOPIC, 0, 0, 1000)
 
-    def tell(error: int = 0, high_watermark: int = 5, log_start: int = 0, records: bool = False) -> bool:
+    def is_sent(
+        error: ErrorCode = ErrorCode.NONE, high_watermark: int = 5, log_start: int = 0, records: bool = False
+    ) -> bool:
         return partition.record_response(
             error=error, high_watermark=high_watermark, log_start_offset=log_start, noteworthy=records
         )
 
-    assert tell()
-    assert not tell()
-    assert tell(records=True)
-    assert tell(high_watermark=6)
-    assert tell(high_watermark=6, log_start=1)
-    assert tell(error=3, high_watermark=6, log_start=1)
-    assert tell(error=3, high_watermark=6, log_start=1), "an error is repeated"
-    assert tell(high_watermark=6, log_start=1), "the end of an error is sent"
-    assert not tell(high_watermark=6, log_start=1)
+    assert is_sent()
+    assert not is_sent()
+    assert is_sent(records=True)
+    assert is_sent(high_watermark=6)
+    assert is_sent(high_watermark=6, log_start=1)
+    assert is_sent(error=FAILED, high_watermark=6, log_start=1)
+    assert is_sent(error=FAILED, high_watermark=6, log_start=1), "an error is repeated"
+    assert is_sent(high_watermark=6, log_start=1), "the end of an error is sent"
+    assert not is_sent(high_watermark=6, log_start=1)
 
 
 @pytest.mark.parametrize(
-    ("offset", "epoch", "hears"), [(9, 4, True), (10, 5, True), (10, 4, False), (11, 4, False)]
+    ("offset", "epoch", "expected"), [(9, 4, True), (10, 5, True), (10, 4, False), (11, 4, False)]
 )
 def test_high_watermark_is_sent_again_after_truncation_or_a_new_epoch(
-    offset: int, epoch: int, hears: bool
+    offset: int, epoch: int, expected: bool
 ) -> None:
     partition = SessionPartition(TOPIC, 0, 10, 1000, 4)
 
-    def tell() -> bool:
-        return partition.record_response(error=0, high_watermark=5, log_start_offset=0, noteworthy=False)
+    def is_sent() -> bool:
+        return partition.record_response(
+            error=ErrorCode.NONE, high_watermark=5, log_start_offset=0, noteworthy=False
+        )
 
-    assert tell()
+    assert is_sent()
     partition.update(SessionPartition(TOPIC, 0, offset, 1000, epoch))
-    assert tell() is hears
+    assert is_sent() is expected
 
 
 def test_partitions_with_records_move_to_the_end(sessions: FetchSessions) -> None:

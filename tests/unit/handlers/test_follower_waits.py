@@ -14,7 +14,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages import fetch
 
 FOLLOWER = 2
-LONG_MS, PATIENCE_S = 600_000, 20
+LONG_MS, TIMEOUT_S = 600_000, 20
 SECOND = FOLLOWED
 
 
@@ -46,7 +46,7 @@ async def parked(node: Node, min_bytes: int) -> None:
 
 async def answered(node: Node) -> list[tuple[int, int, bool]]:
     """Partition, error, and whether there are records."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         _, answer = await node.client.receive(FETCH_KEY, NEWEST)
     [topic] = answer.responses
     return [(one.partition_index, one.error_code, bool(one.records)) for one in topic.partitions]

@@ -14,7 +14,7 @@ from tierlog.protocol.api import FETCH_KEY
 from tierlog.protocol.messages import fetch
 
 FOLLOWER, OTHER, BEHIND = 2, 3, 4  # brokers; their epochs are their ids
-LONG_MS, PATIENCE_S = 600_000, 20
+LONG_MS, TIMEOUT_S = 600_000, 20
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def waits(node: Node, request: fetch.FetchRequest) -> None:
 async def test_the_fetch_that_commits_is_answered_with_the_commit(node: Node) -> None:
     session = await open_session(node)
     request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         assert offsets_of(await node.client.ask(FETCH_KEY, NEWEST, request)) == (0, 1, 0)
     await waits(node, asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER))  # once is enough
 
@@ -70,14 +70,14 @@ async def test_the_fetch_that_commits_is_answered_with_the_commit(node: Node) ->
 async def test_delayed_fetch_completes_when_another_follower_commits(node: Node) -> None:
     session = await open_session(node)
     request = asks(1, session=(session, 1), wait_ms=LONG_MS, follower=FOLLOWER)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         await node.client.ask(FETCH_KEY, NEWEST, request)
     node.lead(1)
     request = asks(1, session=(session, 2), wait_ms=LONG_MS, follower=FOLLOWER)
     assert offsets_of(await node.client.ask(FETCH_KEY, NEWEST, request))[1] == 1
     await waits(node, asks(2, session=(session, 3), wait_ms=LONG_MS, follower=FOLLOWER))
     node.hear(OTHER, 2)
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         _, answer = await node.client.receive(FETCH_KEY, NEWEST)
     assert offsets_of(answer) == (0, 2, 0)
 

@@ -194,8 +194,8 @@ async def test_recreated_topic_does_not_inherit_the_cleaner_checkpoint(tmp_path:
     old = node.image
     gone = evolve_all(old, [r.DeleteTopic(topic_id=TOPICS["t"], at_ms=0)])
     node.replicas.follow(old, gone)
-    anew = evolve_all(gone, topic("t", uuid.UUID(int=9)))
-    node.replicas.follow(gone, anew)
+    recreated = evolve_all(gone, topic("t", uuid.UUID(int=9)))
+    node.replicas.follow(gone, recreated)
     await node.replicas.wait_until_created()
     assert node.replica().log.cleaned_to is None
     assert b"t 0" not in (tmp_path / CLEANER_OFFSETS).read_bytes()

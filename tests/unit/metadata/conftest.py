@@ -15,6 +15,7 @@ from tierlog.metadata.evolve import apply_entry
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import PartitionRecord, RemoteSegment, decode_records, encode_records
+from tierlog.protocol.errors import ErrorCode
 
 
 class World:
@@ -95,8 +96,8 @@ class World:
         return self.do(c.FinishCopy(topic_id=self.image.topic_ids[topic], segment=entry, **values))
 
     def copy(self, topic: str, number: int, base: int, last: int) -> None:
-        assert self.start_copy(topic, number, base, last).error == 0
-        assert self.finish_copy(topic, segment(number, base, last)).error == 0
+        assert self.start_copy(topic, number, base, last).error == ErrorCode.NONE
+        assert self.finish_copy(topic, segment(number, base, last)).error == ErrorCode.NONE
 
 
 def segment(number: int, base: int, last: int, leader_epoch: int = 0) -> RemoteSegment:

@@ -195,7 +195,9 @@ def test_unknown_partitions(pair: World) -> None:
 
 def test_new_partitions_use_the_replication_factor_after_the_reassignment(pair: World) -> None:
     move(pair, 3, 4, 5)
-    assert pair.do(c.CreatePartitions(topics=(c.MorePartitions(name="t", count=2),))).topics[0].error == 0
+    assert (
+        pair.do(c.CreatePartitions(topics=(c.MorePartitions(name="t", count=2),))).topics[0].error == E.NONE
+    )
     assert len(pair.partition("t", 1).replicas) == 3
 
 

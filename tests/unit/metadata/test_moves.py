@@ -5,6 +5,7 @@ from typing import Any
 
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.moves import drain, spread
+from tierlog.protocol.errors import ErrorCode
 
 World = Any
 
@@ -21,7 +22,7 @@ def held(world: World) -> Counter[int]:
 
 def carry_out(world: World, command: c.Reassign) -> None:
     """Submit the plan, and let all new replicas catch up."""
-    assert all(one.error == 0 for one in world.do(command).partitions)
+    assert all(one.error == ErrorCode.NONE for one in world.do(command).partitions)
     for name, number, _ in command.changes:
         partition = world.partition(name, number)
         if partition.is_reassigned:

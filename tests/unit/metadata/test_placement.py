@@ -28,7 +28,7 @@ def test_replicas_are_on_different_hosts_if_possible(world: World) -> None:
 
 def test_host_is_used_twice_if_there_are_too_few(world: World) -> None:
     cluster(world, {1: "a/h1", 2: "a/h1", 3: "a/h2"})
-    assert world.create("t", partitions=3, replication_factor=3).error == 0
+    assert world.create("t", partitions=3, replication_factor=3).error == E.NONE
     assert all(sorted(chosen) == [1, 2, 3] for chosen in replicas(world))
 
 

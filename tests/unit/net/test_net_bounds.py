@@ -222,7 +222,7 @@ async def sleeper(broker: Broker) -> Client:
 
 
 def sending(broker: Broker) -> int:
-    return sum(pump.core.is_sending for pump in broker.listener._channels.values())
+    return sum(channel.core.is_sending for channel in broker.listener._channels.values())
 
 
 async def test_client_that_accepts_nothing_for_a_second_counts_as_blocked(broker: Broker) -> None:
@@ -232,8 +232,8 @@ async def test_client_that_accepts_nothing_for_a_second_counts_as_blocked(broker
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: sending(broker) == 1)
     assert broker.listener.blocked == 0
-    [pump] = broker.listener._channels.values()
-    pump.core.blocked_at -= 1.1
+    [channel] = broker.listener._channels.values()
+    channel.core.blocked_at -= 1.1
     assert broker.listener.blocked == 1
     client.reader._transport.resume_reading()  # type: ignore[attr-defined]
     await client.frame()
@@ -261,8 +261,8 @@ async def test_blocked_connection_holds_no_request_memory(broker: Broker) -> Non
     await until(lambda: broker.listener.memory_pool.used > 600 * KIB)
     future.set_result(RawReply([bytes(8 * MIB)]))
     await until(lambda: sending(broker) == 1)
-    [pump] = broker.listener._channels.values()
-    pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
+    [channel] = broker.listener._channels.values()
+    channel.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert [why for why, _ in broker.notes] == [CloseReason.SLOW]
     assert broker.listener.memory_pool.used == 0
 

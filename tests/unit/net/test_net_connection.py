@@ -336,9 +336,9 @@ async def test_responses_of_one_turn_leave_together(broker: Broker, order: tuple
     for _ in order:
         client.send(HEARTBEAT, 0, HeartbeatRequest())
     await until(lambda: len(futures) == 3)
-    (pump,) = broker.listener._channels.values()
-    with CountingSocket(fileno=os.dup(pump._outbox._socket.fileno())) as counting:
-        pump._outbox._socket = counting
+    (channel,) = broker.listener._channels.values()
+    with CountingSocket(fileno=os.dup(channel._outbox._socket.fileno())) as counting:
+        channel._outbox._socket = counting
         for number in order:
             futures[number].set_result(HeartbeatResponse())
         assert [(await client.receive(HEARTBEAT, 0))[0] for _ in order] == [1, 2, 3]
@@ -354,12 +354,12 @@ async def test_frame_timeout_excludes_time_without_reading(broker: Broker) -> No
     client = await broker.connect()
     frame = encode_request(APIS[HEARTBEAT], 0, 1, "c", HeartbeatRequest())
     client.writer.write(bytes(frame) + bytes(frame)[:20])
-    await until(lambda: any(pump.core.has_held_bytes for pump in broker.listener._channels.values()))
-    (pump,) = broker.listener._channels.values()
-    pump.core.active_at -= 100
+    await until(lambda: any(channel.core.has_held_bytes for channel in broker.listener._channels.values()))
+    (channel,) = broker.listener._channels.values()
+    channel.core.active_at -= 100
     future.set_result(HeartbeatResponse())
     await client.frame()
-    pump.close_if_overdue(asyncio.get_running_loop().time())
+    channel.close_if_overdue(asyncio.get_running_loop().time())
     client.writer.write(bytes(frame)[20:])
     await client.frame()
 
@@ -371,8 +371,8 @@ async def test_connections_have_the_socket_buffers_of_the_settings(broker: Broke
     await broker.start(send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     client = await broker.connect()
     await client.ask(METADATA, 9, MetadataRequest())
-    [pump] = broker.listener._channels.values()
-    served = pump._socket
+    [channel] = broker.listener._channels.values()
+    served = channel._socket
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 40_000  # the kernel doubles it
     assert served.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
 
@@ -429,8 +429,8 @@ async def test_connection_with_a_pending_request_is_not_idle(broker: Broker) -> 
     client.send(HEARTBEAT, 0, HeartbeatRequest())
     idle = await broker.connect()
     await until(lambda: len(futures) == 1 and broker.listener.connections == 2)
-    for pump in list(broker.listener._channels.values()):
-        pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
+    for channel in list(broker.listener._channels.values()):
+        channel.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await idle.expect_close() == b""
     futures[0].set_result(HeartbeatResponse())
     assert (await client.receive(HEARTBEAT, 0))[0] == 1
@@ -442,7 +442,7 @@ async def test_requests_of_a_closed_connection_are_cancelled(broker: Broker) -> 
     broker.on_heartbeat = lambda *_: future
     client = await broker.connect()
     client.send(HEARTBEAT, 0, HeartbeatRequest())
-    await until(lambda: any(pump.core.next_to_answer for pump in broker.listener._channels.values()))
+    await until(lambda: any(channel.core.next_to_answer for channel in broker.listener._channels.values()))
     client.close()
     await until(future.cancelled)
     assert [why for why, _ in broker.notes] == [CloseReason.CLIENT]

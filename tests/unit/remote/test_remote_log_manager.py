@@ -160,15 +160,15 @@ async def test_manifest_written_after_its_topic_was_deleted_is_deleted(tmp_path:
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         await settled(node)
         await node.storage_cleaner.clean()
-        await node.store.put(node.keys.root(where), root)  # another broker was writing it all the while
+        await node.store.put(node.keys.root(where), root)  # another broker was writing it
         node.clock.pass_time(1001)
         await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
 
 
-@pytest.mark.parametrize("rounds_meanwhile", [0, 1])
+@pytest.mark.parametrize("rounds_between", [0, 1])
 async def test_broker_that_becomes_cleaner_again_reads_the_topic_documents_again(
-    tmp_path: Path, rounds_meanwhile: int
+    tmp_path: Path, rounds_between: int
 ) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
@@ -179,7 +179,7 @@ async def test_broker_that_becomes_cleaner_again_reads_the_topic_documents_again
         )
         epoch = (await node.metadata.submit(register)).broker_epoch
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))
-        for _ in range(rounds_meanwhile):
+        for _ in range(rounds_between):
             await node.storage_cleaner.clean()
         await node.store.delete([key])  # the other's doing
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=True))

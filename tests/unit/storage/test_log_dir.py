@@ -76,12 +76,12 @@ def test_partitions_are_found_with_their_topic_ids(tmp_path: Path) -> None:
 def test_deleted_and_stray_directories_are_not_partitions(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.create(NAME, TOPIC_ID)
-    buried = directory.rename_deleted(NAME)
+    renamed = directory.rename_deleted(NAME)
     directory.create(NAME, TOPIC_ID)
     stray = directory.rename_stray(NAME)
     assert directory.partitions() == {}
-    assert directory.deleted_partitions() == [buried]
-    directory.remove(buried)
+    assert directory.deleted_partitions() == [renamed]
+    directory.remove(renamed)
     assert directory.deleted_partitions() == []
     assert stray.exists()
 

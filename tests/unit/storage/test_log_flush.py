@@ -177,7 +177,7 @@ def test_nothing_is_written_after_the_log_is_closed(tmp_path: Path) -> None:
 def test_close_does_not_wait_for_a_hanging_disk(tmp_path: Path) -> None:
     """Its topic was deleted and created again during the fsync: the old log must not touch the new files."""
     disk = Disk()
-    directory, buried = tmp_path / "t-0", tmp_path / "t-0-delete"
+    directory, renamed = tmp_path / "t-0", tmp_path / "t-0-delete"
     log = open_log(directory, disk)
     append(log)
     entered, go_on = threading.Event(), threading.Event()
@@ -191,7 +191,7 @@ def test_close_does_not_wait_for_a_hanging_disk(tmp_path: Path) -> None:
         flushing = pool.submit(log.flush)
         entered.wait()
         log.close(clean=False)
-        directory.rename(buried)
+        directory.rename(renamed)
         again = open_log(directory, disk)
         before = {path.name: path.read_bytes() for path in directory.iterdir()}
         go_on.set()
