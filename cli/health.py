@@ -58,6 +58,7 @@ def assess(
         *_nodes(seen, processes, roles),
         *_partitions(seen),
         *_damaged(seen),
+        *_damaged_remote(seen),
     ]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
@@ -205,6 +206,23 @@ def _damaged(seen: Observation) -> list[Problem]:
         "that have one. If no other replica exists, see docs/runbooks/damaged-log.md."
     )
     what = f"damaged logs, whose damaged offsets cannot be read: {some}"
+    return [Problem(Status.UNAVAILABLE, what, how)]
+
+
+def _damaged_remote(seen: Observation) -> list[Problem]:
+    """Several brokers may have read the same object."""
+    if not seen.damaged_remote:
+        return []
+    found = sorted(
+        {
+            f"{row['topic']}-{row['partition']} offsets {row['first_offset']} to {row['end_offset'] - 1} "
+            f"({row['object']})"
+            for row in seen.damaged_remote
+        }
+    )
+    some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    what = f"damaged objects in the object store, whose offsets cannot be read: {some}"
+    how = "Restore the objects, or let consumers seek past them: see docs/runbooks/damaged-object.md."
     return [Problem(Status.UNAVAILABLE, what, how)]
 
 

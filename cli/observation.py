@@ -27,12 +27,14 @@ Response = dict[str, Any]
 class Observation:
     """`quorum`: node -> GET /v1/quorum, None if the node did not respond. `brokers` and `unhealthy`: GET
     /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
-    brokers (GET /v1/scrub), each row with its `broker`."""
+    brokers (GET /v1/scrub), and `damaged_remote`: of remote objects (GET /v1/tier/damaged), each row with its
+    `broker`."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
     unhealthy: Response | None = None
     damaged: tuple[Response, ...] = ()
+    damaged_remote: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
@@ -84,16 +86,24 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        scrubs = pool.map(lambda one: _ask(urls[one], "/v1/scrub"), responding)
-        damaged = tuple(
-            {"broker": one, **row}
-            for one, response in zip(responding, scrubs, strict=True)
-            for row in (response or {}).get("damaged", ())
+        local, remote = (
+            pool.map(lambda one, path=path: _ask(urls[one], path), responding)
+            for path in ("/v1/scrub", "/v1/tier/damaged")
         )
-    observation = Observation(
-        quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})}, damaged=damaged
-    )
+        observation = Observation(
+            quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})},
+            damaged=_damaged_rows(responding, local),
+            damaged_remote=_damaged_rows(responding, remote),
+        )
     return _with_partitions(observation, urls)
+
+
+def _damaged_rows(nodes: Iterable[int], responses: Iterable[Response | None]) -> tuple[Response, ...]:
+    return tuple(
+        {"broker": node, **row}
+        for node, response in zip(nodes, responses, strict=True)
+        for row in (response or {}).get("damaged", ())
+    )
 
 
 def _with_partitions(observation: Observation, urls: Mapping[int, str]) -> Observation:

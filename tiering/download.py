@@ -3,8 +3,7 @@ with the same code before it uploads them.
 
 The CRC of each batch is valid, offsets and leader epochs ascend and match the manifest entry, and the chunk's
 first batch matches the offset index. Offsets may have gaps, also at the segment's end, because a topic may
-have been compacted before it was tiered. A chunk that fails is downloaded once more, because the connection
-may have damaged it. A damaged chunk is never written to a file.
+have been compacted before it was tiered. A damaged chunk is never written to a file.
 """
 
 import asyncio
@@ -26,16 +25,8 @@ PIECE_BYTES = 16 << 20
 async def download_chunk(
     store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
 ) -> int:
-    """Download a chunk, verify it and write it to `path`. Returns its end offset, exclusive."""
-    try:
-        return await _download_once(store, name, index, key, files, path)
-    except CorruptObject:
-        return await _download_once(store, name, index, key, files, path)
-
-
-async def _download_once(
-    store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
-) -> int:
+    """Download a chunk, verify it and write it to `path`. Returns its end offset, exclusive. Raises
+    CorruptObject."""
     starts = range(key.start, key.end, PIECE_BYTES)
     pieces = [await store.get(name, start, min(start + PIECE_BYTES, key.end)) for start in starts]
     content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -76,7 +67,7 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
     if len(content) != key.size:
         raise CorruptObject(f"{name}: received {len(content)} bytes, expected {key.size}")
     entry = index.entry
-    least, most = entry.base_offset, _end_limit(index, key)
+    least, (_, most) = entry.base_offset, index.offsets_of(key)
     first_batch_end = index.batch_end_at(key.start)
     epochs = LeaderEpochs(entry.leader_epochs)
     position = 0
@@ -100,10 +91,3 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
         least = header.next_offset
         position += header.size
     return least
-
-
-def _end_limit(index: SegmentIndex, key: ChunkKey) -> int:
-    """No batch of the chunk ends above it: the segment's end, or the last offset of the next chunk's first
-    batch, which may begin there."""
-    next_batch_end = index.batch_end_at(key.end) if key.end < index.entry.log_bytes else None
-    return index.entry.end_offset if next_batch_end is None else next_batch_end - 1

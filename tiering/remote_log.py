@@ -2,16 +2,17 @@
 
 A read returns complete batches as slices of cached files, and never skips offsets. If an object is missing,
 the read is retried once with the newest manifest; then it fails with an ObjectStoreError, which callers turn
-into a retriable error code. CRCs and offsets of the data are checked against the manifest. Readers may be
-cancelled at any time: loads that have begun continue without them, and the next reader joins those. Called by
-the Fetch and ListOffsets handlers, by `tier explain`, and to bootstrap a new replica.
+into a retriable error code. CRCs and offsets of the data are checked against the manifest; a read of damaged
+data fails with CorruptObject, and its range is put in quarantine. Readers may be cancelled at any time: loads
+that have begun continue without them, and the next reader joins those. Called by the Fetch and ListOffsets
+handlers, by `tier explain`, and to bootstrap a new replica.
 """
 
 import asyncio
 import sys
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -34,6 +35,7 @@ from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
 from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
+from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
@@ -97,6 +99,7 @@ class RemoteLog:
         files: Files,
         tasks: TaskGroup,
         resolve: Resolve,
+        quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -104,9 +107,11 @@ class RemoteLog:
         self._files = files
         self._tasks = tasks
         self._resolve = resolve
-        self._indexes = SegmentIndexes(store, keys, tasks)
+        self.quarantine = quarantine
+        self._indexes = SegmentIndexes(store, keys, tasks, quarantine)
         self._indexes_ahead = 0
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
+        self._rechecks: asyncio.Task[None] | None = None
         self.readers = self.readers_refused = 0
 
     @contextmanager
@@ -188,6 +193,18 @@ class RemoteLog:
             below = sys.maxsize if now is None or now.first_offset is None else now.log_start_offset
             self._cache.forget(where, below)
             self._indexes.forget(where, below)
+            self.quarantine.forget(where, below)
+
+    def recheck(self) -> None:
+        """Read the ranges in quarantine that are due again, so that one which reads well leaves although no
+        consumer asks for it. Called by the tiering timer."""
+        if self.quarantine.due() and (self._rechecks is None or self._rechecks.done()):
+            self._rechecks = self._tasks.spawn("re-check of damaged objects", self._recheck())
+
+    async def _recheck(self) -> None:
+        for place in self.quarantine.due():
+            with suppress(ObjectStoreError):
+                await self.locate(place.partition, place.first_offset)
 
     async def _retrying(self, where: TopicIdPartition, work: Callable[[RemotePartition], Awaitable[T]]) -> T:
         """Run the work; if an object is missing, once more with the newest manifest."""
@@ -197,7 +214,7 @@ class RemoteLog:
                 return await work(self._resolve(where))
             except ObjectNotFound:
                 return await work(self._resolve(where))
-        except RemoteReadFailed:
+        except (RemoteReadFailed, CorruptObject):
             raise
         except (ObjectStoreError, OSError) as error:
             raise RemoteReadFailed(f"{where}: {error}") from error
@@ -349,7 +366,10 @@ class RemoteLog:
 
     def _download(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Download:
         name = self._keys.log(where, index.entry)
-        return lambda path: download_chunk(self._store, name, index, key, self._files, path)
+        place = ObjectRange(where, name, key.start, *index.offsets_of(key))
+        return lambda path: self.quarantine.read(
+            place, lambda: download_chunk(self._store, name, index, key, self._files, path)
+        )
 
     def _read_ahead(self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch) -> None:
         """Start to download the next chunk, or the next segment's first chunk: readers are sequential."""

@@ -51,7 +51,13 @@ _ENDPOINT = r"https?://[^/?#\s]+/?"
 _NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
 _PRECONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
 _DAMAGED = frozenset(
-    {"BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "XAmzContentSHA256Mismatch"}
+    {
+        "BadDigest",
+        "XAmzContentChecksumMismatch",
+        "InvalidDigest",
+        "XAmzContentSHA256Mismatch",
+        "InvalidRange",  # the object ends before the first byte
+    }
 )
 
 

@@ -7,7 +7,10 @@ share one load per object, and a reader that is cancelled does not cancel the lo
 import asyncio
 import uuid
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import crc32c
 
@@ -27,6 +30,7 @@ from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundl
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.single_flight import SingleFlightCache
 
 INDEX_BUDGET_BYTES = 64 << 20
@@ -40,6 +44,8 @@ segments."""
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,16 @@ class SegmentIndex:
         relative, found = self._line_at_or_below(position)
         return self.entry.base_offset + relative + 1 if found == position else None
 
+    def offsets_of(self, chunk: ChunkKey) -> tuple[int, int]:
+        """An offset of the chunk's first batch, and an offset above which no batch of the chunk ends: the
+        segment's end, or the last offset of the next chunk's first batch, which may begin there."""
+        first = self.batch_end_at(chunk.start) if chunk.start else None
+        following = self.batch_end_at(chunk.end) if chunk.end < self.entry.log_bytes else None
+        return (
+            self.entry.base_offset if first is None else first - 1,
+            self.entry.end_offset if following is None else following - 1,
+        )
+
     def boundary_at_or_below(self, position: int) -> int:
         """The last batch boundary in the offset index at or below a position."""
         return max(0, self._line_at_or_below(position)[1])
@@ -84,9 +100,10 @@ class SegmentIndex:
 class SegmentIndexes:
     """Loads the index bundles and pages of one cluster's bucket."""
 
-    def __init__(self, store: ObjectStore, keys: Keys, tasks: TaskGroup) -> None:
+    def __init__(self, store: ObjectStore, keys: Keys, tasks: TaskGroup, quarantine: Quarantine) -> None:
         self._store = store
         self._keys = keys
+        self._quarantine = quarantine
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._indexes: SingleFlightCache[uuid.UUID, SegmentIndex] = SingleFlightCache(
             tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES, self._slots
@@ -121,47 +138,52 @@ class SegmentIndexes:
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
         """The complete index bundle of a segment, verified and not cached. Raises ObjectStoreError."""
         async with self._slots:
-            data = await self._load_bundle(partition, entry)
-        try:
-            return decode_bundle(data)
-        except BundleError as error:
-            raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
+            return await self._read_bundle(partition, entry, decode_bundle)
 
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
-        data = await self._load_bundle(partition, entry)
-        try:
-            return await asyncio.to_thread(decode_index, partition, entry, data)
-        except (BundleError, RecordsError) as error:
-            raise CorruptObject(f"{self._keys.index(partition, entry)}: {error}") from error
+        return await self._read_bundle(partition, entry, partial(decode_index, partition, entry))
 
-    async def _load_bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> bytes:
+    async def _read_bundle(
+        self, partition: TopicIdPartition, entry: RemoteSegment, decode: Callable[[bytes], T]
+    ) -> T:
         key = self._keys.index(partition, entry)
-        if entry.index_bytes > LARGEST_INDEX_BYTES:
-            raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes exceed the limit")
-        data = await self._fetch(key, entry.index_crc32c)
-        if len(data) != entry.index_bytes:
-            raise CorruptObject(f"{key}: {len(data)} bytes, expected {entry.index_bytes} by the manifest")
-        return data
+
+        async def load() -> T:
+            if entry.index_bytes > LARGEST_INDEX_BYTES:
+                raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes exceed the limit")
+            data = await self._fetch(key, entry.index_crc32c)
+            if len(data) != entry.index_bytes:
+                raise CorruptObject(f"{key}: {len(data)} bytes, expected {entry.index_bytes} by the manifest")
+            try:
+                return await asyncio.to_thread(decode, data)
+            except (BundleError, RecordsError) as error:
+                raise CorruptObject(f"{key}: {error}") from error
+
+        place = ObjectRange(partition, key, 0, entry.base_offset, entry.end_offset)
+        return await self._quarantine.read(place, load)
 
     async def _fetch(self, key: str, checksum: int) -> bytes:
-        """A complete object. Read again once after a wrong checksum, because the connection may have damaged
-        it."""
-        for _ in range(2):
-            data = await self._store.get(key)
-            if crc32c.crc32c(data) == checksum:
-                return data
-        raise CorruptObject(f"{key}: the checksum differs from the manifest")
+        """A complete object."""
+        data = await self._store.get(key)
+        if crc32c.crc32c(data) != checksum:
+            raise CorruptObject(f"{key}: the checksum differs from the manifest")
+        return data
 
     async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
         key = self._keys.page(partition, ref)
-        data = await self._fetch(key, ref.crc32c)
-        try:
-            page = decode_page(data, ref)
-        except ManifestError as error:
-            raise CorruptObject(f"{key}: {error}") from error
-        if (page.topic_id, page.partition) != partition:
-            raise CorruptObject(f"{key}: the page belongs to another partition")
-        return page.entries
+
+        async def load() -> tuple[RemoteSegment, ...]:
+            data = await self._fetch(key, ref.crc32c)
+            try:
+                page = decode_page(data, ref)
+            except ManifestError as error:
+                raise CorruptObject(f"{key}: {error}") from error
+            if (page.topic_id, page.partition) != partition:
+                raise CorruptObject(f"{key}: the page belongs to another partition")
+            return page.entries
+
+        place = ObjectRange(partition, key, 0, ref.base_offset, ref.last_offset + 1)
+        return await self._quarantine.read(place, load)
 
 
 def decode_index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:

@@ -20,12 +20,12 @@ from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import refused
-from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.tls import TlsFiles, reload_on_change, require_certificate
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.quarantine import DamagedRange
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -108,7 +108,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *routes,
         *directory_routes(lambda: _serving(node).moves),
         *_scrub_routes(node),
-        *_tier_routes(lambda: _serving(node).tiering),
+        *_tier_routes(lambda: _serving(node)),
     ]
 
 
@@ -224,29 +224,46 @@ async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
 # --- tiering: status, flush, explain
 
 
-def _tier_routes(current: Callable[[], RemoteLogManager]) -> list[web.AbstractRouteDef]:
+def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def status(request: web.Request) -> web.Response:
-        return _partitions(current().status(request.query.get("topic")))
+        return _partitions(current().tiering.status(request.query.get("topic")))
+
+    async def damaged(_: web.Request) -> web.Response:
+        """Ranges of remote objects that this node does not serve."""
+        rows = [_damaged_view(one) for one in current().remote.quarantine.damaged]
+        return web.json_response({"damaged": rows})
 
     async def flush(request: web.Request) -> web.Response:
         """Respond when the manifests in the bucket cover the log ends. A client that disconnects ends the
         wait."""
-        manager = current()
+        manager = current().tiering
         with _translate_errors():
             body = await request.json()
             return _partitions(await manager.flush(str(body["topic"])))
 
     async def explain(request: web.Request) -> web.Response:
-        manager, query = current(), request.query
+        manager, query = current().tiering, request.query
         with _translate_errors():
             place = await manager.explain(query["topic"], int(query["partition"]), int(query["offset"]))
             return web.json_response(asdict(place))
 
     return [
         web.get("/v1/tier/status", status),
+        web.get("/v1/tier/damaged", damaged),
         web.post("/v1/tier/flush", flush),
         web.get("/v1/tier/explain", explain),
     ]
+
+
+def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:
+    return {
+        "topic": damaged.name.topic,
+        "partition": damaged.name.partition,
+        "first_offset": damaged.place.first_offset,
+        "end_offset": damaged.place.end_offset,
+        "object": damaged.place.key,
+        "error": damaged.error,
+    }
 
 
 def _partitions(found: Iterable[PartitionTierStatus]) -> web.Response:

@@ -317,6 +317,15 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Partitions of Fetch and ListOffsets requests that were not read, because 1,000 others waited "
             "for the object store; clients try again",
         ),
+        _counter(
+            "tierlog_remote_damaged_reads_total",
+            "Reads of the object store whose bytes contradict the manifest, also if a second read was right",
+        ),
+        _gauge(
+            "tierlog_remote_quarantined_objects",
+            "Objects in the object store with a damaged range, which this broker does not serve. Above 0, "
+            "see docs/runbooks/damaged-object.md",
+        ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
         _gauge("tierlog_remote_delete_queue_size", "Objects waiting for their deletion"),

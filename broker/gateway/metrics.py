@@ -24,6 +24,7 @@ from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
+from tierlog.tiering.remote_log import RemoteLog
 
 PARTITIONS_PER_TURN = 250
 """Partitions read in one turn of the event loop: a millisecond."""
@@ -50,8 +51,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from _isr_families(node, serving)
         yield from _disks(serving)
         yield from move_families(serving.moves)
-        yield "tierlog_remote_readers", _single(serving.remote.readers)
-        yield "tierlog_remote_readers_refused_total", _single(serving.remote.readers_refused)
+        yield from _remote_reads(serving.remote)
     yield from _remote(node)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
@@ -299,6 +299,13 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     yield "tierlog_directory_moves", _single(len(under_way))
     yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveOutcome]
     yield "tierlog_directory_moves_copied_bytes_total", _single(moves.copied_bytes)
+
+
+def _remote_reads(remote: RemoteLog) -> Iterator[Family]:
+    yield "tierlog_remote_readers", _single(remote.readers)
+    yield "tierlog_remote_readers_refused_total", _single(remote.readers_refused)
+    yield "tierlog_remote_damaged_reads_total", _single(remote.quarantine.damaged_reads)
+    yield "tierlog_remote_quarantined_objects", _single(remote.quarantine.objects)
 
 
 def _remote(node: Node) -> Iterator[Family]:

@@ -28,7 +28,7 @@ from tierlog.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from tierlog.records.errors import RecordsError
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 from tierlog.tiering.remote_log import FoundRecord, RemoteLog
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
@@ -48,7 +48,7 @@ default of remote.list.offsets.request.timeout.ms (KIP-1075)."""
 STEPS_AT_ONCE = 4
 """Pieces of batches that a lookup by timestamp decompresses before it yields: 1.5 ms of gzip."""
 
-UNREADABLE = (CorruptLog, RecordsError)
+UNREADABLE = (CorruptLog, CorruptObject, RecordsError)
 """A lookup by timestamp decodes records, not all of which were validated when they were appended (ADR
 0004)."""
 
@@ -234,10 +234,10 @@ async def _search_remote(
                 found = await search(deps.remote)
     except TimeoutError:
         return ErrorCode.REQUEST_TIMED_OUT
-    except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
-        return ErrorCode.KAFKA_STORAGE_ERROR
     except UNREADABLE:
         return ErrorCode.CORRUPT_MESSAGE
+    except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
+        return ErrorCode.KAFKA_STORAGE_ERROR
     return NOTHING if found is None else FoundTimestamp(*found)
 
 

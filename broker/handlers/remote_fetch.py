@@ -14,7 +14,7 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.fetch_response import FetchPartitionData
 from tierlog.broker.replication.replica import Replica
 from tierlog.protocol.errors import ErrorCode
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
 
 
@@ -87,6 +87,8 @@ async def _read(
         aborted: list[tuple[int, int]] = []
         if committed_only and found.size:
             aborted = await remote.aborted(item.replica.id, item.offset, found.end_offset)
+    except CorruptObject:
+        return ErrorCode.CORRUPT_MESSAGE, []
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
         return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
     return found, aborted

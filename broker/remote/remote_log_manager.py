@@ -135,6 +135,7 @@ class RemoteLogManager:
         while True:
             try:
                 self.wake_all()
+                self._remote_log.recheck()
                 await self.apply_followers_retention()
             except Exception:  # a bug must not stop tiering until the next start
                 _log.exception("tiering's timer failed")

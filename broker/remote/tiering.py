@@ -13,6 +13,7 @@ from tierlog.base.clock import Clock
 from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
+from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
@@ -23,6 +24,7 @@ from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.stores import NoStore, store_from_url
 
@@ -69,6 +71,11 @@ class RemoteTier:
             downloads_at_once=settings.remote_log_reader_threads,
         )
         keys = Keys(cluster_id)
+
+        def name_of(where: TopicIdPartition) -> TopicPartition:
+            topic = metadata.image.topics.get(where.topic_id)
+            return TopicPartition(str(where.topic_id) if topic is None else topic.name, where.partition)
+
         self.manager = TierManager(self.store, keys)
         self.log = RemoteLog(
             self.store,
@@ -77,6 +84,7 @@ class RemoteTier:
             files,
             self.tasks,
             lambda where: metadata.image.remote_partition(*where),
+            Quarantine(clock, name_of),
         )
         self.state_machine = TierStateMachine(
             settings.node_id, network, lambda: metadata.image, self.log, clock

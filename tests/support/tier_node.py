@@ -32,6 +32,7 @@ from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierLimits, TierManager
 from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.remote_log import RemoteLog
 
 CLUSTER = "cluster-1"
@@ -102,6 +103,7 @@ class TierNode:
             files,
             self.tasks,
             lambda where: self.metadata.image.remote_partition(*where),
+            self._quarantine(),
         )
         self.causes: list[str] = []
         """The cause of each reported damage."""
@@ -191,6 +193,13 @@ class TierNode:
             files,
             self.tasks,
             lambda where: next(first, None) or self.metadata.image.remote_partition(*where),
+            self._quarantine(),
+        )
+
+    def _quarantine(self) -> Quarantine:
+        topics = lambda: self.metadata.image.topics  # noqa: E731
+        return Quarantine(
+            self.clock, lambda where: TopicPartition(topics()[where.topic_id].name, where.partition)
         )
 
     def follow(self) -> None:

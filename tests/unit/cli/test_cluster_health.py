@@ -229,3 +229,13 @@ def test_decommissioned_node_is_not_reported() -> None:
     still_assigned = cluster(assigned=[1, 2, 3, 4])
     [problem] = assess(still_assigned, {**dict.fromkeys(URLS, UP), 4: DOWN}).problems
     assert "`tierlog partition move`" in problem.next and "`tierlog cluster start 4`" in problem.next
+
+
+def test_damaged_object_is_named_once_with_its_offsets() -> None:
+    damaged = {"topic": "orders", "partition": 3, "first_offset": 7, "end_offset": 9, "object": "data/x.log"}
+    rows = tuple({"broker": broker, **damaged} for broker in (1, 2))
+    health = assess(replace(cluster(), damaged_remote=rows))
+    assert health.status is Status.UNAVAILABLE
+    [problem] = health.problems
+    assert problem.what.endswith("cannot be read: orders-3 offsets 7 to 8 (data/x.log)")
+    assert "damaged-object.md" in problem.next

@@ -48,6 +48,7 @@ ROUTES = {
     ("GET", "/v1/scrub"): Guard.READ,
     ("POST", "/v1/scrub"): Guard.CHANGE,
     ("GET", "/v1/tier/status"): Guard.READ,
+    ("GET", "/v1/tier/damaged"): Guard.READ,
     ("POST", "/v1/tier/flush"): Guard.CHANGE,
     ("GET", "/v1/tier/explain"): Guard.READ,
     ("GET", "/v1/quorum"): Guard.READ,

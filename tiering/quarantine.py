@@ -1,0 +1,161 @@
+"""Quarantine: ranges of remote objects whose bytes contradict the manifest.
+
+A range that fails its checks is read once more, because the connection may have damaged it. If it fails
+again, the damage is logged, and the range is not read before a back-off has passed, which doubles with each
+re-check that fails. A range that reads well again leaves. Kept in memory: after a restart the next read finds
+the damage. Called by the remote log and its indexes for each load from the store, on one event loop.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from tierlog.base.clock import Clock
+from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.tiering.object_store import CorruptObject
+
+RECHECK_FIRST_MS = 10_000
+RECHECK_MAX_MS = 600_000
+"""Re-checks of a range of 8 MiB cost at most 14 KiB a second then; an object that an operator has restored is
+served within ten minutes."""
+
+RANGES_MAX = 1000
+"""Further ranges are refused too, but read each time."""
+
+LOG_LINES_PER_MINUTE = 20
+
+T = TypeVar("T")
+_log = structlog.get_logger("tierlog.tiering")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRange:
+    """A chunk of a segment, or a complete index bundle or manifest page, and the offsets whose reads need it.
+
+    `first_offset` is one of the range's first batch. `end_offset` is the first that can be read after it; if
+    the segment continues, that is the last one of the batch behind the chunk, since reads of its other
+    offsets begin in the chunk."""
+
+    partition: TopicIdPartition
+    key: str
+    position: int
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DamagedRange:
+    """A range that is not read before `recheck_at_ms` (monotonic)."""
+
+    place: ObjectRange
+    name: TopicPartition
+    error: str
+    backoff_ms: int
+    recheck_at_ms: int
+
+
+class Quarantine:
+    def __init__(self, clock: Clock, name_of: Callable[[TopicIdPartition], TopicPartition]) -> None:
+        self._clock = clock
+        self._name_of = name_of
+        self._damaged: dict[tuple[str, int], DamagedRange] = {}
+        self._log_lines = _LogLines()
+        self.damaged_reads = 0
+        """Reads whose bytes were wrong, also if the next read was right."""
+
+    @property
+    def damaged(self) -> list[DamagedRange]:
+        """The ranges that are not served, by topic, partition and offset."""
+        return sorted(self._damaged.values(), key=lambda one: (one.name, one.place.first_offset))
+
+    @property
+    def objects(self) -> int:
+        """Number of objects with such a range."""
+        return len({key for key, _ in self._damaged})
+
+    def due(self) -> list[ObjectRange]:
+        """The ranges whose back-off has passed."""
+        now_ms = self._clock.monotonic_ms()
+        return [one.place for one in self._damaged.values() if one.recheck_at_ms <= now_ms]
+
+    async def read(self, place: ObjectRange, load: Callable[[], Awaitable[T]]) -> T:
+        """Load a range with `load`, which verifies it and raises CorruptObject. Also raises that for a range
+        in quarantine, without a load."""
+        known = self._damaged.get((place.key, place.position))
+        if known is None:
+            return await self._read_twice(place, load)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < known.recheck_at_ms:
+            raise CorruptObject(known.error)
+        known.recheck_at_ms = now_ms + known.backoff_ms  # one re-check at a time
+        try:
+            value = await load()
+        except CorruptObject:
+            self.damaged_reads += 1
+            known.backoff_ms = min(2 * known.backoff_ms, RECHECK_MAX_MS)
+            known.recheck_at_ms = self._clock.monotonic_ms() + known.backoff_ms
+            raise
+        self._damaged.pop((place.key, place.position), None)
+        _log.warning("a damaged remote object reads well again", **_described(known))
+        return value
+
+    def forget(self, partition: TopicIdPartition, below: int) -> None:
+        """Forget the partition's ranges that end at or below an offset, because they left the manifest."""
+        self._damaged = {
+            where: one
+            for where, one in self._damaged.items()
+            if one.place.partition != partition or one.place.end_offset > below
+        }
+
+    async def _read_twice(self, place: ObjectRange, load: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await load()
+        except CorruptObject:
+            self.damaged_reads += 1
+        try:
+            return await load()
+        except CorruptObject as error:
+            self.damaged_reads += 1
+            self._add(place, error)
+            raise
+
+    def _add(self, place: ObjectRange, error: CorruptObject) -> None:
+        now_ms = self._clock.monotonic_ms()
+        damaged = DamagedRange(
+            place=place,
+            name=self._name_of(place.partition),
+            error=str(error),
+            backoff_ms=RECHECK_FIRST_MS,
+            recheck_at_ms=now_ms + RECHECK_FIRST_MS,
+        )
+        if len(self._damaged) < RANGES_MAX:
+            self._damaged[place.key, place.position] = damaged
+        self._log_lines.error(now_ms, error=str(error), **_described(damaged))
+
+
+def _described(damaged: DamagedRange) -> dict[str, object]:
+    return {
+        "partition": str(damaged.name),
+        "first_offset": damaged.place.first_offset,
+        "end_offset": damaged.place.end_offset,
+        "object": damaged.place.key,
+    }
+
+
+class _LogLines:
+    """At most LOG_LINES_PER_MINUTE lines about damage, and one that says that there is more."""
+
+    def __init__(self) -> None:
+        self._minute = -1
+        self._lines = 0
+
+    def error(self, now_ms: int, **what: object) -> None:
+        if now_ms // 60_000 != self._minute:
+            self._minute, self._lines = now_ms // 60_000, 0
+        self._lines += 1
+        if self._lines <= LOG_LINES_PER_MINUTE:
+            _log.error("a remote object is damaged", next="see docs/runbooks/damaged-object.md", **what)
+        elif self._lines == LOG_LINES_PER_MINUTE + 1:
+            _log.error("more remote objects are damaged", next="GET /v1/tier/damaged lists them")
