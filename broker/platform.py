@@ -48,12 +48,12 @@ class Platform:
     clock: Clock
     rng: random.Random
     network: Network
-    """To the listeners of other brokers."""
+    """Connections to the listeners of other brokers."""
     peers: Callable[[NodeSettings, str, TaskGroup], Peers | None]
-    """To other members of the quorum; the string is the cluster id. None: no other node can join."""
+    """(settings, cluster id, tasks) -> connections to other quorum members; None: no other node can join."""
     sentinel: Callable[[NodeSettings, Peers, TaskGroup], ProcessSentinel]
     listener: Callable[..., Listener]
-    """For Kafka clients; takes the arguments of Listener."""
+    """The listener for Kafka clients; takes the arguments of Listener."""
     admin_server: Callable[..., AdminServer]
     """Takes the arguments of AdminServer."""
     boot_id: str

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import ssl
 
 PROBE_TIMEOUT_S = 3.0
-"""A paused node accepts connections and never responds."""
+"""Time to wait for a node's response: a paused node accepts connections and never responds."""
 
 TOPIC_HINT = "List topics with `tierlog topic list`; see offsets and settings with `tierlog topic describe`."
 HEALTH_HINT = "Check the cluster with `tierlog cluster health`, and see the node's log."
 HINTS = {404: TOPIC_HINT, 503: "Run `tierlog cluster health` to see what is unavailable and what to do."}
-"""By HTTP status."""
+"""HTTP status -> hint."""
 
 
 class AdminApi:

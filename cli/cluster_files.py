@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 DEFAULT_BASE_PORT = 9092
 PORT_MAX = 65_535
 ADMIN_PORT_OFFSET = 552
-"""From a node's Kafka port to its admin port: 9092 gives 9644, the commands' default."""
+"""A node's admin port minus its Kafka port: 9092 gives 9644, the commands' default."""
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ def clear_last_started(directory: Path) -> None:
 
 
 def _pointer() -> Path:
-    """In the user's state directory (XDG Base Directory Specification)."""
+    """A file in the user's state directory (XDG Base Directory Specification)."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "tierlog" / "cluster"
 

@@ -99,7 +99,10 @@ def states(directory: Path, plan: ClusterPlan) -> dict[int, ProcessState]:
 
 
 def stop(directory: Path, node_ids: Iterable[int], timeout_s: float = STOP_TIMEOUT_S) -> list[int]:
-    """Stop nodes in parallel by SIGTERM, and kill those that do not end in time. Returns the killed ones."""
+    """Stop nodes in parallel by SIGTERM, and kill those that do not end in time.
+
+    Returns those that were killed and have ended. The others may still run: see `states`.
+    """
 
     def stop_one(node_id: int) -> bool:
         """Returns whether the node was killed."""

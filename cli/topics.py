@@ -142,7 +142,7 @@ def offsets(client: KafkaClient, name: str, count: int, position: int) -> dict[i
 
 
 def known_offsets(client: KafkaClient, topic: "MetadataResponseTopic", position: int) -> dict[int, int]:
-    """As `offsets`, without partitions that have no live leader."""
+    """Like `offsets`, but leaves out partitions without a live leader."""
     name = topic.name or ""
     by_leader: dict[int, list[int]] = {}
     for partition in topic.partitions:

@@ -1,8 +1,9 @@
 """Delete queue of the image: objects that left a manifest, by id and by the time when they were queued.
 
-Immutable, like the whole image. A deleted topic may queue hundreds of thousands of deletions at once, and the
-controller takes a few hundred at a time, so the oldest are found without scanning the others. Their order
-depends only on the deletions. Called by evolve, the controller and the remote storage cleaner.
+Immutable, like the whole image. A deleted topic is one deletion, however many segments it has. Retention of
+many partitions may queue hundreds of thousands, and the controller takes a few hundred at a time, so the
+oldest are found without scanning the others. Their order depends only on the deletions. Called by evolve, the
+controller and the remote storage cleaner.
 """
 
 from collections.abc import Container, Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     partition: int
     base_offset: int
     last_offset: int
-    leader_epoch: int  # of the attempt; -1 for a page that was in a manifest
+    leader_epoch: int  # epoch of the attempt; -1 for a page that was in a manifest
     queued_ms: int  # in the quorum's time; start of the grace
 
     @property
@@ -42,18 +43,29 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
         return self.is_page and self.leader_epoch >= 0
 
 
-class DeleteQueue(Mapping[UUID, QueuedDelete]):
+class DeletedTopic(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """A deleted topic in the queue. After the grace, all objects of its partitions are deleted."""
+
+    uuid: UUID  # of the topic
+    partitions: int  # their number
+    queued_ms: int
+
+
+Deletion = QueuedDelete | DeletedTopic
+
+
+class DeleteQueue(Mapping[UUID, Deletion]):
     """Queued deletions by id, and in the order of their times."""
 
     __slots__ = ("_deletes", "_spans")
 
-    def __init__(self, deletes: Iterable[QueuedDelete] = ()) -> None:
-        self._deletes: Map[UUID, QueuedDelete] = Map()
+    def __init__(self, deletes: Iterable[Deletion] = ()) -> None:
+        self._deletes: Map[UUID, Deletion] = Map()
         self._spans: _Spans = Map()
         if added := {delete.uuid: delete for delete in deletes}:
             self._deletes, self._spans = Map(added), _with(self._spans, added.values())
 
-    def with_deletes(self, deletes: Iterable[QueuedDelete]) -> "DeleteQueue":
+    def with_deletes(self, deletes: Iterable[Deletion]) -> "DeleteQueue":
         """A deletion with the id of a queued one replaces it."""
         added = {delete.uuid: delete for delete in deletes}
         if not added:
@@ -87,7 +99,7 @@ class DeleteQueue(Mapping[UUID, QueuedDelete]):
                     return
                 yield from span[queued_ms]
 
-    def __getitem__(self, uuid: UUID) -> QueuedDelete:
+    def __getitem__(self, uuid: UUID) -> Deletion:
         return self._deletes[uuid]
 
     def __iter__(self) -> Iterator[UUID]:
@@ -106,13 +118,13 @@ class DeleteQueue(Mapping[UUID, QueuedDelete]):
         return hash(self._deletes)
 
 
-def _build(deletes: Map[UUID, QueuedDelete], spans: _Spans) -> DeleteQueue:
+def _build(deletes: Map[UUID, Deletion], spans: _Spans) -> DeleteQueue:
     queue = DeleteQueue()
     queue._deletes, queue._spans = deletes, spans
     return queue
 
 
-def _with(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
+def _with(spans: _Spans, deletes: Iterable[Deletion]) -> _Spans:
     for queued_ms, ids in _by_time(deletes).items():
         number = queued_ms // SPAN_MS
         span = spans.get(number, Map())
@@ -121,7 +133,7 @@ def _with(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
     return spans
 
 
-def _without(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
+def _without(spans: _Spans, deletes: Iterable[Deletion]) -> _Spans:
     for queued_ms, ids in _by_time(deletes).items():
         number = queued_ms // SPAN_MS
         ids_at = spans[number][queued_ms].mutate()
@@ -133,7 +145,7 @@ def _without(spans: _Spans, deletes: Iterable[QueuedDelete]) -> _Spans:
     return spans
 
 
-def _by_time(deletes: Iterable[QueuedDelete]) -> dict[int, list[UUID]]:
+def _by_time(deletes: Iterable[Deletion]) -> dict[int, list[UUID]]:
     times: dict[int, list[UUID]] = {}
     for delete in deletes:
         times.setdefault(delete.queued_ms, []).append(delete.uuid)

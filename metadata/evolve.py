@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.delete_queue import DeletedTopic, QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
@@ -152,14 +152,13 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     require(topic is not None, f"deleted topic {record.topic_id} does not exist")
     if topic is None:
         return image
-    remote, configs = image.remote, image.configs
-    dropped: list[QueuedDelete] = []
+    configs, queue = image.configs, image.delete_queue
+    remote, tiered = image.remote.mutate(), False
     for partition in range(len(topic.partitions)):
-        key = TopicIdPartition(topic.topic_id, partition)
-        if key in remote:
-            gone = remote[key]
-            dropped += _queued(key, (*gone.pages, *gone.entries, *gone.started), record.at_ms)
-            remote = remote.delete(key)
+        tiered |= remote.pop(TopicIdPartition(topic.topic_id, partition), None) is not None
+    if tiered:
+        deletion = DeletedTopic(uuid=topic.topic_id, partitions=len(topic.partitions), queued_ms=record.at_ms)
+        queue = queue.with_deletes([deletion])
     if (r.ConfigScope.TOPIC, topic.name) in configs:
         configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
     return replace(
@@ -167,8 +166,8 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
         topics=image.topics.delete(topic.topic_id),
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
-        remote=remote,
-        delete_queue=image.delete_queue.with_deletes(dropped),
+        remote=remote.finish() if tiered else image.remote,
+        delete_queue=queue,
     )
 
 
@@ -286,11 +285,10 @@ def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImag
 
 
 def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
-    require(
-        all(uuid in image.delete_queue for uuid in record.uuids),
-        "a deletion that starts is not in the delete queue",
-    )
-    return replace(image, deleting=image.deleting.union(record.uuids))
+    """In a log of an older tierlog, the ids may be those of a deleted topic's segments, which had a line
+    each."""
+    queued = [uuid for uuid in record.uuids if uuid in image.delete_queue]
+    return replace(image, deleting=image.deleting.union(queued))
 
 
 def _spill_started(image: ClusterImage, record: r.SpillStarted) -> ClusterImage:

@@ -87,7 +87,7 @@ class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True
 
 class ClusterImage(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
-    index: int = 0  # of the last log entry applied
+    index: int = 0  # the last log entry applied
     brokers: Map[int, BrokerImage] = Map()
     topics: Map[UUID, TopicImage] = Map()
     topic_ids: Map[str, UUID] = Map()

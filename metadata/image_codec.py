@@ -12,11 +12,11 @@ from immutables import Map
 from msgspec.structs import asdict, astuple, fields
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
+from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
 from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity
 
-VERSION = 7
+VERSION = 8
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -84,11 +84,17 @@ class _SnapshotSince7(_SnapshotSince2, frozen=True, array_like=True, kw_only=Tru
     time_ms: int = 0
 
 
+class _SnapshotSince8(_SnapshotSince7, frozen=True, array_like=True, kw_only=True):
+    deleted_topics: list[DeletedTopic] = []
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_SnapshotSince7)
+_decoder = msgspec.msgpack.Decoder(_SnapshotSince8)
 
 
 def encode_image(image: ClusterImage) -> bytes:
+    queue = sorted(image.delete_queue.values(), key=lambda line: line.uuid.int)
+    deleted_topics = [line for line in queue if isinstance(line, DeletedTopic)]
     first = _Snapshot(
         version=1,
         cluster_id=image.cluster_id,
@@ -100,9 +106,9 @@ def encode_image(image: ClusterImage) -> bytes:
             _ConfigLine(*key, dict(sorted(image.configs[key].items()))) for key in sorted(image.configs)
         ],
         remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote, key=_partition_order)],
-        delete_queue=sorted(image.delete_queue.values(), key=lambda line: line.uuid.int),
+        delete_queue=[line for line in queue if isinstance(line, QueuedDelete)],
     )
-    version = _oldest_version(image)
+    version = 8 if deleted_topics else _oldest_version(image)
     if version == 1:
         return _encoder.encode(first)
     quotas = [
@@ -114,9 +120,10 @@ def encode_image(image: ClusterImage) -> bytes:
     )
     if version < 7:
         return _encoder.encode(since_2)
-    return _encoder.encode(
-        _SnapshotSince7(**asdict(since_2), deleting=sorted(image.deleting), time_ms=image.time_ms)
-    )
+    since_7 = _SnapshotSince7(**asdict(since_2), deleting=sorted(image.deleting), time_ms=image.time_ms)
+    if version < 8:
+        return _encoder.encode(since_7)
+    return _encoder.encode(_SnapshotSince8(**asdict(since_7), deleted_topics=deleted_topics))
 
 
 def _oldest_version(image: ClusterImage) -> int:
@@ -153,7 +160,7 @@ def _topic(line: _TopicLine) -> TopicImage:
 
 
 def _partition_order(key: TopicIdPartition) -> tuple[int, int]:
-    """By topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
+    """Sort key: topic id and partition. Comparing numbers is ten times faster than comparing UUIDs."""
     return key.topic_id.int, key.partition
 
 
@@ -179,7 +186,7 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         remote=Map(
             {TopicIdPartition(line.topic_id, line.partition): line.remote for line in snapshot.remote}
         ),
-        delete_queue=DeleteQueue(snapshot.delete_queue),
+        delete_queue=DeleteQueue([*snapshot.delete_queue, *snapshot.deleted_topics]),
         quotas=Map({line.entity: Map(line.values) for line in snapshot.quotas}),
         format_version=snapshot.format_version,
         deleting=frozenset(snapshot.deleting),

@@ -58,7 +58,7 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     has_aborts: bool
     log_crc32c: int
     index_crc32c: int
-    leader_epoch: int  # of the leader that uploaded the segment; part of the key
+    leader_epoch: int  # epoch of the leader that uploaded the segment; part of the key
 
     @property
     def end_offset(self) -> int:

@@ -58,7 +58,7 @@ Download = Callable[[Path], Coroutine[Any, Any, int]]
 
 @dataclass(slots=True)
 class CacheCounts:
-    """For metrics and status."""
+    """Counts for metrics and status."""
 
     misses: int = 0
     read_aheads: int = 0

@@ -43,7 +43,7 @@ class ObjectInfo:
     key: str
     size: int
     etag: str
-    crc32c: int | None = None  # of the complete object, from `head` of a store that keeps it
+    crc32c: int | None = None  # checksum of the complete object, from `head` of a store that keeps it
 
 
 @dataclass(frozen=True, slots=True)

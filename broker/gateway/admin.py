@@ -68,8 +68,8 @@ class AdminServer:
 
 
 def url_for_others(url: str, settings: NodeSettings) -> str:
-    """URL of this node's admin server for other nodes: the voters' setting if it is in there. A server on all
-    addresses is reached at the advertised host of the Kafka listener."""
+    """URL of this node's admin server for other nodes: the one in controller.quorum.voters if this node is a
+    voter. A server that listens on all addresses is reached at the advertised host of the Kafka listener."""
     if known := settings.voters.get(settings.node_id):
         return known
     bound = urlsplit(url)
@@ -153,14 +153,14 @@ def _scrub_view(serving: Serving) -> dict[str, Any]:
 
 
 def _refused_without_logs(node_id: int) -> list[web.AbstractRouteDef]:
-    """Routes that only brokers serve: 409, since 503 would mean later."""
+    """Routes that only brokers serve. They respond with 409, because 503 would invite the client to retry."""
 
     async def refuse(_: web.Request) -> web.Response:
         message = f"node {node_id} is a controller and no broker: send this to a broker (GET /v1/brokers)"
         raise refused(web.HTTPConflict, message)
 
-    of_brokers = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
-    return [web.route("*", path, refuse) for path in of_brokers]
+    broker_paths = ("/v1/directories{rest:.*}", "/v1/scrub", "/v1/tier/{rest:.*}")
+    return [web.route("*", path, refuse) for path in broker_paths]
 
 
 def cluster_view(image: ClusterImage, node_id: int) -> dict[str, Any]:
@@ -234,8 +234,8 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         return web.json_response({"damaged": rows})
 
     async def flush(request: web.Request) -> web.Response:
-        """Respond when the manifests in the bucket cover the log ends. A client that disconnects ends the
-        wait."""
+        """Respond when the manifests in the bucket cover the log ends, or stop waiting if the client
+        disconnects."""
         manager = current().tiering
         with _translate_errors():
             body = await request.json()
@@ -244,8 +244,8 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     async def explain(request: web.Request) -> web.Response:
         manager, query = current().tiering, request.query
         with _translate_errors():
-            place = await manager.explain(query["topic"], int(query["partition"]), int(query["offset"]))
-            return web.json_response(asdict(place))
+            location = await manager.explain(query["topic"], int(query["partition"]), int(query["offset"]))
+            return web.json_response(asdict(location))
 
     return [
         web.get("/v1/tier/status", status),

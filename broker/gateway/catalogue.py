@@ -328,7 +328,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
-        _gauge("tierlog_remote_delete_queue_size", "Objects waiting for their deletion"),
+        _gauge(
+            "tierlog_remote_delete_queue_size",
+            "Segments, pages and deleted topics whose objects wait for their deletion",
+        ),
     ),
     "The metadata quorum": (
         _gauge(

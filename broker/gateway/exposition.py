@@ -20,7 +20,7 @@ Sample = tuple[tuple[str, ...], Value]
 Family = tuple[str, Iterable[Sample]]
 
 PAUSE: Family = ("", ())
-"""Not a family: lets the event loop run other work before the next family."""
+"""Marker between families: the event loop runs other work here."""
 
 
 async def exposition(families: Iterable[Family]) -> bytes:

@@ -216,8 +216,8 @@ def log_families(manager: ReplicaManager) -> Iterator[Family]:
 
 
 def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
-    """Only of partitions that this broker leads, as in Kafka, so that a sum over all brokers counts each
-    partition once."""
+    """Metrics of the partitions that this broker leads, as in Kafka, so that a sum over all brokers counts
+    each partition once."""
     found: Counter[Condition] = Counter()
     at_min = 0
     for batch in _slices(serving.replicas):

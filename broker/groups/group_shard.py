@@ -49,7 +49,8 @@ from tierlog.records.record import Record, iter_records
 from tierlog.records.writer import NewRecord, encode_batch
 
 LOAD_BYTES = 512 << 10  # read and then replayed in one step of a load, which takes about 50 ms of the loop
-RECORDS_MAX_BYTES = 64 << 20  # of a decompressed batch; tierlog does not compress these batches, Kafka may
+RECORDS_MAX_BYTES = 64 << 20
+"""Maximum size of a batch after decompression. tierlog does not compress these batches; Kafka may have."""
 MAX_WAITING = 50_000
 """Waiting requests of one shard, from which on it accepts no new members; each holds a future and blocks
 later requests of its connection. All other requests are served, so that joins of one group do not let members

@@ -43,7 +43,7 @@ RESOURCE_WEIGHT = 20  # validating a node's settings takes as long as this many 
 CHANGES_PER_COMMAND = 1_000
 """The controller decides a command in one turn of its event loop: about 50 ms."""
 MAX_RESOURCES_PER_REQUEST = 10_000
-"""As in Kafka (MAX_RECORDS_PER_USER_OP). Each resource, and each change of a setting, is at least a
+"""Kafka's limit (MAX_RECORDS_PER_USER_OP). Each resource, and each change of a setting, is at least one
 record."""
 TOO_LARGE = "Unable to perform excessively large batch operation."
 _Dynamic = tuple[Mapping[str, str], Mapping[str, str]]  # settings for all nodes, and for one

@@ -1,4 +1,4 @@
-"""What a handler gets and what it answers: RequestContext, and a Reply or a Pending.
+"""Arguments and results of handlers: a RequestContext, and a Reply or a Pending.
 
 The records of a Produce are views into the receive buffer, writable and valid until the handler returns. A
 handler that needs them later says so in its Pending. All other requests are decoded from a copy, whose views
@@ -29,7 +29,7 @@ class Connection:
     principal: str = ANONYMOUS
     client_software: str = "unknown"
     client_software_version: str = "unknown"
-    client_id: str | None = None  # of its latest request, as quotas count it; only while quotas are set
+    client_id: str | None = None  # from the latest request, as quotas count it; only while quotas are set
 
     @property
     def user(self) -> str:

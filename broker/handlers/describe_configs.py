@@ -104,7 +104,7 @@ class _Description:
             DescribeConfigsResponse, version, DescribeConfigsResult, "configs"
         )
         self._without_overrides: dict[tuple[int, frozenset[str]], _Settings | Outcome] = {}
-        """By type and keys."""
+        """Settings of resources without overrides, by resource type and configuration keys."""
         self._runs: dict[tuple[int, tuple[str, ...]], bytes] = {}  # by type and names
 
     def reply(self, results: Sequence[Sequence[bytes]]) -> RawReply:

@@ -7,6 +7,7 @@ requests of the connection wait until it is appended (`validated_produce`).
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 
 from tierlog.broker.handlers.cluster import INTERNAL_TOPICS
 from tierlog.broker.handlers.context import CLOSE, Handler, Pending, Reply, RequestContext
@@ -110,6 +111,8 @@ def produce_handler(deps: Dependencies) -> Handler:
         if unvalidated:
             batches = [batch for queue in unvalidated.values() for batch in queue]
             return validate(context, request, response, pending, batches)
+        if failed:
+            errors.update(_codes(response))
         return finish(context, request, response, pending, failed)
 
     def validate(
@@ -119,13 +122,13 @@ def produce_handler(deps: Dependencies) -> Handler:
         pending: list[_UnacknowledgedBatch],
         unvalidated: list[UnvalidatedBatch],
     ) -> Pending:
-        def append(batch: UnvalidatedBatch, validated: ValidationResult | None) -> None:
-            _append_validated(deps, batch, validated, request.acks, pending)
-
         def respond() -> Reply | Pending:
-            pending[:] = [item for item in pending if not item.is_complete()]  # others took time to validate
+            errors.update(_codes(response))
+            # validation took time: those that have failed by now count their error themselves
+            pending[:] = [item for item in pending if not item.is_complete()]
             return finish(context, request, response, pending, any(_codes(response)))
 
+        append = partial(_append_validated, deps, acks=request.acks, pending=pending)
         kept_bytes = keep_bytes(request, unvalidated)
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = append_validated(deps.validator, unvalidated, appended, append, respond)
@@ -138,8 +141,6 @@ def produce_handler(deps: Dependencies) -> Handler:
         pending: list[_UnacknowledgedBatch],
         failed: bool,
     ) -> Reply | Pending:
-        if failed:
-            errors.update(_codes(response))
         if request.acks == ACKS_NONE:
             return CLOSE if failed else None  # with acks=0 the client expects no response
         if failed and context.version >= LEADERS_FROM:

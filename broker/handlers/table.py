@@ -113,7 +113,7 @@ def security_handlers() -> dict[str, Handler]:
 
 
 _NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-"""As in Kafka, which refuses tokens over PLAINTEXT before it checks whether they are enabled."""
+"""Kafka's response over PLAINTEXT, even if delegation tokens are disabled."""
 
 
 def _without_authorizer(message: str) -> Handler:

@@ -49,7 +49,7 @@ IDS_FROM = 6  # DeleteTopics by id (KIP-516)
 TOPICS_PER_SLICE = 100
 """Topics of a response, with all their settings, that are built in one turn: about 10 ms."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""As in Kafka, where one request is one batch of the metadata log."""
+"""Kafka's limit, which comes from one request being one batch of the metadata log."""
 TOPICS_PER_DELETION = 200  # of one command, which the controller decides in one turn of its event loop
 TOO_LARGE = "Unable to perform excessively large batch operation."
 MAX_TOPICS_PER_REQUEST = 5_000
@@ -323,7 +323,7 @@ def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> boo
 async def _grow_within(
     mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> list[TopicOutcome]:
-    """As with new topics, only valid partitions count against the quota."""
+    """Add partitions within the controller mutation quota, against which only valid partitions count."""
     if not mutations.are_bounded:
         return list(await _grow(deps, wanted, validate_only))
     refused: dict[str, TopicOutcome] = {}

@@ -55,7 +55,7 @@ class LogCleaner:
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._uncleanable: dict[Replica, int] = {}
-        """By replica: the content version that could not be cleaned. Repair or truncation changes it."""
+        """Replica -> content version that could not be cleaned. Repair or truncation changes the version."""
         self._logged_malformed: dict[Replica, set[int]] = {}  # base offsets of malformed batches
         self.bytes_read = self.bytes_written = 0
         self.most_dirty = 0.0

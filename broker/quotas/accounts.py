@@ -20,7 +20,7 @@ M = TypeVar("M")
 
 @dataclass(slots=True, eq=False)
 class Use(Generic[M]):
-    """What one account used of one quota. `bound`: the limit at its last use."""
+    """The use of one quota by one account. `bound`: the limit at the last use."""
 
     meter: M
     bound: float

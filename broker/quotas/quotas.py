@@ -16,7 +16,7 @@ from tierlog.config.node import NodeSettings
 from tierlog.metadata.records import QuotaEntity, QuotaKey
 
 THROTTLE_MAX_MS = IDLE_MS
-"""Not longer than an account is kept."""
+"""Maximum throttle time: an idle account is removed after this time."""
 
 AT_MOST_A_WINDOW = frozenset({QuotaKey.REQUEST_PERCENTAGE, QuotaKey.CONNECTION_CREATION_RATE})
 """Quotas with a throttle time of at most one window, as in Kafka."""
@@ -164,7 +164,7 @@ class ClientQuotas:
 
 
 def _waited_longest(uses: Mapping[Account, Use[Meter]]) -> list[tuple[Account, Use[Meter]]]:
-    """By throttle time only: rates are computed only for the reported accounts."""
+    """Accounts with the longest throttle times, which are known without computing the rates of all."""
     return heapq.nlargest(REPORTED_MAX, uses.items(), key=lambda row: row[1].throttled_ms)
 
 

@@ -80,9 +80,9 @@ class ReplicationThrottles:
 
     def __init__(self, settings: NodeSettings) -> None:
         self.leader = Throttle()
-        """For bytes sent to followers."""
+        """Limits bytes sent to followers."""
         self.follower = Throttle()
-        """For bytes fetched from leaders."""
+        """Limits bytes fetched from leaders."""
         self._settings = settings
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:

@@ -20,7 +20,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
-from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.delete_queue import Deletion
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -171,7 +171,7 @@ class RemoteStorageCleaner:
         marked = [image.delete_queue[uuid] for uuid in image.deleting]
         if not marked:
             return max(self._wait_s(image), RETRY_S)
-        await self._delete(image, sorted(marked, key=lambda entry: (entry.queued_ms, entry.uuid)))
+        await self._delete(sorted(marked, key=lambda entry: (entry.queued_ms, entry.uuid)))
         return 0.0
 
     def _wait_s(self, image: ClusterImage) -> float:
@@ -182,7 +182,7 @@ class RemoteStorageCleaner:
         due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
-    async def _delete(self, image: ClusterImage, marked: list[QueuedDelete]) -> None:
-        gone = await self._manager.delete(marked, image.topics)
+    async def _delete(self, marked: list[Deletion]) -> None:
+        gone = await self._manager.delete(marked)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
-        _log.info("remote objects deleted", segments=len(gone), waiting=len(marked) - len(gone))
+        _log.info("remote objects deleted", lines=len(gone), waiting=len(marked) - len(gone))

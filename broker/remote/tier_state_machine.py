@@ -15,7 +15,7 @@ import structlog
 from tierlog.base.clock import Clock
 from tierlog.base.leader_epochs import EpochEntry
 from tierlog.base.network import Caller, Network
-from tierlog.base.types import TopicPartition
+from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.core.follower import FetchPosition, StartFromTier
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.storage.core.producer_state import MalformedSnapshot
@@ -56,7 +56,7 @@ class TierStateMachine:
         self._remote = remote
         self._clock = clock
         self._slots = asyncio.Semaphore(CONCURRENT_STARTS_MAX)
-        self._failing: set[TopicPartition] = set()
+        self._failing: set[TopicIdPartition] = set()
 
     async def start(self, replica: Replica, step: StartFromTier) -> bool:
         """Returns whether the replica can continue to fetch; otherwise retry later."""
@@ -64,13 +64,14 @@ class TierStateMachine:
             async with self._slots:
                 started = await self._start(replica, step)
         except (_Rejected, ObjectStoreError, OSError, MalformedSnapshot) as failure:
-            if replica.name not in self._failing:
+            if replica.id not in self._failing:
                 _log.warning(
                     "cannot start a replica from the tier", partition=str(replica.name), why=str(failure)
                 )
-            self._failing.add(replica.name)
+                topics = self._image().topics
+                self._failing = {one for one in self._failing if one.topic_id in topics} | {replica.id}
             return False
-        self._failing.discard(replica.name)
+        self._failing.discard(replica.id)
         return started
 
     async def _start(self, replica: Replica, step: StartFromTier) -> bool:

@@ -20,7 +20,7 @@ Key = tuple[uuid.UUID, int]
 
 
 class FetchState(NamedTuple):
-    """What a request says of one partition. `log_start_offset` is the follower's own."""
+    """One partition of a Fetch. `log_start_offset` is the follower's own."""
 
     position: FetchPosition
     log_start_offset: int

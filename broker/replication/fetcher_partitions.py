@@ -35,7 +35,7 @@ _log = structlog.get_logger("tierlog.fetchers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherDependencies:
-    """What all fetchers of a broker share. `broker_epoch` is that of the current registration.
+    """Dependencies that all fetchers of a broker share. `broker_epoch` is that of the current registration.
 
     `start_from_tier` starts a replica at the leader's local log start, when the
     offsets below are remote; it returns whether that succeeded.
@@ -333,7 +333,7 @@ _EXPECTED_ERRORS = frozenset(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
     }
 )
-"""Not logged: one of the two brokers has not seen the newest image yet."""
+"""Errors that are not logged: one of the two brokers has not seen the newest image yet."""
 
 
 def _log_truncation(replica: Replica, step: Step) -> None:

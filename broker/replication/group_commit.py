@@ -62,7 +62,8 @@ class GroupCommit:
         ended = await asyncio.gather(*(wait_for_disk(futures, timeout_s) for futures in flushes_in.values()))
         for log_dir, all_ended in zip(flushes_in, ended, strict=True):
             for flush in flushes_in[log_dir]:
-                _ = flush.exception() if flush.done() else flush.cancel()
+                if not flush.cancel() and not flush.cancelled():
+                    flush.exception()  # retrieved, or the loop would report it
             if not all_ended:
                 log_dir.mark_hung(timeout_s)
 

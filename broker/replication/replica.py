@@ -205,7 +205,7 @@ class Replica:
 
     @property
     def followers(self) -> Mapping[int, Follower]:
-        """What the leader knows of its followers; empty unless it is the leader."""
+        """State of each follower by broker id; empty unless this replica is the leader."""
         return self._core.followers
 
     @property
@@ -226,7 +226,7 @@ class Replica:
         return self.log.recovery_point, self.log.log_start_offset, self._checkpointed_high_watermark()
 
     def _checkpointed_high_watermark(self) -> int | None:
-        """At most the recovery point: everything above it may be lost in a power failure.
+        """The high watermark, at most the recovery point: a power failure may lose everything above it.
 
         A power failure can also undo a truncation, so that uncommitted records are back at these offsets.
         """

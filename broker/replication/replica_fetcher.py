@@ -27,7 +27,7 @@ from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchRequest, FetchResponse
 
 RESPONSE_TIMEOUT_S = 10.0
-"""In addition to replica.fetch.wait.max.ms. After that, the fetcher reconnects."""
+"""Time to wait for a response, in addition to replica.fetch.wait.max.ms. Then the fetcher reconnects."""
 
 BACKOFF_MAX_S = 2.0
 

@@ -50,15 +50,15 @@ CREATED_ON_LOOP_MAX = 64
 are created in threads."""
 
 CONCURRENT_CREATIONS = 2
-"""In each directory. They mostly wait for the file system's journal, and must not keep the loop from
-running."""
+"""Threads that create logs in each directory. They mostly wait for the file system's journal. More threads
+would delay the event loop."""
 
 PROGRESS_EVERY = 1000
 """Logs opened between two progress messages."""
 
 OPEN_BATCH_SIZE = 20
-"""Logs that a thread creates, or opens after a clean shutdown, before it returns to the loop, which takes
-longer."""
+"""Logs that a thread creates, or opens after a clean shutdown, before it returns to the event loop. The
+return takes longer than one of these logs."""
 
 Opening = asyncio.Future[LoadedReplicas]
 ReportDamaged = Callable[[Replica], Awaitable[None]]
@@ -96,16 +96,16 @@ class ReplicaManager:
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
-        self._creating: dict[TopicPartition, TopicImage] = {}  # in threads
+        self._creating: dict[TopicPartition, TopicImage] = {}  # threads are creating these
         self._something_created = asyncio.Event()
         self._configs = TopicConfigs(settings)
         self._loader = ReplicaLoader(
             settings, directories, self._configs, clock, rng, on_renamed=self._on_deleted_directory
         )
-        self._offline: dict[TopicPartition, str] = {}  # until the next start; the reason
-        self._missing: dict[
-            TopicPartition, bool
-        ] = {}  # not open, as the disk is full: whether a retry is running
+        self._offline: dict[TopicPartition, str] = {}
+        """Partitions that stay offline until the next start, and why."""
+        self._missing: dict[TopicPartition, bool] = {}
+        """Partitions whose log could not be opened, as on a full disk, and whether a retry is running."""
         self._pending_leaders = PendingLeaders(tasks, self._retry_role)
         self.checkpoints = CheckpointWriter(directories, self._all, self._creating, tasks)
 
@@ -146,9 +146,9 @@ class ReplicaManager:
     async def open_all(self, image: ClusterImage, report_empty: ReportEmpty | None = None) -> None:
         """Open the replicas that the image places here, in threads; rename directories that the image lacks.
 
-        A replica may be nowhere on the directories, although all are online. `report_empty` returns once the
-        controller knows that; only then are such replicas created, since the next start finds an empty log
-        and has nothing to report. None for a standalone broker.
+        A replica may have no log in any directory, although all directories are online. `report_empty`
+        reports such replicas to the controller and returns once it knows. Only then are they created, because
+        the next start would find an empty log and report nothing. None for a standalone broker.
         """
         self._loop = asyncio.get_running_loop()
         for directory in self.directories.all:
@@ -166,10 +166,10 @@ class ReplicaManager:
             if self._settings.node_id in partition.replicas
         }
         ids = {name: topic.topic_id for name, topic in wanted.items()}
-        refused, aside = self.directories.find(ids, may_be_missing=report_empty is not None)
-        for target in aside:
+        refused, renamed = self.directories.find(ids, may_be_missing=report_empty is not None)
+        for path in renamed:
             _log.warning(
-                "the cluster does not know this partition; its directory was renamed", directory=str(target)
+                "the cluster does not know this partition; its directory was renamed", directory=str(path)
             )
         for name, why in refused.items():
             self._mark_failed(name, why)
@@ -195,14 +195,14 @@ class ReplicaManager:
         loop = asyncio.get_running_loop()
         threads = settings_of(image, self._settings).num_recovery_threads_per_data_dir
         pools = {directory: ThreadPoolExecutor(threads, "recovery") for directory in self.directories.all}
-        places = {
+        directory_by_name = {
             name: self.directories.directory_of(name) or self.directories.choose(name) for name in wanted
         }
         opening = [
             loop.run_in_executor(pool, self._loader.load_all, image, wanted, names)
             for directory, pool in pools.items()
             for names in chunks(
-                [name for name in wanted if places[name] is directory],
+                [name for name in wanted if directory_by_name[name] is directory],
                 OPEN_BATCH_SIZE if directory.checkpoints.clean else 1,
             )
         ]
@@ -230,8 +230,8 @@ class ReplicaManager:
                 logged = opened
 
     def _add_result(self, name: TopicPartition, opened: Replica | Exception) -> None:
-        """Add a replica, or record why it could not be loaded. A full disk is temporary, other reasons are
-        not."""
+        """Add a replica, or record why it could not be loaded. An OSError is temporary, as on a full disk;
+        other reasons are not."""
         self._missing.pop(name, None)
         directory = self.directories.directory_of(name)
         if directory is not None and isinstance(opened, OSError):
@@ -265,8 +265,8 @@ class ReplicaManager:
     # -- failures --
 
     def restart_fetching(self, replica: Replica) -> None:
-        """Fetch a follower again from its present log end, ignoring responses in flight: its log was
-        changed."""
+        """Fetch a follower again from its current log end, because its log was changed. Responses in flight
+        are ignored."""
         if self._image is not None and (topic := self._image.topics.get(replica.topic_id)) is not None:
             self._roles.remove(replica)
             self._apply_role(topic, replica.name)
@@ -278,8 +278,8 @@ class ReplicaManager:
             directory.on_sync_error(why)
 
     def _on_directory_failure(self, directory: LogDirectory) -> None:
-        """Called in any thread. Defers to the loop, also from the loop itself: the failed operation ends
-        first."""
+        """Called in any thread. The event loop handles the failure later, even if this is called on it, so
+        that the failed operation ends first."""
         self._loop.call_soon_threadsafe(self._handle_offline_directory, directory)
 
     def _handle_offline_directory(self, directory: LogDirectory) -> None:
@@ -295,7 +295,7 @@ class ReplicaManager:
             self._missing.pop(name, None)
             self._offline[name] = why
         for name in names:
-            self._on_change(name)  # complete the requests that wait for it
+            self._on_change(name)  # completes requests that wait for the partition
         _log.error(
             "a log directory went offline", directory=str(directory.path), why=why, partitions=len(names)
         )
@@ -340,9 +340,9 @@ class ReplicaManager:
             replica.log.has_been_tiered = True
 
     async def retry_missing(self, report_damaged: ReportDamaged | None = None) -> None:
-        """Retry what failed on a full disk: to open or create logs (in threads, as some are large), and to
-        lead. `report_damaged` returns once the controller knows of a damaged log; None for a standalone
-        broker.
+        """Retry operations that failed on a full disk: opening or creating a log (in a thread, since a log
+        may be large), and becoming leader. `report_damaged` returns once the controller knows of a damaged
+        log; None for a standalone broker.
         """
         if all(directory.is_full for directory in self.directories.online):
             return
@@ -357,9 +357,8 @@ class ReplicaManager:
             _, opened = await directory.run(partial(self._loader.load, image, topic, name))
             adding = self._add_late(directory, topic, name, opened, report_damaged)
             if isinstance(opened, Replica) and opened.log.was_damaged:
-                self._tasks.spawn(
-                    f"add {name}", adding
-                )  # the quorum may be away for long: others do not wait
+                # in a task, because the controller may not answer for long, and other logs must not wait
+                self._tasks.spawn(f"add {name}", adding)
             else:
                 await adding
 
@@ -371,38 +370,38 @@ class ReplicaManager:
         opened: Replica | Exception,
         report_damaged: ReportDamaged | None,
     ) -> None:
-        """Add a replica while the broker may be serving. A damaged one gets no role before the controller
-        knows."""
+        """Add a replica while the broker may be serving. A damaged replica gets a role only after the
+        controller knows of the damage."""
         if isinstance(opened, Replica) and opened.log.was_damaged and report_damaged is not None:
             await report_damaged(opened)
         image = self._image
-        now = image.topics.get(topic.topic_id) if image is not None else None
-        if image is not None and now is not None and name in self._missing:
+        current = image.topics.get(topic.topic_id) if image is not None else None
+        if image is not None and current is not None and name in self._missing:
             self._add_result(name, opened)
-            self._apply_topic(image, now)
+            self._apply_topic(image, current)
             return
         if isinstance(opened, Replica):  # its topic was deleted, or its directory failed
             await directory.run(partial(opened.close, clean=False))
         if name in self._missing:
-            self._missing[name] = False  # it is now missing for a new topic of the same name
+            self._missing[name] = False  # a new topic of the same name needs a log
 
     async def wait_until_created(self) -> None:
         """Returns once all partitions of the images so far have been created or have failed."""
         while self._creating:
             await self._something_created.wait()
 
-    def _create(self, image: ClusterImage, fresh: dict[TopicPartition, TopicImage]) -> None:
-        """Create replicas, on the loop if they are few. A name that an earlier topic had goes to a thread,
-        since its old checkpoints must be removed from the disk first."""
-        slow = fresh
-        if len(fresh) <= CREATED_ON_LOOP_MAX:
-            slow = {name: topic for name, topic in fresh.items() if self.directories.has_checkpoint(name)}
-            for name, topic in fresh.items():
-                if name not in slow:
+    def _create(self, image: ClusterImage, new: dict[TopicPartition, TopicImage]) -> None:
+        """Create replicas, on the event loop if they are few. A partition whose name an earlier topic had is
+        created in a thread, because its old checkpoints must be removed from the disk first."""
+        in_threads = new
+        if len(new) <= CREATED_ON_LOOP_MAX:
+            in_threads = {name: topic for name, topic in new.items() if self.directories.has_checkpoint(name)}
+            for name, topic in new.items():
+                if name not in in_threads:
                     self._create_now(image, topic, name)
-        if slow:
-            self._creating.update(slow)
-            self._tasks.spawn("create partitions", self._create_in_threads(image, slow))
+        if in_threads:
+            self._creating.update(in_threads)
+            self._tasks.spawn("create partitions", self._create_in_threads(image, in_threads))
 
     async def _create_in_threads(self, image: ClusterImage, topics: dict[TopicPartition, TopicImage]) -> None:
         by_directory = defaultdict[LogDirectory, list[TopicPartition]](list)
@@ -438,10 +437,10 @@ class ReplicaManager:
         a new one of the same name; then the replica is deleted.
         """
         self._creating.pop(name, None)
-        now = self._image.topic(name.topic) if self._image is not None else None
-        if now is not None and now.topic_id == topic.topic_id:
+        current = self._image.topic(name.topic) if self._image is not None else None
+        if current is not None and current.topic_id == topic.topic_id:
             self._add_result(name, opened)
-            self._apply_role(now, name)
+            self._apply_role(current, name)
             return True
         directory = self.directories.directory_of(name)
         self.directories.forget(name)
@@ -449,31 +448,31 @@ class ReplicaManager:
             opened.close(clean=False)
         if directory is not None and directory.failure is None:
             self._delete_directory(name, directory, 0)
-        if now is not None and self._image is not None and self._is_placed_here(now, name.partition):
-            self._create(self._image, {name: now})
+        if current is not None and self._image is not None and self._is_placed_here(current, name.partition):
+            self._create(self._image, {name: current})
         return False
 
     def _apply_topic(self, image: ClusterImage, topic: TopicImage) -> None:
         self._create(image, dict.fromkeys(self._apply_roles(topic), topic))
 
     def _apply_roles(self, topic: TopicImage) -> list[TopicPartition]:
-        """Apply the roles of a topic's local replicas; returns those that have yet to be created."""
-        fresh = []
+        """Apply the roles of a topic's local replicas. Returns the replicas that must be created first."""
+        to_create = []
         for number in range(len(topic.partitions)):
             if self._is_placed_here(topic, number):
                 name = TopicPartition(topic.name, number)
                 if name in self._all:
                     self._apply_role(topic, name)
                 elif not self.is_offline(name) and name not in self._creating:
-                    fresh.append(name)
-        return fresh
+                    to_create.append(name)
+        return to_create
 
     def _is_placed_here(self, topic: TopicImage, number: int) -> bool:
         found = topic.partitions[number : number + 1]
         return any(self._settings.node_id in partition.replicas for partition in found)
 
     def _has_left(self, topic: TopicImage, number: int) -> bool:
-        """Whether a local replica has been reassigned to other brokers (KIP-455)."""
+        """Whether the local replica of a partition has been reassigned to another broker (KIP-455)."""
         replica = self._replicas.get((topic.topic_id, number))
         return replica is not None and not self._is_placed_here(topic, number)
 

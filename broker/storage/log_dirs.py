@@ -60,7 +60,7 @@ class LogDirectories:
         """
         self._rng = rng
         self._directory_by_partition: dict[TopicPartition, LogDirectory] = {}
-        self._preferred: dict[TopicPartition, LogDirectory] = {}  # of absent partitions
+        self._preferred: dict[TopicPartition, LogDirectory] = {}  # partitions that have no directory yet
         self._partitions: dict[LogDirectory, set[TopicPartition]] = {
             directory: set() for directory in self.all
         }

@@ -71,7 +71,10 @@ def check(content: Buffer, start: CheckedPrefix, end_offset: int, rules: HeaderR
 
 
 class RangeRepair:
-    """Repair of one range, valid while the segment is unchanged."""
+    """Repair of one range: `write` and `sync` the content if it `fits`, then `finish`.
+
+    It must be abandoned when the segment has changed (`is_current`).
+    """
 
     def __init__(self, log: PartitionLog, segment: Segment, damage: Damage) -> None:
         self.damage = damage
@@ -99,14 +102,14 @@ class RangeRepair:
             return False
         segment, damage = self._segment, self.damage
         index, count = segment.offset_index, segment.index_entries
-        begins = {damage.position + at for at, _ in iter_batches(content)}
+        batch_positions = {damage.position + at for at, _ in iter_batches(content)}
 
         def position(entry: int) -> int:
             return int(OFFSET_ENTRY.unpack_from(index, entry * OFFSET_ENTRY.size)[1])
 
         first = bisect_left(range(count), damage.position, key=position)
-        positions = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
-        fits = begins.issuperset(positions)
+        indexed = takewhile(lambda at: at < damage.end_position, map(position, range(first, count)))
+        fits = batch_positions.issuperset(indexed)
         segment.unload()  # the index of a rolled segment was read for this
         return fits
 
@@ -122,7 +125,7 @@ class RangeRepair:
         self._epochs = [(header.leader_epoch, header.base_offset) for _, header in iter_batches(content)]
 
     def sync(self) -> None:
-        """Raises OSError."""
+        """Make the written content durable; waits for the disk. Raises OSError."""
         if self._file is not None:
             self._segment.files.sync(self._file.fd)
 
@@ -138,10 +141,10 @@ class RangeRepair:
 
 def range_repairs(log: PartitionLog) -> Sequence[RangeRepair]:
     """One repair for each known damaged range that ends above the log start."""
-    reached = log.damage_in_reach
+    in_reach = log.damage_in_reach
     return [
         RangeRepair(log, segment, damage)
         for segment in log.segment_files
         for damage in segment.damage
-        if damage in reached
+        if damage in in_reach
     ]

@@ -90,7 +90,7 @@ class _WrongEpochFile(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogToOpen:
-    """What is known of a log before it is opened.
+    """Facts about a log that are known before it is opened.
 
     `may_have_lost`: a power failure may have lost unsynced data. Truncating such data is not damage, unless
     it was below the recovery point or an earlier start found damage. `gaps`: compaction may have removed

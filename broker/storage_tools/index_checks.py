@@ -67,7 +67,7 @@ class TimeIndexCheck:
     def __init__(self, index: bytes, base_offset: int, *, rolled: bool) -> None:
         self._entries = list(decode_time_index(without_trailing_zeros(index, TIME_ENTRY.size), base_offset))
         self._at = 0
-        self._largest = NO_TIMESTAMP  # of records
+        self._largest = NO_TIMESTAMP  # timestamp of a record so far
         self._largest_in_headers = NO_TIMESTAMP  # includes batches that compaction emptied, as in Kafka
         self._rolled = rolled
 

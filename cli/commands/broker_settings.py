@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tierlog.cli.client import KafkaClient
 
 SOURCES = {2: "this broker", 3: "all brokers", 4: "start-up", 5: "default"}
-"""By config_source of DescribeConfigs: DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT."""
+"""Config source (DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT) -> text."""
 
 OneOrAll = Annotated[
     int | None,

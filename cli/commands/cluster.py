@@ -49,11 +49,12 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
     try:
         api = admin_api(admin, bootstrap, timeout_s=10)
         node, quorum, partitions = api.get("/v1/cluster"), api.get("/v1/quorum"), _partitions(api)
-        _check_same_cluster(metadata.cluster_id, node["cluster_id"], api.url)
     except CliError as failure:
         if as_json:
             raise
         console(stderr=True).print(f"No admin API: {failure.message}. {failure.hint}", style="yellow")
+    if node is not None:
+        _check_same_cluster(metadata.cluster_id, node["cluster_id"], api.url)
     brokers = [
         {
             "node": broker.node_id,

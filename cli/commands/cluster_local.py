@@ -19,11 +19,11 @@ LOG_LINES = 15
 """Last lines of a node's log that are printed if it does not start."""
 
 NODE_STOP_TIMEOUT_S = 60.0
-"""For the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
+"""Time for the shutdown of one node: twice the default of controlled.shutdown.timeout.ms."""
 
 
 def _node_ids() -> list[str]:
-    """For shell completion."""
+    """Node ids for shell completion."""
     from tierlog.cli import cluster_files
 
     directory = cluster_files.last_started()
@@ -209,14 +209,14 @@ def _planned(
             raise CliError(f"the cluster in {last} is already running", hint=hint)
     plan = cluster_files.load(data_dir) if data_dir is not None else None
     if data_dir is not None and plan is not None:
-        for what, asked, present in (
+        for what, requested, present in (
             ("nodes", nodes, len(plan.brokers)),
             ("voters", voters, len(plan.controllers_only)),
             ("port", port or None, plan.nodes[0].port),
         ):
-            if asked not in (None, present):
+            if requested not in (None, present):
                 hint = "Omit the option, or create another cluster with another --data-dir."
-                raise usage(f"the cluster in {data_dir} has --{what} {present}, not {asked}", hint)
+                raise usage(f"the cluster in {data_dir} has --{what} {present}, not {requested}", hint)
         return data_dir.absolute(), cluster_files.with_settings(plan, settings)
     plan = cluster_files.new_plan(
         nodes or 3,
@@ -274,12 +274,26 @@ def _take_down(directory: Path, plan: "ClusterPlan") -> tuple[list[int], list[in
 
 def _stop(directory: Path, plan: "ClusterPlan", node_ids: list[int], timeout_s: float) -> list[int]:
     """Stop nodes, and return those that had to be killed. Brokers stop first: controlled shutdown needs the
-    quorum."""
+    quorum. Raises CliError if a node runs even after SIGKILL."""
     from tierlog.cli import cluster_processes
 
     last = {node.id for node in plan.controllers_only}
     rounds = [one for one in node_ids if one not in last], [one for one in node_ids if one in last]
-    return [killed for some in rounds for killed in cluster_processes.stop(directory, some, timeout_s)]
+    killed = [one for some in rounds for one in cluster_processes.stop(directory, some, timeout_s)]
+    _require_ended(directory, plan, node_ids)
+    return killed
+
+
+def _require_ended(directory: Path, plan: "ClusterPlan", node_ids: list[int]) -> None:
+    """Raises CliError if one of the nodes, which got SIGKILL, still runs."""
+    from tierlog.cli.cluster_processes import STOP_TIMEOUT_S
+
+    if left := [one for one in _running(directory, plan) if one in node_ids]:
+        raise CliError(
+            f"{_named(left)} did not end within {STOP_TIMEOUT_S:g} s after SIGKILL",
+            hint="A process that waits for a disk in the kernel ends once the disk responds. See its state "
+            f"with `tierlog cluster status --data-dir {directory}`.",
+        )
 
 
 def _document(directory: Path, plan: "ClusterPlan") -> dict[str, object]:
@@ -335,6 +349,8 @@ def _send(number: signal.Signals, nodes: list[int], data_dir: Path | None, *, as
     wait_s = cluster_processes.STOP_TIMEOUT_S if number is signal.SIGKILL else 0.0
     for one in states:
         cluster_processes.send_signals(cluster_files.node_directory(directory, one), number, wait_s=wait_s)
+    if number is signal.SIGKILL:
+        _require_ended(directory, plan, list(states))
     _print_nodes(did, list(states), as_json=as_json)
 
 

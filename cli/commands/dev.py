@@ -86,8 +86,8 @@ def dev(
 def _settings(
     port: int, admin_port: int, directory: Path, object_store: str | None, sets: list[str] | None
 ) -> "NodeSettings":
-    """The settings of the node, in ascending precedence: defaults with ports and directory, the environment,
-    the object store and `--set`."""
+    """The settings of the node, in ascending precedence: defaults with ports and directories, the
+    environment, `--object-store` and `--set`."""
     from tierlog.cli.node import read_settings
 
     return read_settings(
@@ -96,9 +96,10 @@ def _settings(
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "admin.listener": f"127.0.0.1:{admin_port}",
             "log.dirs": str(directory),
+            "object.store.url": f"file://{directory / 'objects'}",
         },
         options={
-            "object.store.url": object_store or f"file://{directory / 'objects'}",
+            **({"object.store.url": object_store} if object_store else {}),
             **parse_pairs(sets, "--set"),
         },
     )

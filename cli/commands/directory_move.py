@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
 POLL_INTERVAL_S = 0.2
-"""Between two requests for the progress of the move, which no event reports."""
+"""Time between two requests for the progress of the move, which no event reports."""
 
 REASONS = {
     "LOG_DIR_NOT_FOUND": "The directory is not in the broker's log.dirs; give it as an absolute path.",

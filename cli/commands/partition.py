@@ -47,7 +47,7 @@ NEXT_STEPS = {
     "ELIGIBLE_LEADERS_NOT_AVAILABLE": "Start a broker with an in-sync replica: see `tierlog partition list`.",
     "PREFERRED_LEADER_NOT_AVAILABLE": "Start the broker of the first replica: see `tierlog partition list`.",
 }
-"""By error code of an outcome."""
+"""Error code of an outcome -> hint."""
 
 
 @app.command("list")

@@ -20,7 +20,7 @@ from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done
-from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.delete_queue import Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
@@ -32,11 +32,11 @@ SPILL_TIMEOUT_MS = 600_000  # time to finish a page; after that, the grace perio
 MAX_DELETES = 500  # marked by one record, which contains their ids
 
 
-def waiting_since_ms(deletion: QueuedDelete) -> int:
+def waiting_since_ms(deletion: Deletion) -> int:
     """When the deletion was queued, in the quorum's time. The `queued_ms` of an unfinished page is later by
     SPILL_TIMEOUT_MS, because its grace period begins only then.
     """
-    if deletion.is_unfinished_page:
+    if isinstance(deletion, QueuedDelete) and deletion.is_unfinished_page:
         return deletion.queued_ms - SPILL_TIMEOUT_MS
     return deletion.queued_ms
 
@@ -162,7 +162,8 @@ def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Ac
         return done()
     _check_epoch(partition, command.leader_epoch)
     deletion = image.delete_queue.get(page.uuid)
-    if deletion is None or not deletion.is_unfinished_page or image.is_being_deleted(page.uuid):
+    is_announced = isinstance(deletion, QueuedDelete) and deletion.is_unfinished_page
+    if not is_announced or image.is_being_deleted(page.uuid):
         message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
     spilled = remote.entries[: max(page.entries, 0)]

@@ -37,7 +37,7 @@ class MetadataClient(ABC):
         leader."""
 
     def publish_to(self, publishers: Sequence[Publisher]) -> Callable[[], None]:
-        """As MetadataPublisher.publish_to."""
+        """See MetadataPublisher.publish_to."""
         return self._publisher.publish_to(publishers)
 
     async def submit(self, command: c.Command[R], timeout_s: float = 30.0, *, forward: bool = True) -> R:

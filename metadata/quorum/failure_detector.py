@@ -17,7 +17,7 @@ from tierlog.metadata.quorum.publisher import MetadataPublisher, Publisher
 
 
 class _Suspicion(NamedTuple):
-    broker_epoch: int  # of the process that seems dead
+    broker_epoch: int  # epoch of the process that seems dead
     until_ms: int
 
 

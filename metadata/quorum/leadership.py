@@ -41,7 +41,7 @@ class Leadership:
         """`wake`: called when the core has work."""
         self._core, self._publisher, self._clock, self._rng, self._wake = core, publisher, clock, rng, wake
         self.draft: ClusterImage | None = None
-        self.term = -1  # of the draft
+        self.term = -1  # term of the draft
         self._quorum_time_offset_ms = 0  # the quorum's time minus the monotonic clock
         self._waiting: dict[int, list[Waiter]] = {}  # by index of the entry
         self._reads: dict[int, Waiter] = {}  # by number of the read
@@ -114,7 +114,7 @@ class Leadership:
         return self._applied(index)
 
     def hand_over(self) -> bool:
-        """As the core's."""
+        """Transfer leadership to another voter (`RaftCore.hand_over`). Returns False if none responds."""
         started = self._core.hand_over()
         if self._core.has_ready():
             self._wake()

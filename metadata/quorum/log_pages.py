@@ -32,8 +32,8 @@ class LogPage(msgspec.Struct, frozen=True, array_like=True):
     snapshot_bytes: int = 0
     snapshot_crc32c: int = 0
     snapshot_configuration: Configuration | None = None  # for readers that keep a log of their own
-    term: int = 0  # of the node that sends the page
-    after_term: int = UNKNOWN_TERM  # of the entry before the first of these
+    term: int = 0  # term of the node that sends the page
+    after_term: int = UNKNOWN_TERM  # term of the entry before `entries`
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -21,7 +21,7 @@ from tierlog.metadata.raft.core import RaftCore
 from tierlog.metadata.raft.messages import NO_NODE
 from tierlog.metadata.raft.settings import RaftSettings
 
-WAIT_MS = 1_000  # of a long poll; a source that hangs is noticed only a little later
+WAIT_MS = 1_000  # duration of a long poll; a source that hangs is noticed only a little later
 LEADERLESS_TICKS = 20  # without a leader, after which a member looks for its removal; elections take less
 
 _log = structlog.get_logger("tierlog.metadata")

@@ -50,7 +50,7 @@ class Membership:
     def __init__(self, host: Host, core: RaftCore, leadership: Leadership, clock: Clock) -> None:
         self._host, self._core, self._leadership, self._clock = host, core, leadership, clock
         self._contacts = FollowerContacts()
-        self._directories: dict[int, UUID] = {}  # that members named in requests, in `_directories_term`
+        self._directories: dict[int, UUID] = {}  # named by members in their requests, in `_directories_term`
         self._directories_term = -1
         self._refused: dict[int, UUID | None] = {}
         self._changing = asyncio.Lock()

@@ -48,7 +48,7 @@ class NotRecoverable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """What the node's snapshot and log contain. `committed`: last index known to be committed."""
+    """Summary of the node's snapshot and log. `committed`: last index known to be committed."""
 
     cluster_id: str
     node_id: int

@@ -28,7 +28,7 @@ from tierlog.metadata.quorum.failure_watch import address_of
 from tierlog.metadata.quorum.tls import TlsFiles
 
 CHECK_INTERVAL_S = 1.0
-"""Between two checks of the voters and of the child."""
+"""Time between two checks of the voters and of the child."""
 
 _SCRIPT = Path(__file__).with_name("sentinel_process.py")
 _log = structlog.get_logger("tierlog.metadata")

@@ -17,10 +17,13 @@ import time
 from typing import Any
 
 SEND_TIMEOUT_S = 3.0
-"""By then the broker's session has usually expired anyway."""
+"""How long to try. After that the broker's session has usually expired anyway."""
 
 ATTEMPT_TIMEOUT_S = 1.0
 RETRY_S = 0.05
+
+RETRIED_STATUSES = (b"408", b"429")
+"""A controller that is too busy to read the request in time, or to take it, may take the next one."""
 
 
 def main() -> None:
@@ -62,7 +65,9 @@ def _send(notice: dict[str, Any], tls: dict[str, str] | None) -> bool:
             connection = context.wrap_socket(plain, server_hostname=notice["host"])
         connection.sendall(notice["request"].encode("latin-1"))
         status = connection.recv(64).split(b" ")
-        return len(status) > 1 and status[1][:1] in (b"2", b"4")
+        if len(status) < 2 or status[1] in RETRIED_STATUSES:
+            return False
+        return status[1][:1] in (b"2", b"4")
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from tierlog.metadata.raft.membership import Member
 from tierlog.metadata.raft.messages import AnyMessage, Append, SnapshotChunk, decode_messages, encode_messages
 
 QUEUE_BYTES = 32 << 20  # per peer
-REQUEST_BYTES = 4 << 20  # of messages that travel together
+REQUEST_BYTES = 4 << 20  # maximum size of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
@@ -364,7 +364,7 @@ class _Queue:
             self.filled.set()
 
     def hold(self) -> None:
-        """Until `release`, do not wake the sender: the messages may travel in a response."""
+        """Do not wake the sender until `release`: the messages may travel in a response."""
         self._holds += 1
 
     def release(self) -> None:
@@ -373,7 +373,7 @@ class _Queue:
             self.filled.set()
 
     def take(self) -> tuple[AnyMessage, ...]:
-        """As many messages as fit into one request."""
+        """Remove and return as many messages as fit into one request."""
         taken: list[AnyMessage] = []
         size = 0
         while self._messages and (not taken or size + _size(self._messages[0]) <= REQUEST_BYTES):

@@ -1,14 +1,14 @@
 """Raft core: the consensus algorithm as a pure state machine (`step`, `tick`, `propose`, `ready`).
 
-Section numbers are those of Ongaro's thesis. Invariants:
+Invariants ("thesis" is Ongaro's dissertation, as in the whole package):
 
 - A node votes at most once per term, and a leader never overwrites its own log.
-- Only an entry of the current term commits by counting replicas (3.6.2).
-- Voters change one at a time (4.1), and only after the leader has committed an entry of its term.
+- Only an entry of the current term commits by counting replicas (thesis 3.6.2).
+- Voters change one at a time (thesis 4.1), and only after the leader has committed an entry of its term.
 
-Pre-vote (9.6), check-quorum (6.2) and the refusal to vote while a leader is recent keep a rejoining or
-partitioned node from disrupting the others. Messages of nodes outside the configuration are accepted, because
-the sender's configuration may be newer (4.1). Called by MetadataNode.
+Pre-vote (thesis 9.6), check-quorum (thesis 6.2) and the refusal to vote while a leader is recent keep a
+rejoining or partitioned node from disrupting the others. Messages of nodes outside the configuration are
+accepted, because the sender's configuration may be newer (thesis 4.1). Called by MetadataNode.
 """
 
 from collections.abc import Collection
@@ -36,7 +36,7 @@ PENDING_REPLIES_MAX = 10_000
 """Maximum number of replies that wait for a write. More are dropped, as a network might: the disk hangs."""
 
 RANK_TICKS = 2
-"""Between the campaigns of two survivors of a dead leader: long enough for an election."""
+"""Ticks between the campaigns of two survivors of a dead leader: long enough for an election."""
 
 
 class Role(Enum):
@@ -63,7 +63,7 @@ class RaftCore:
         settings: RaftSettings | None = None,
     ) -> None:
         """`voters` apply until the log holds a configuration. A new leader appends `first_payload` to commit
-        the entries before it (6.4)."""
+        the entries before it (thesis 6.4)."""
         self.node_id = node_id
         self._initial = (
             voters if isinstance(voters, Configuration) else Configuration({v: Member() for v in voters})
@@ -117,7 +117,7 @@ class RaftCore:
             self.campaign()
 
     def campaign(self, *, transfer: bool = False) -> None:
-        """Start an election, with a pre-vote first (9.6) unless the leader transfers its leadership."""
+        """Start an election. A pre-vote comes first (thesis 9.6) unless the leader transfers leadership."""
         if self.is_leader or not self._may_campaign():
             return
         if transfer or not needs_pre_vote(self.node_id, self.voters):
@@ -150,15 +150,15 @@ class RaftCore:
         return index
 
     def request_read(self) -> int:
-        """Returns the number of a linearizable read (6.4): `Ready.reads` reaches it once a majority has
-        confirmed that this node was still the leader after the request. Raises NotLeader."""
+        """Returns the number of a linearizable read (thesis 6.4). `Ready.reads` reaches it once a majority
+        has confirmed that this node was still the leader after the request. Raises NotLeader."""
         if self.replication is None or not self.has_committed_in_term:
             raise NotLeader
         return self.replication.request_read()
 
     @property
     def has_committed_in_term(self) -> bool:
-        """Whether this node is the leader and knows the commit index (6.4)."""
+        """Whether this node is the leader and knows the commit index (thesis 6.4)."""
         return self.is_leader and self.log.matches(self.log.commit, self.term)
 
     def on_peer_death(self, peer: int) -> None:
@@ -177,7 +177,8 @@ class RaftCore:
             self._election_timer.delay_for_rank(survivors.index(self.node_id))
 
     def transfer_leadership(self, to: int) -> None:
-        """Transfer leadership to a voter once its log is complete (3.10); stop after an election timeout."""
+        """Transfer leadership to a voter once its log is complete (thesis 3.10). Stop after an election
+        timeout."""
         if self.is_leader and to in self.voters and to != self.node_id:
             self.transfer_target = to
             self._election_timer.restart()
@@ -508,7 +509,7 @@ class RaftCore:
 
     def _may_campaign(self) -> bool:
         """A node that an uncommitted change removes may be the only one with that entry. It must be able to
-        campaign, without counting its own vote, or no node could win (4.2.2)."""
+        campaign, without counting its own vote, or no node could win (thesis 4.2.2)."""
         if self.node_id in self.voters or self.configuration_index <= self.log.commit:
             return self.node_id in self.voters
         before = self.log.configuration_at(self.configuration_index - 1) or self._initial
@@ -541,7 +542,8 @@ class RaftCore:
     # --- leader
 
     def _tick_leader(self, replication: Replication) -> None:
-        """Check-quorum: a leader steps down if no majority responds within an election timeout (6.2)."""
+        """Check-quorum (thesis 6.2): a leader steps down if no majority responds within an election
+        timeout."""
         replication.tick()
         if self._election_timer.quorum_check_is_due:
             self._election_timer.restart()
@@ -562,14 +564,14 @@ class RaftCore:
             self.replication.broadcast_appends()
 
     def _advance_commit(self, replication: Replication) -> None:
-        """Only an entry of this term commits by counting replicas, and commits all before it (3.6.2)."""
+        """A majority commits only entries of this term, and with them all before (thesis 3.6.2)."""
         index = replication.majority_index()
         if self.log.matches(index, self.term) and self.log.commit_to(index):
             replication.broadcast_commit()
             self._step_down_if_removed(replication)
 
     def _step_down_if_removed(self, replication: Replication) -> None:
-        """A leader that is removed stays the leader until its removal is committed (4.2.2)."""
+        """A leader that is removed stays the leader until its removal is committed (thesis 4.2.2)."""
         if self.node_id in self.voters or self.configuration_index > self.log.commit:
             return
         target = replication.most_up_to_date()
@@ -626,7 +628,7 @@ class ElectionTimer:
 
     @property
     def quorum_check_is_due(self) -> bool:
-        """Whether the leader must check again that a majority responds (6.2)."""
+        """Whether the leader must check again that a majority responds (thesis 6.2)."""
         return self._ticks >= self._settings.check_quorum_ticks
 
     def tick(self) -> None:

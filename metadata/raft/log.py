@@ -106,7 +106,8 @@ class RaftLog:
 
     @safeguard("an append truncates only conflicting entries")
     def merge(self, entries: Sequence[Entry]) -> None:
-        """Append entries whose predecessor matches; truncate from the first conflicting one on (3.5)."""
+        """Append entries whose predecessor matches. Truncate from the first conflicting entry on (thesis
+        3.5)."""
         for entry in entries:
             if self.matches(entry.index, entry.term):
                 continue
@@ -127,7 +128,7 @@ class RaftLog:
 
     @safeguard("a vote is given only to a candidate with an up-to-date log")
     def is_candidate_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so is at least as up to date as this one (3.6.1)."""
+        """Whether a log with this last entry is at least as up to date as this one (thesis 3.6.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def check_acknowledged(self, acknowledged: int) -> None:

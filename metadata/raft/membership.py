@@ -18,7 +18,7 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Learners receive the log and count in no majority (4.2.1). No node is both."""
+    """Learners receive the log and count in no majority (thesis 4.2.1). No node is both."""
 
     voters: dict[int, Member]
     learners: dict[int, Member] = {}
@@ -56,7 +56,7 @@ class ChangeRefused(Exception):
 
 
 def check_change(old: Configuration, new: Configuration) -> None:
-    """Raise ChangeRefused unless at most one voter changes: then any two majorities overlap (4.1)."""
+    """Raise ChangeRefused unless at most one voter changes: then any two majorities overlap (thesis 4.1)."""
     changed = old.voters.keys() ^ new.voters.keys()
     if len(changed) > 1:
         raise ChangeRefused(f"voters change one at a time, not {sorted(changed)} at once")

@@ -51,7 +51,9 @@ class Message(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_fi
 
 
 class VoteRequest(Message, frozen=True, array_like=True, kw_only=True, tag=1):
-    """`transfer`: the leader requested this election (3.10), so a recent leader is no reason to refuse."""
+    """`transfer`: the leader requested this election (thesis 3.10), so a voter grants it although it has
+    recently heard from the leader.
+    """
 
     last_index: int
     last_term: int
@@ -86,7 +88,7 @@ class AppendReply(Message, frozen=True, array_like=True, kw_only=True, tag=4):
 
 
 class Heartbeat(Message, frozen=True, array_like=True, kw_only=True, tag=5):
-    """`commit` never exceeds what the peer is known to hold. `read`: the newest read request (6.4)."""
+    """`commit` never exceeds what the peer is known to hold. `read`: the newest read request (thesis 6.4)."""
 
     commit: int
     read: int = 0
@@ -118,7 +120,7 @@ class SnapshotReply(Message, frozen=True, array_like=True, kw_only=True, tag=8):
 
 
 class TimeoutNow(Message, frozen=True, array_like=True, kw_only=True, tag=9):
-    """Tells the target of a leadership transfer to campaign at once (3.10)."""
+    """Tells the target of a leadership transfer to campaign at once (thesis 3.10)."""
 
 
 AnyMessage = (

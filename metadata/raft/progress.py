@@ -22,11 +22,11 @@ class Progress:
     match_index: int = 0
     sent_commit: int = 0  # the commit index in the newest append
     state: ProgressState = ProgressState.PROBE
-    confirmed_read: int = 0  # the newest read request that the follower confirmed (6.4)
-    round_end: int = 0  # a learner's round of catching up ends at this index (4.2.1)
+    confirmed_read: int = 0  # the newest read request that the follower confirmed (thesis 6.4)
+    round_end: int = 0  # a learner's round of catching up ends at this index (thesis 4.2.1)
     round_ticks: int = 0
     caught_up: bool = False
-    recently_active: bool = False  # replied since the last check-quorum (6.2)
+    recently_active: bool = False  # replied since the last check-quorum (thesis 6.2)
     probe_sent: bool = False
     in_flight: deque[int] = field(default_factory=deque)  # last index of each unanswered append
     snapshot: Snapshot | None = None
@@ -84,7 +84,7 @@ class Progress:
 
     def end_round(self, last_index: int, max_ticks: int) -> None:
         """End a learner's round if it has reached `round_end`. The learner is caught up if the round took
-        less than an election timeout (4.2.1)."""
+        less than an election timeout (thesis 4.2.1)."""
         if self.match_index >= self.round_end:
             self.caught_up = self.round_ticks < max_ticks
             self.round_end, self.round_ticks = last_index, 0

@@ -18,7 +18,7 @@ def majority(voters: Collection[int]) -> int:
 
 @safeguard("pre-vote")
 def needs_pre_vote(node_id: int, voters: Set[int]) -> bool:
-    """The only voter asks no other node (9.6)."""
+    """The only voter asks no other node (thesis 9.6)."""
     return voters != {node_id}
 
 

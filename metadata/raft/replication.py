@@ -52,7 +52,8 @@ class Replication:
         self.progress = {n: self.progress[n] for n in sorted(configuration.members)}
 
     def on_persisted(self, index: int) -> None:
-        """The leader's own log is durable up to `index`. A leader under removal does not count (4.2.2)."""
+        """The leader's own log is durable up to `index`. A leader that is being removed does not count
+        (thesis 4.2.2)."""
         if own := self.progress.get(self._node_id):
             own.on_accepted(index)
 

@@ -29,7 +29,7 @@ from wire_client import Client
 
 from tierlog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-PERIOD_S = 0.05  # of a burner: busy, then asleep
+PERIOD_S = 0.05  # a burner is busy for a part of it, then asleep
 PARTITIONS = 30
 
 

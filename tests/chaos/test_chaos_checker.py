@@ -29,7 +29,7 @@ BAD: dict[str, dict[Kind, int]] = {
 
 
 def verdict_on(name: str) -> Verdict:
-    return check(load(HISTORIES / f"{name}.jsonl"), least_acknowledged=1)
+    return check(load(HISTORIES / f"{name}.jsonl"), min_acknowledged=1)
 
 
 def found(verdict: Verdict) -> dict[str, int]:

@@ -162,6 +162,12 @@ async def test_list_gives_every_key_of_a_prefix_in_order(store):
     assert [info.size async for info in store.list("b/")] == [5, 5]
 
 
+async def test_list_continues_over_all_pages_of_the_server(store):
+    keys = [f"many/{number:03}" for number in range(120)]
+    await asyncio.gather(*(store.put(key, b"x") for key in keys))
+    assert await listed(store, "many/") == keys
+
+
 async def test_put_if_absent_succeeds_once(store):
     await store.put("once", b"first", condition=Absent())
     with pytest.raises(PreconditionFailed):
@@ -323,6 +329,20 @@ def test_invalid_store_url_is_refused(url):
 def test_invalid_store_url_is_refused_with_advice(url, advice):
     with pytest.raises(InvalidStoreUrl, match=advice):
         check_store_url(url)
+
+
+async def test_prefix_of_an_s3_url_is_percent_decoded(servers):
+    """As the path of a file:// URL: otherwise other tools find the objects under another name."""
+    server = servers("versitygw")
+    store = store_from_url(
+        server.url("a%20team/100%25"), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
+    )
+    await store.put("x", b"object")
+    await store.close()
+    outside = server.outside()
+    assert await asyncio.to_thread(
+        lambda: outside.get_object(s3_servers.BUCKET, "a team/100%/x").data == b"object"
+    )
 
 
 async def test_failure_to_open_the_client_raises_object_store_error(monkeypatch):

@@ -17,7 +17,7 @@ IDLE_TIMEOUT_S = 30
 
 @dataclass
 class Received:
-    """What both members received."""
+    """Sums over both members of the group."""
 
     count: int = 0
     value_bytes: int = 0

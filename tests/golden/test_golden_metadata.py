@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
+from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
 from tierlog.metadata.quorum.wal import MAGIC, Reset, encode_frames, read_segment
@@ -339,6 +339,12 @@ IMAGE_8 = replace(
     IMAGE_5, brokers=IMAGE_3.brokers.set(2, replace(IMAGE_3.brokers[2], served_epoch=IMAGE_3.index))
 )
 IMAGE_9 = replace(IMAGE_8, brokers=IMAGE_8.brokers.set(2, replace(IMAGE_8.brokers[2], keeps_epochs=True)))
+IMAGE_10 = replace(
+    IMAGE_7,
+    delete_queue=IMAGE_7.delete_queue.with_deletes(
+        [DeletedTopic(uuid=uuid.UUID(int=0xDE), partitions=3, queued_ms=9)]
+    ),
+)
 RECORDS_OF_EPOCHS: tuple[r.AnyRecord, ...] = (replace(RECORDS[1], keeps_epochs=True),)
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
@@ -363,6 +369,7 @@ def contents() -> dict[str, bytes]:
         "image-v7-with-epochs.msgpack": encode_image(IMAGE_7),
         "image-of-served-with-epochs.msgpack": encode_image(IMAGE_8),
         "image-of-epochs.msgpack": encode_image(IMAGE_9),
+        "image-v8.msgpack": encode_image(IMAGE_10),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
@@ -412,6 +419,7 @@ def test_golden_files_are_readable() -> None:
     for kind in ("", "-with-epochs"):
         assert decode_image((GOLDEN / f"image-of-served{kind}.msgpack").read_bytes()) == IMAGE_8
     assert decode_image((GOLDEN / "image-of-epochs.msgpack").read_bytes()) == IMAGE_9
+    assert decode_image((GOLDEN / "image-v8.msgpack").read_bytes()) == IMAGE_10
     of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()
     assert r.decode_records(of_epochs) == RECORDS_OF_EPOCHS
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()

@@ -79,11 +79,11 @@ class Scene:
             self.cores[int(other)].on_peer_death(int(node))
 
     def do_disk(self, node: str, term: str, *entries: str) -> None:
-        """What a node has on its disk, each entry as index@term:payload; starts it."""
+        """Start a node with these entries on its disk, each as index@term:payload."""
         log = []
         for entry in entries:
-            place, _, payload = entry.partition(":")
-            index, _, entry_term = place.partition("@")
+            index_and_term, _, payload = entry.partition(":")
+            index, _, entry_term = index_and_term.partition("@")
             log.append(m.Entry(int(entry_term), int(index), payload.encode()))
         self.disks[int(node)] = (m.Snapshot(), log, m.HardState(int(term)))
         self.do_boot(node)

@@ -65,6 +65,16 @@ def test_admin_api_is_derived_from_the_given_brokers(tierlog_session_broker: Tie
     assert succeed("cluster", "info", "--admin", tierlog_session_broker.admin_url).stdout == reported
 
 
+def test_brokers_and_admin_api_of_different_clusters_are_an_error(
+    tierlog_session_broker: TierlogBroker, tierlog_broker: TierlogBroker
+) -> None:
+    at = ("--bootstrap", tierlog_session_broker.bootstrap, "--admin", tierlog_broker.admin_url)
+    ended = call("cluster", "info", *at)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f"{tierlog_broker.admin_url} belongs to cluster" in ended.stderr
+    assert call("cluster", "info", "--json", *at).code == 2
+
+
 def test_unreachable_brokers_are_never_replaced_by_another_cluster() -> None:
     assert call("cluster", "health", "--bootstrap", "127.0.0.1:1").code == 3
     assert call("partition", "unthrottle", "--bootstrap", "127.0.0.1:1").code == 3

@@ -45,7 +45,7 @@ class Driver:
         self.log: list[bytes] = []
         self.rng = random.Random(3)
         self.numbers = iter(range(1, 10_000))
-        self.announced: set[int] = set()
+        self.announced: dict[int, uuid.UUID] = {}  # object -> topic
         self.confirmed: set[int] = set()
 
     def do(self, command: c.AnyCommand) -> object:
@@ -83,7 +83,7 @@ class Driver:
                 )
             )
             if not reply.error:
-                self.announced.add(number)
+                self.announced[number] = key
         elif kind in (1, 2) and remote.started:
             copy = remote.started[a % len(remote.started)]
             made = segment(copy.uuid.int, copy.base_offset, copy.last_offset, copy.leader_epoch)
@@ -116,10 +116,11 @@ class Driver:
                     last_offset=page.last_offset,
                 )
             )
-            self.announced.add(number)  # from here on it must never be forgotten
+            self.announced[number] = key  # from here on it must never be forgotten
             reply = self.do(c.SpillEntries(topic_id=key, partition=0, leader_epoch=epoch, page=page))
             if not reply.error:
-                self.announced -= {entry.uuid.int for entry in oldest}  # the page answers for them
+                for entry in oldest:
+                    self.announced.pop(entry.uuid.int, None)  # the page answers for them
 
     def switch(self, name: str, enabled: bool, above: int) -> None:
         """Switch tiering on or off; its leader then drops what is remote, and the log starts `above` more."""
@@ -154,7 +155,8 @@ class Driver:
             if key in before.remote:
                 assert remote.log_start_offset >= before.remote[key].log_start_offset
             assert all(part.last_offset >= remote.log_start_offset for part in parts)
-        assert self.announced <= known, "an object was forgotten"
+        forgotten = [n for n, topic_id in self.announced.items() if not {n, topic_id.int} & known]
+        assert not forgotten, "an object was forgotten"
         for topic in self.image.topics.values():
             for partition in topic.partitions:
                 assert partition.leader == -1 or partition.leader in partition.in_sync

@@ -17,7 +17,7 @@ from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.delete_queue import DeletedTopic
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestRoot, encode_root
@@ -213,20 +213,25 @@ def test_object_that_arrives_after_its_deletion_is_no_orphan() -> None:
     assert witness.orphans() == []
 
 
-@pytest.mark.parametrize(("is_waiting", "orphans"), [(True, [KEYS.root(WHERE)]), (False, [])])
-def test_root_that_arrives_again_is_an_orphan_only_while_deletes_are_queued(
-    is_waiting: bool, orphans: list[str]
+@pytest.mark.parametrize("key", [KEYS.root(WHERE), LOG])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_object_of_a_deleted_topic_is_an_orphan_unless_it_arrived_during_the_deletion(
+    key: str, has_begun: bool
 ) -> None:
-    """The queue is empty at the end. Its content when the root arrives decides."""
-    witness, line = _witness(), _line()
+    """The queue is empty at the end. Its content when the object arrives decides."""
+    witness, topic = _witness(), DeletedTopic(uuid=WHERE.topic_id, partitions=1, queued_ms=0)
     queued = ClusterImage(cluster_id="simulated", index=2)
-    queued = replace(queued, delete_queue=queued.delete_queue.with_deletes([line]))
+    queued = replace(
+        queued,
+        delete_queue=queued.delete_queue.with_deletes([topic]),
+        deleting=frozenset([topic.uuid] if has_begun else ()),
+    )
     witness.on_published(queued)
-    witness.deleted([KEYS.root(WHERE)] if is_waiting else [KEYS.root(WHERE), LOG, IDX])
-    run_inline(witness.bucket.put(KEYS.root(WHERE), _root(1), None, None))
-    witness.put_done(KEYS.root(WHERE), _root(1), None)
+    run_inline(witness.bucket.put(key, _root(1), None, None))
+    witness.put_done(key, _root(1), None)
+    assert witness.orphans() == []
     witness.on_published(ClusterImage(cluster_id="simulated", index=3))
-    assert witness.orphans() == orphans
+    assert witness.orphans() == ([] if has_begun else [key])
 
 
 def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it() -> None:
@@ -236,16 +241,3 @@ def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it(
     assert witness.orphans() == [key]
     witness.put_done(key, b"{}", None, None)  # from a dead process
     assert witness.orphans() == []
-
-
-def _line() -> QueuedDelete:
-    return QueuedDelete(
-        uuid=uuid.UUID(int=2),
-        is_page=False,
-        topic_id=WHERE.topic_id,
-        partition=WHERE.partition,
-        base_offset=0,
-        last_offset=9,
-        leader_epoch=1,
-        queued_ms=0,
-    )

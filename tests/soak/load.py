@@ -137,10 +137,10 @@ class Load:
         consumer = Consumer({**self._settings, "group.id": "soak-history"})
         while True:
             for partition in range(PARTITIONS):
-                place = TopicPartition("soak-tiered", partition)
-                low, high = consumer.get_watermark_offsets(place, 10)
-                place.offset = low
-                consumer.assign([place])
+                start = TopicPartition("soak-tiered", partition)
+                low, high = consumer.get_watermark_offsets(start, 10)
+                start.offset = low
+                consumer.assign([start])
                 seen = low
                 while seen < high - 1:
                     messages = consumer.consume(500, 2.0)

@@ -131,7 +131,8 @@ class Client:
 
 
 def answer(scripted: Any, keeps: int = 0) -> Any:
-    """What a handler gives; a script may also give a bare future, or a coroutine, which keeps that much."""
+    """The result of a handler. A script may give a bare future, or a coroutine whose request keeps this many
+    bytes."""
     if asyncio.iscoroutine(scripted):
         return Pending(scripted, keeps)
     return Pending(scripted) if isinstance(scripted, asyncio.Future) else scripted

@@ -18,7 +18,7 @@ class ManyClients:
         self._frames = frames
         self._depths = depths or [1] * len(frames)
         self._sockets = [socket.create_connection(address, timeout=30) for _ in frames]
-        self._rest = [b""] * len(frames)  # of each connection: the incomplete response
+        self._rest = [b""] * len(frames)  # the incomplete response of each connection
         self._numbers = {each.fileno(): number for number, each in enumerate(self._sockets)}
         self._poll = select.epoll()
         for descriptor in self._numbers:

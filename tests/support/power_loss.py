@@ -10,8 +10,8 @@ from tierlog.base.files import OsFiles, Space
 from tierlog.base.open_files import OpenFiles
 
 KEPT, LOST, TORN, ZEROED = "kept", "lost", "torn", "zeroed"
-"""What a crash leaves of unsynced bytes and names: all, none, or all names and a part of the bytes, with the
-rest cut off or zeroed.
+"""Outcomes of a crash for unsynced bytes and names: all stay, all are lost, or all names and a part of the
+bytes stay, with the rest cut off or zeroed.
 """
 
 

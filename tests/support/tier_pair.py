@@ -1,5 +1,4 @@
-"""Two brokers with a tiered partition, a real quorum and a real store. Tests carry what the follower
-fetches."""
+"""Two brokers with replicas of one tiered partition, in a real quorum with a real store."""
 
 import asyncio
 import threading
@@ -248,9 +247,8 @@ def catch_up(follower: Replica, leader: Replica) -> None:
 
 
 @asynccontextmanager
-async def tier_pair(directory: Path, store: ObjectStore, **settings: str) -> AsyncIterator[Pair]:
-    """Broker 1 leads topic t. Broker 2 has an empty replica, and is not in sync. `settings` of the topic in
-    keyword form."""
+async def opened_pair(directory: Path, store: ObjectStore, **settings: str) -> AsyncIterator[Pair]:
+    """Broker 2 has an empty replica, and is not in sync. `settings` of the topic in keyword form."""
     async with TierNode(directory, store) as node:
         register = c.RegisterBroker(broker_id=2, incarnation=uuid.UUID(int=2), host="h", port=2, admin_url="")
         epoch = (await node.metadata.submit(register)).broker_epoch
@@ -262,3 +260,7 @@ async def tier_pair(directory: Path, store: ObjectStore, **settings: str) -> Asy
         yield pair
         for replica in other:
             replica.close(clean=True)
+
+
+def whole(one: Replica) -> bytes:
+    return b"".join(data for _, data in one.log.batches(one.local_log_start_offset))

@@ -62,7 +62,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: uuid.UUID
     partition: int
     version: int  # grows with each write
-    metadata_index: int  # of the last metadata record included; never replaced by a root with a lower index
+    metadata_index: int  # last metadata record included; a root with a lower index never replaces this one
     leader_epoch: int
     log_start_offset: int
     pages: tuple[PageRef, ...]

@@ -138,7 +138,7 @@ def _add_member(group: Group, request: Join, member_id: str, turn: Turn) -> None
         is_new=True,
         joining=request.token,
     )
-    group.member_came = True
+    group.new_member_added = True
     group.add(member, request.protocol_type)
     turn.set_timer(session_key(group, member_id), turn.settings.new_member_join_timeout_ms)
     membership_changed(group, turn)
@@ -158,7 +158,7 @@ def _join_again(group: Group, member: Member, request: Join, turn: Turn) -> None
 
 
 def _update(group: Group, member: Member, request: Join, turn: Turn) -> None:
-    group.support(member, request.protocols)
+    group.update_protocols(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.session_timeout_ms = request.session_timeout_ms
     wait_to_join(group, member, request.token, turn)
@@ -201,7 +201,7 @@ def _store_static(group: Group, member: Member, request: Join, before: _Before, 
         reply_to_join(group, member, turn, failed)
         turn.cancel_timer(session_key(group, member.member_id))
         group.rename_static(request.group_instance_id or "", old_id)
-        group.support(member, protocols)
+        group.update_protocols(member, protocols)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
         restart_session(group, member, turn)

@@ -117,11 +117,11 @@ class Coordinator:
         """Apply one record of the partition, oldest first. Raises FormatError if the record is unusable."""
         match decode_key(record_key):
             case OffsetKey(group_id, topic, partition):
-                place = TopicPartition(topic, partition)
+                topic_partition = TopicPartition(topic, partition)
                 if value is None:
-                    self._offsets.remove(group_id, place)
+                    self._offsets.remove(group_id, topic_partition)
                 else:
-                    self._offsets.put(group_id, place, decode_offset(value))
+                    self._offsets.put(group_id, topic_partition, decode_offset(value))
             case GroupKey(group_id):
                 if value is None:
                     self._groups.pop(group_id, None)
@@ -129,7 +129,7 @@ class Coordinator:
                     self._groups[group_id] = group_from_record(group_id, decode_group(value), self._memory)
 
     def loaded(self, now_ms: int, topic_ids: Mapping[str, UUID]) -> list[Effect]:
-        """Call this after the last record. Members keep their places, each with a new session.
+        """Call this after the last record. Members keep their ids and assignments; each gets a new session.
 
         `topic_ids` are those of this broker's image, which made it the leader of this partition. Earlier
         leaders accepted a commit only if they knew the topic, so its creation precedes that image. A topic
@@ -140,7 +140,7 @@ class Coordinator:
         self._remove_offsets_of_deleted_topics(turn, lambda name: name not in topic_ids)
         for group_id in self._offsets.groups():
             self._groups.setdefault(group_id, self._new_group(group_id))
-        self._memory.held = sum(group.size for group in self._groups.values())
+        self._memory.used_bytes = sum(group.size for group in self._groups.values())
         for group in self._groups.values():
             for member in group.members.values():
                 restart_session(group, member, turn)
@@ -240,16 +240,16 @@ class Coordinator:
         if group is None or group.state is GroupState.DEAD:
             turn.reply(request.token, OffsetsResponse(error=_group_not_found(request.group_id)))
             return
-        if group.members and group.subscribed is None:
+        if group.members and group.subscribed_topics is None:
             turn.reply(request.token, OffsetsResponse(error=ErrorCode.NON_EMPTY_GROUP))
             return
-        in_use = group.subscribed if group.members and group.subscribed else NO_FILTER
+        in_use = group.subscribed_topics if group.members and group.subscribed_topics else NO_FILTER
         results = tuple(
-            (place, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if place.topic in in_use else ErrorCode.NONE)
-            for place in request.partitions
+            (partition, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in in_use else ErrorCode.NONE)
+            for partition in request.partitions
         )
         kept = self._offsets.of(request.group_id)
-        leaving = [place for place, error in results if error == ErrorCode.NONE and place in kept]
+        leaving = [partition for partition, error in results if error == ErrorCode.NONE and partition in kept]
         response = OffsetsResponse(partitions=results)
         if not leaving:
             turn.reply(request.token, response)
@@ -263,7 +263,7 @@ class Coordinator:
                 response if error == ErrorCode.NONE else OffsetsResponse(error=response_error(error)),
             )
 
-        turn.append([tombstone(request.group_id, place) for place in leaving], stored)
+        turn.append([tombstone(request.group_id, partition) for partition in leaving], stored)
 
     def _topics_changed(self, event: TopicsChanged, turn: Turn) -> None:
         self._topic_ids = event.ids
@@ -278,27 +278,31 @@ class Coordinator:
         """
         for group_id in list(self._offsets.groups()):
             leaving = [
-                place
-                for place, committed in self._offsets.of(group_id).items()
-                if self._is_of_another_topic(place, committed)
-                or (committed.topic_id == ZERO_UUID and is_deleted(place.topic))
+                partition
+                for partition, committed in self._offsets.of(group_id).items()
+                if self._is_of_another_topic(partition, committed)
+                or (committed.topic_id == ZERO_UUID and is_deleted(partition.topic))
             ]
             self._remove_offsets(group_id, leaving)
             self._append_removal(group_id, leaving, turn)
 
-    def _is_of_another_topic(self, place: TopicPartition, committed: CommittedOffset) -> bool:
+    def _is_of_another_topic(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
         """Whether the offset was committed for an earlier topic of the same name."""
-        return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(place.topic))
+        return committed.topic_id not in (ZERO_UUID, self._topic_ids.get(partition.topic))
 
     def _expire_offsets(self, turn: Turn) -> None:
         """An offset is in use while a commit of it is under way: its tombstone would come later in the log,
         and take the new offset too, which its client takes for stored. Kafka looks at pending commits too.
         """
-        committing = {(group_id, place) for group_id, places in self._committing.values() for place in places}
+        committing = {
+            (group_id, partition)
+            for group_id, partitions in self._committing.values()
+            for partition in partitions
+        }
         for group in list(self._groups.values()):
             offsets = self._offsets.of(group.group_id)
             unused = expired_partitions(group, offsets, self._settings.offsets_retention_ms, turn.now_ms)
-            leaving = [place for place in unused if (group.group_id, place) not in committing]
+            leaving = [partition for partition in unused if (group.group_id, partition) not in committing]
             if group.state is GroupState.EMPTY and not group.pending_members and len(leaving) == len(offsets):
                 self._append_deletion(group, turn)
             else:
@@ -310,11 +314,11 @@ class Coordinator:
                 self._remove_offsets(group_id, leaving)
 
         if leaving:
-            turn.append([tombstone(group_id, place) for place in leaving], stored)
+            turn.append([tombstone(group_id, partition) for partition in leaving], stored)
 
     def _remove_offsets(self, group_id: str, leaving: Iterable[TopicPartition]) -> None:
-        for place in leaving:
-            self._offsets.remove(group_id, place)
+        for partition in leaving:
+            self._offsets.remove(group_id, partition)
 
     # ---- groups ----
 
@@ -330,7 +334,7 @@ class Coordinator:
     def _append_deletion(self, group: Group, turn: Turn, request: DeleteGroup | None = None) -> None:
         """Delete a group: at once, so that no member can join it. A failed append restores it."""
         leaving = list(self._offsets.of(group.group_id))
-        records = [tombstone(group.group_id, place) for place in leaving]
+        records = [tombstone(group.group_id, partition) for partition in leaving]
         records.append(StoredRecord(encode_key(GroupKey(group.group_id)), None))
         timestamp_ms = group.state_timestamp_ms
         del self._groups[group.group_id]
@@ -359,7 +363,7 @@ class Coordinator:
         if not isinstance(request, Join):
             return False
         group = self._groups.get(request.group_id)
-        return group is None or group.takes_in(request.member_id, request.group_instance_id)
+        return group is None or group.adds_member(request.member_id, request.group_instance_id)
 
     def offsets(self, group_id: str) -> OffsetsByPartition:
         """Committed, durable offsets. Read-only."""
@@ -368,7 +372,7 @@ class Coordinator:
     @property
     def member_bytes(self) -> int:
         """Memory used by the members of all groups."""
-        return self._memory.held
+        return self._memory.used_bytes
 
     def list_groups(self) -> list[tuple[str, str, GroupState]]:
         """(id, protocol type, state) of every group."""
@@ -405,8 +409,11 @@ class Coordinator:
             require(group.group_id == group_id, f"group {group.group_id} has the key {group_id}")
             require(group.state is not GroupState.DEAD, f"group {group_id} is Dead and not removed")
             group.check()
-        held = sum(group.size for group in self._groups.values())
-        require(held == self._memory.held, f"members hold {held} bytes, {self._memory.held} are counted")
+        used_bytes = sum(group.size for group in self._groups.values())
+        require(
+            used_bytes == self._memory.used_bytes,
+            f"members use {used_bytes} bytes, {self._memory.used_bytes} are counted",
+        )
 
     def _new_group(self, group_id: str) -> Group:
         return Group(group_id, self._memory)

@@ -1,8 +1,8 @@
 """Group: one classic group's members, generation and state. The protocol is in classic.py and rebalance.py.
 
 Invariants, tested by `check()`: a group in Empty or Dead has no members; the leader and every static member
-are members; a request waits to join only in PreparingRebalance, and for an assignment only in
-CompletingRebalance.
+are members; a JoinGroup waits only in PreparingRebalance, or in Stable while the new id of a restarted static
+member is stored; a SyncGroup waits only in CompletingRebalance.
 """
 
 from collections import Counter
@@ -30,12 +30,17 @@ GENERATION_MAX = 2**31 - 1  # an int32 in requests and records
 MEMBER_OVERHEAD_BYTES = 1_000
 """Memory of a member in addition to its strings and bytes: its objects, table entries and timer."""
 PROTOCOL_OVERHEAD_BYTES = 250
-"""The same of a protocol: a member may name 65,000 protocols with short names."""
+"""Memory of a member's protocol in addition to its name and metadata. A member may send 65,000 protocols with
+short names."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """`joining` and `syncing` are its waiting requests. `is_new` until its first join is answered."""
+    """One member of a classic group.
+
+    `joining` and `syncing`: its waiting JoinGroup and SyncGroup. `is_new`: its first JoinGroup has not been
+    answered yet.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -56,6 +61,7 @@ class Member:
         return MEMBER_OVERHEAD_BYTES + strings + len(self.assignment) + protocols_size(self.protocols)
 
     def metadata(self, protocol_name: str | None) -> bytes:
+        """The metadata that it sent for this protocol; empty if it sent none."""
         return dict(self.protocols).get(protocol_name or "", b"")
 
     @property
@@ -66,9 +72,9 @@ class Member:
 
 @dataclass(slots=True)
 class MemberMemory:
-    """Memory used by the members of all groups of a shard, in bytes."""
+    """Memory used by the members of all groups of a shard."""
 
-    held: int = 0
+    used_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -84,14 +90,15 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)  # in the order of joining
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     pending_members: set[str] = field(default_factory=set)  # have a member id (KIP-394), but have not joined
-    pending_sync: set[str] = field(default_factory=set)  # have the generation, but have not sent SyncGroup
-    # What is left of the time that the initial join phase may be extended by (KIP-134); None outside of it.
+    pending_sync: set[str] = field(default_factory=set)  # know the generation, but have not sent SyncGroup
     initial_join_left_ms: int | None = None
-    member_came: bool = False
-    subscribed: frozenset[str] | None = None
+    """Time by which the initial join phase may still be extended (KIP-134); None outside of that phase."""
+    new_member_added: bool = False  # since the initial join phase was last extended
+    subscribed_topics: frozenset[str] | None = None  # None: unknown
     joining_count: int = 0  # members whose JoinGroup waits
-    supporting: Counter[str] = field(default_factory=Counter)
-    """Members by protocol, counted as they change: a JoinGroup costs the same in a group of any size."""
+    supported_protocols: Counter[str] = field(default_factory=Counter)
+    """Protocol name -> number of members that support it. It is updated with each member, so that a JoinGroup
+    costs the same in a group of any size."""
     storing: bool = False  # the assignment is being appended: a repeated SyncGroup must not change it
 
     # ---- changes ----
@@ -106,7 +113,7 @@ class Group:
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
-        self.memory.held += member.size
+        self.memory.used_bytes += member.size
         self.joining_count += member.joining is not None
         self._count_protocols(member.protocols, 1)
         if member.group_instance_id is not None:
@@ -115,26 +122,26 @@ class Group:
 
     def add_pending(self, member_id: str) -> None:
         self.pending_members.add(member_id)
-        self.memory.held += MEMBER_OVERHEAD_BYTES + len(member_id)
+        self.memory.used_bytes += MEMBER_OVERHEAD_BYTES + len(member_id)
 
     def drop_pending(self, member_id: str) -> None:
         if member_id in self.pending_members:
             self.pending_members.discard(member_id)
-            self.memory.held -= MEMBER_OVERHEAD_BYTES + len(member_id)
+            self.memory.used_bytes -= MEMBER_OVERHEAD_BYTES + len(member_id)
 
-    def support(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+    def update_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
         self._count_protocols(member.protocols, -1)
         self._count_protocols(protocols, 1)
-        self.memory.held += protocols_size(protocols) - protocols_size(member.protocols)
+        self.memory.used_bytes += protocols_size(protocols) - protocols_size(member.protocols)
         member.protocols = protocols
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        self.memory.held += len(assignment) - len(member.assignment)
+        self.memory.used_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
-        self.memory.held -= member.size
+        self.memory.used_bytes -= member.size
         self.joining_count -= member.joining is not None
         self._count_protocols(member.protocols, -1)
         if member.group_instance_id is not None:
@@ -149,7 +156,7 @@ class Group:
         old_id = self.static_members[instance_id]
         member = self.members[old_id]
         member.member_id = new_member_id
-        self.memory.held += len(new_member_id) - len(old_id)
+        self.memory.used_bytes += len(new_member_id) - len(old_id)
         self.members = {member.member_id: member for member in self.members.values()}
         self.static_members[instance_id] = new_member_id
         self.pending_sync = {new_member_id if waiting == old_id else waiting for waiting in self.pending_sync}
@@ -159,18 +166,18 @@ class Group:
 
     def next_generation(self, now_ms: int) -> None:
         """End the join phase with the current members."""
-        # After the largest int32 the generations start again at 1.
+        # After the largest int32, generations start again at 1.
         self.generation = self.generation % GENERATION_MAX + 1
         self.initial_join_left_ms = None
-        self.member_came = False
+        self.new_member_added = False
         self.storing = False
         if self.members:
             self.protocol_name = self.select_protocol()
-            self.subscribed = self.compute_subscribed()
+            self.subscribed_topics = self.compute_subscribed_topics()
             self.move(Cause.JOIN_COMPLETED, now_ms)
         else:
             self.protocol_name = None
-            self.subscribed = frozenset()
+            self.subscribed_topics = frozenset()
             self.move(Cause.NO_MEMBER_JOINED, now_ms)
 
     def elect_joined_leader(self) -> bool:
@@ -186,12 +193,12 @@ class Group:
 
     # ---- queries ----
 
-    def takes_in(self, member_id: str, group_instance_id: str | None) -> bool:
-        """Whether a JoinGroup would add a member."""
+    def adds_member(self, member_id: str, group_instance_id: str | None) -> bool:
+        """Whether a JoinGroup with these ids would add a member."""
         return member_id not in self.members and group_instance_id not in self.static_members
 
     def validate(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """NONE for a member. A static member's instance id is checked first (KIP-345)."""
+        """NONE if it is a member. The instance id of a static member is checked first (KIP-345)."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -201,24 +208,25 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
+        """Whether a member with these protocols may join: all members support at least one of them."""
         if not protocols or not protocol_type:
             return False
         if not self.members:
             return True
         count = len(self.members)
         return protocol_type == self.protocol_type and any(
-            self.supporting[name] == count for name, _ in protocols
+            self.supported_protocols[name] == count for name, _ in protocols
         )
 
     def common_protocols(self) -> set[str]:
         """The protocols that every member supports."""
-        return {name for name, count in self.supporting.items() if count == len(self.members)}
+        return {name for name, count in self.supported_protocols.items() if count == len(self.members)}
 
     def _count_protocols(self, protocols: tuple[Protocol, ...], by: int) -> None:
         for name in {name for name, _ in protocols}:
-            self.supporting[name] += by
-            if not self.supporting[name]:
-                del self.supporting[name]
+            self.supported_protocols[name] += by
+            if not self.supported_protocols[name]:
+                del self.supported_protocols[name]
 
     def select_protocol(self) -> str:
         """Each member votes for the first of its protocols that all support; the earliest vote wins a tie."""
@@ -229,8 +237,8 @@ class Group:
         )
         return votes.most_common(1)[0][0]
 
-    def compute_subscribed(self) -> frozenset[str] | None:
-        """Topics that members consume; None if unknown."""
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        """Topics that the members subscribe to; None if unknown."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
         found = [_subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
@@ -311,9 +319,12 @@ class Group:
         require(self.pending_members.isdisjoint(self.members), f"{where}: a pending member is a member")
         require(self.pending_sync <= self.members.keys(), f"{where}: waits for SyncGroup of a removed member")
         joining = sum(member.joining is not None for member in self.members.values())
-        require(joining == self.joining_count, f"{where}: {joining} join, {self.joining_count} are counted")
+        require(
+            joining == self.joining_count,
+            f"{where}: {joining} members wait to join, {self.joining_count} are counted",
+        )
         named = Counter(name for member in self.members.values() for name in dict(member.protocols))
-        require(named == self.supporting, f"{where}: protocols are counted wrongly")
+        require(named == self.supported_protocols, f"{where}: protocols are counted wrongly")
         statics = {
             member.group_instance_id: name
             for name, member in self.members.items()
@@ -325,6 +336,13 @@ class Group:
             require(
                 member.syncing is None or self.state is GroupState.COMPLETING_REBALANCE,
                 f"{where}: {name} waits to sync",
+            )
+            is_static = member.group_instance_id is not None
+            require(
+                member.joining is None
+                or self.state is GroupState.PREPARING_REBALANCE
+                or (is_static and self.state is GroupState.STABLE),
+                f"{where}: {name} waits to join",
             )
 
 
@@ -359,7 +377,7 @@ def group_from_record(group_id: str, stored: StoredGroup, memory: MemberMemory) 
     group.protocol_name = stored.protocol
     if stored.leader in group.members:
         group.leader_id = stored.leader
-    group.subscribed = group.compute_subscribed() if stored.members else frozenset()
+    group.subscribed_topics = group.compute_subscribed_topics() if stored.members else frozenset()
     return group
 
 

@@ -117,8 +117,8 @@ def _unused_since_ms(group: Group, partition: TopicPartition, committed: Committ
         return max(group.state_timestamp_ms, committed.commit_timestamp_ms)
     if (
         group.state is GroupState.STABLE
-        and group.subscribed is not None
-        and partition.topic not in group.subscribed
+        and group.subscribed_topics is not None
+        and partition.topic not in group.subscribed_topics
     ):
         return committed.commit_timestamp_ms
     return None

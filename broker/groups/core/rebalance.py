@@ -34,7 +34,7 @@ def prepare_rebalance(group: Group, turn: Turn) -> None:
     if was_empty:
         # KIP-134: a deployment starts its members one after another, and a short delay saves rebalances.
         delay_ms = turn.settings.group_initial_rebalance_delay_ms
-        group.member_came = False
+        group.new_member_added = False
         group.initial_join_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
     elif group.all_joined:
@@ -54,9 +54,9 @@ def join_timed_out(group: Group, turn: Turn) -> None:
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     left_ms = group.initial_join_left_ms
-    if left_ms and group.member_came:
+    if left_ms and group.new_member_added:
         delay_ms = min(turn.settings.group_initial_rebalance_delay_ms, left_ms)
-        group.member_came = False
+        group.new_member_added = False
         group.initial_join_left_ms = max(left_ms - delay_ms, 0)
         turn.set_timer(TimerKey(TimerKind.JOIN, group.group_id), delay_ms)
     else:

@@ -122,13 +122,13 @@ class FollowerCore:
         return True
 
     def position(self, log: Log) -> FetchPosition:
-        """What to fetch next."""
+        """The position of the next fetch."""
         latest = log.epochs.latest
         last_epoch = NO_EPOCH if latest is None or _is_empty(log) else latest.epoch
         return FetchPosition(log.log_end_offset, last_epoch, self.leader_epoch)
 
     def on_fetched(self, requested: FetchPosition, fetched: Fetched, log: Log) -> Step:
-        """What to do with the response to a fetch of `requested`. Changes nothing."""
+        """The step that the response to a fetch of `requested` requires. Changes nothing."""
         if not self.is_follower or requested != self.position(log):
             return STALE
         if fetched.error == ErrorCode.NONE:

@@ -29,7 +29,7 @@ class IsrProposal(NamedTuple):
 
 
 class Follower:
-    """What the leader knows of one follower in this leader epoch.
+    """State of one follower in this leader epoch, as the leader knows it.
 
     A fetch proves that the follower had caught up at the time of the previous fetch, if its offset has
     reached the log end which the leader had then. So a follower that is always one fetch behind a busy leader
@@ -51,11 +51,11 @@ class Follower:
         self.broker_id = broker_id
         self.broker_epoch = NO_BROKER_EPOCH
         self.end_offset: int = NO_OFFSET
-        """It has everything below, as durable as its flush.messages requires. -1: unknown."""
+        """The follower has all records below, as durable as its flush.messages requires. -1: unknown."""
         self.log_start_offset = 0
-        """As of its last fetch."""
+        """The follower's log start offset at its last fetch."""
         self.repeated_fetches = 0
-        """Consecutive fetches of an offset that it was given records for: it cannot append them."""
+        """Consecutive fetches of one offset although it was sent records: it cannot append them."""
         self.caught_up_ms = caught_up_ms
         self._fetched_ms = NEVER_MS
         self._leader_end_then = 1 << 62

@@ -26,7 +26,7 @@ Batch = TypeVar("Batch", bound=tuple[Any, ...])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRules:
-    """What is known about a log's batches independently of their headers.
+    """Facts about a log's batches that are known independently of their headers.
 
     `gaps`: compaction may have removed batches, so offsets only need to grow. `end_offset`: no batch ends
     above it. `epochs` holds the leader epoch of every offset below `epochs_end`.

@@ -1,1 +1,1 @@
-"""What all packages share: identifiers, clock, files, tasks, network. Imports nothing else of tierlog."""
+"""Parts that all packages share: identifiers, clock, files, tasks, network. Imports no other package."""

@@ -123,7 +123,7 @@ _VALUES_OF = {
     SettingType.LONG: "an integer",
     SettingType.DOUBLE: "a number",
 }
-"""What a text of the type is, for error messages. Any text is a value of the other types."""
+"""Name of a value of the type, for error messages. Any text is a value of the other types."""
 
 _BITS = {SettingType.SHORT: 16, SettingType.INT: 32, SettingType.LONG: 64}
 

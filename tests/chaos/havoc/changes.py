@@ -89,7 +89,8 @@ class Changes:
         return [row for topic in self._topics for row in self._cluster.partitions(topic)]
 
     def _reassign(self) -> None:
-        """To two or three of the brokers, in another order. What left is built again from nothing later."""
+        """Move a partition to two or three of the brokers, in another order. A replica that leaves and
+        returns later is built from scratch."""
         row = self._rng.choice(self._rows())
         brokers = list(self._cluster.brokers)
         self._move([(row, self._rng.sample(brokers, self._rng.choice((2, len(brokers)))))])

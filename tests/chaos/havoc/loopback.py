@@ -19,7 +19,7 @@ from tierlog.cli.cluster_files import free_ports
 HOST = "127.0.0.1"
 CHUNK = 1 << 16
 RETRANSMISSION_S = 0.2
-"""What the loss of a packet costs a stream at least (Linux's least retransmission time-out)."""
+"""Minimum delay of a stream after a lost packet (Linux's minimum retransmission timeout)."""
 
 
 class Loopback:

@@ -350,5 +350,5 @@ class SimBroker:
     def _read(self, part: Part) -> bytes:
         if not isinstance(part, FileSlice):
             return bytes(part)
-        self.disk.check("read")
+        self.disk.fail_if_due("read")
         return part.read()

@@ -1,8 +1,8 @@
 """Simulated disk of one node: real files that remember which writes were not synced.
 
 `lose_power` reverts none, all, or some of the unsynced changes, with the write at the edge torn. Names
-(creations, renames, removals) are as volatile as bytes until their directory is synced. The run arms
-faults: an error at the next sync or write, or a full disk. Descriptors of a killed process fail.
+(creations, renames, removals) are as volatile as bytes until their directory is synced. Faults of a run are
+an error at the next sync or write, and a full disk. Descriptors of a killed process fail.
 """
 
 import errno
@@ -54,10 +54,13 @@ class Disk:
 
     def keep_removed(self, path: Path) -> Path:
         """Keep a removed file until its removal is durable."""
+        kept = self._new_kept_path()
+        os.rename(path, kept)
+        return kept
+
+    def _new_kept_path(self) -> Path:
         self._removed_count += 1
-        aside = self._removed_files / str(self._removed_count)
-        os.rename(path, aside)
-        return aside
+        return self._removed_files / str(self._removed_count)
 
     def clear_full(self) -> None:
         self.free_bytes = UNLIMITED_BYTES
@@ -82,27 +85,27 @@ class Disk:
         self.names = [name for name in self.names if not name[0].is_relative_to(path)]
 
     def copy(self) -> Path:
-        """Copy all files, with synced and unsynced bytes."""
-        self._removed_count += 1
-        aside = self._removed_files / str(self._removed_count)
-        shutil.copytree(self.root, aside, ignore=shutil.ignore_patterns(self._removed_files.name))
-        return aside
+        """Copy all files, with synced and unsynced bytes. Returns the directory of the copy."""
+        copy = self._new_kept_path()
+        shutil.copytree(self.root, copy, ignore=shutil.ignore_patterns(self._removed_files.name))
+        return copy
 
-    def restore(self, copy: Path, directory: str, keeps: str) -> None:
-        """Restore a directory from a copy, except files named `keeps`. All processes must be dead."""
+    def restore(self, copy: Path, directory: str, except_name: str) -> None:
+        """Restore a directory from a copy, except files of this name. All processes must be dead."""
         path = self.root / directory
         for found in _content(path):
-            if found.name != keeps:
+            if found.name != except_name:
                 self.wipe_directory(found) if found.is_dir() else found.unlink()
         self.names = [name for name in self.names if not name[0].is_relative_to(path)]
         path.mkdir(exist_ok=True)
         for found in _content(copy / directory):
             if found.is_dir():
                 shutil.copytree(found, path / found.name)
-            elif found.name != keeps:
+            elif found.name != except_name:
                 shutil.copy2(found, path / found.name)
 
-    def check(self, operation: str) -> None:
+    def fail_if_due(self, operation: str) -> None:
+        """Raises the OSError that was set for the next call of this operation, if any."""
         code = self.fails_at.pop(operation, 0)
         if code:
             raise OSError(code, os.strerror(code))
@@ -132,7 +135,7 @@ def _undo_writes(path: Path, undo: list[tuple[int, bytes, int]], share: float, r
 
 @contextmanager
 def unsynced() -> Iterator[None]:
-    """Skip every sync inside the block, although the caller asks for it."""
+    """Inside the block, syncs of files do nothing, although they return normally."""
     DiskFiles.skips_sync = True
     try:
         yield
@@ -164,7 +167,7 @@ class DiskFiles(OsFiles):
     def _begin(self, operation: str) -> None:
         if self.dead:
             raise OSError(errno.EBADF, "the process is dead")
-        self._disk.check(operation)
+        self._disk.fail_if_due(operation)
 
     # --- descriptors
 
@@ -184,23 +187,23 @@ class DiskFiles(OsFiles):
     def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         self._begin("write")
         total = sum(map(len, buffers))
-        known = os.fstat(fd)
-        size = known.st_size
+        stat = os.fstat(fd)
+        size = stat.st_size
         grows = max(position + total - size, 0)
         if grows > self._disk.free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.free_bytes -= grows
         before = os.pread(fd, total, position) if position < size else b""
-        self._remember(known.st_ino, position, before, size)
+        self._remember(stat.st_ino, position, before, size)
         return super().writev_at(fd, buffers, position)
 
     def truncate(self, fd: int, size: int) -> None:  # type: ignore[override]
         self._begin("truncate")
-        known = os.fstat(fd)
-        before = known.st_size
-        if size != before:
-            self._remember(known.st_ino, size, os.pread(fd, max(before - size, 0), size), before)
-        self._disk.free_bytes += max(before - size, 0)
+        stat = os.fstat(fd)
+        if size != stat.st_size:
+            cut_off = os.pread(fd, max(stat.st_size - size, 0), size)
+            self._remember(stat.st_ino, size, cut_off, stat.st_size)
+        self._disk.free_bytes += max(stat.st_size - size, 0)
         os.ftruncate(fd, size)
 
     def reserve(self, fd: int, position: int, count: int) -> None:
@@ -250,11 +253,11 @@ class DiskFiles(OsFiles):
                 return
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         self._disk.free_bytes += path.stat().st_size
-        aside = self._disk.keep_removed(path)
+        kept = self._disk.keep_removed(path)
 
         def undo() -> None:
-            if path.parent.exists():  # else its removal is durable, with all in it
-                os.replace(aside, path)
+            if path.parent.exists():  # otherwise the removal of the directory and all files in it is durable
+                os.replace(kept, path)
 
         self._name_changed(path, undo)
 
@@ -268,7 +271,7 @@ class DiskFiles(OsFiles):
 
     def sync_directory(self, path: Path) -> None:
         self._begin("sync")
-        self._disk.names = [(where, undo) for where, undo in self._disk.names if where != path]
+        self._disk.names = [(directory, undo) for directory, undo in self._disk.names if directory != path]
 
     def space(self, path: Path) -> Space:
         return Space(UNLIMITED_BYTES, max(self._disk.free_bytes, 0))

@@ -41,6 +41,8 @@ DOWN_S = 4.0
 """A process that ended is started again within this time."""
 
 AT_ONCE_S = 0.005
+"""Nodes that lose power together lose it within this time."""
+
 PAUSED_FOR_S = 6.0
 FULL_FOR_S = 4.0
 HANGS_FOR_S = 8.0
@@ -52,7 +54,7 @@ such a clock.
 """
 
 _NO_PROCESS = Context()
-"""Faults start and end in no process's context."""
+"""Context of timers that start nodes or cut their power: these belong to no simulated process."""
 
 
 class Victim(Protocol):
@@ -72,7 +74,7 @@ class Victim(Protocol):
 
 
 PowerVictims = Callable[[Victim], Sequence[Victim]]
-"""The nodes that lose power when one is chosen: that one, none, or others with it."""
+"""(chosen node) -> the nodes that lose power: only that one, others too, or none if it is not allowed now."""
 
 
 class Faults:
@@ -89,12 +91,8 @@ class Faults:
     ) -> None:
         """`may_fail`: whether a disk of the node may fail now."""
         self._rng, self._loop, self._network, self._nodes = rng, loop, network, nodes
-        self._power_victims, self._counts, self._kinds, self._may_fail = (
-            power_victims,
-            counts,
-            kinds,
-            may_fail,
-        )
+        self._power_victims, self._counts = power_victims, counts
+        self._kinds, self._may_fail = kinds, may_fail
         self.skew_times = 1
 
     def draw_message_faults(self) -> None:
@@ -107,7 +105,7 @@ class Faults:
         message_faults.corruption = rng.choice((0.0, 0.0, 0.02))
 
     def inject(self) -> None:
-        """Draw a fault. It is counted unless it is not allowed now or finds no node."""
+        """Draw a fault and inject it if it is allowed now and applies to a node; then it is counted."""
         rng, kind = self._rng, self._rng.choice(self._kinds)
         node = self._nodes[rng.choice(sorted(self._nodes))]
         other = self._nodes[rng.choice(sorted(self._nodes))]
@@ -119,15 +117,15 @@ class Faults:
             case "kill":
                 self.kill(node)
             case "kill leader" | "part leader":
-                victims += self._leading()
+                victims += self._quorum_leaders()
                 inject = self.kill if kind == "kill leader" else self._isolate_from_nodes
                 for leader in victims:
                     inject(leader)
                 return bool(victims)
             case "power":
                 victims += self._power_victims(node)
-                for one in victims:
-                    self._lose_power(one)
+                for victim in victims:
+                    self._lose_power(victim)
                 return bool(victims)
             case "part":  # from the other nodes; clients still reach it
                 self._isolate_from_nodes(node)
@@ -187,15 +185,15 @@ class Faults:
                 node.process.disk_hangs_until_s = 0.0
             node.start()
 
-    def _leading(self) -> list[Victim]:
+    def _quorum_leaders(self) -> list[Victim]:
         nodes = self._nodes.values()
         return [node for node in nodes if node.metadata is not None and node.metadata.is_leader]
 
-    def _isolate_from_nodes(self, one: Victim) -> None:
+    def _isolate_from_nodes(self, isolated: Victim) -> None:
         for node in self._nodes.values():
-            if node is not one:
-                self._network.cut(one.name, node.name)
-                self._network.cut(node.name, one.name)
+            if node is not isolated:
+                self._network.cut(isolated.name, node.name)
+                self._network.cut(node.name, isolated.name)
 
     def _lose_power(self, node: Victim) -> None:
         node.lose_power()

@@ -1,4 +1,4 @@
-"""What one cluster run may lose at once, which depends on the guarantee under test.
+"""Loss budget: the disks that one cluster run may lose at once, which depends on the guarantee under test.
 
 With flush.messages=1 any nodes may lose power, also all of them (guarantee 2). Otherwise one disk at a time
 may lose its unsynced data, and the next disk only when the first is in sync again (guarantee 1). Processes

@@ -220,7 +220,7 @@ class _Exchange:
         self.context = copy_context()
         self._deadline: Handle | None = None  # while the link is cut
         self._served: asyncio.Task[Any] | None = None
-        self.process: Process | None = None  # that serves it
+        self.process: Process | None = None  # the process that serves the request
         self.response: asyncio.Future[Any] = self._loop.create_future()
 
     def send(self) -> None:

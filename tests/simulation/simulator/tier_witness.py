@@ -61,7 +61,6 @@ class TierWitness:
         self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest intact roots in the bucket
         self._leader_starts: dict[tuple[int, TopicIdPartition], tuple[int, int]] = {}  # -> epoch, local start
         self._removed: set[str] = set()
-        self._removed_uuids: set[uuid.UUID] = set()  # with at least one deleted object
         self._late_objects: set[str] = set()
         """Objects that arrived after their last deletion, which no store can refuse."""
 
@@ -220,9 +219,7 @@ class TierWitness:
         """The object arrived too late to be deleted again."""
         if key.endswith(".json"):
             return self._describes_deleted_topic(key) and not self._is_storage_cleaner(sender)
-        return key in self._removed and not (
-            key.endswith("/root") and self._has_queued_deletes(self._partition_of(key))
-        )
+        return key in self._removed or self._deletion_has_begun(self._partition_of(key).topic_id)
 
     def _describes_deleted_topic(self, key: str) -> bool:
         name = key.removeprefix(self._keys.topics()).removesuffix(".json")
@@ -235,14 +232,12 @@ class TierWitness:
         live = () if self._image is None else self._image.live_brokers()
         return sender is not None and bool(live) and self._brokers[live[0].broker_id].name == sender
 
-    def _has_queued_deletes(self, where: TopicIdPartition) -> bool:
-        """Whether deletes of the partition are queued: with each of them the root of a deleted topic is
-        deleted again."""
-        queue = () if self._image is None else self._image.delete_queue.values()
-        return any(
-            (line.topic_id, line.partition) == where and line.uuid not in self._removed_uuids
-            for line in queue
-        )
+    def _deletion_has_begun(self, topic_id: uuid.UUID) -> bool:
+        """Whether the objects of a deleted topic are being listed and deleted, or have been."""
+        image = self._image
+        if image is None or topic_id in image.topics:
+            return False
+        return topic_id not in image.delete_queue or topic_id in image.deleting
 
     def _check_root(
         self, where: TopicIdPartition, root: ManifestRoot | None, before: ManifestRoot | None
@@ -268,13 +263,13 @@ class TierWitness:
                     raise Violation(f"{key} is deleted, and its topic is there")
                 self._roots.pop(where, None)
             elif not key.endswith(".json"):
-                removed = uuid.UUID(stem[-UUID_DIGITS:])
-                if removed in self._named.get(self._partition_of(key), ()):
+                removed, where = uuid.UUID(stem[-UUID_DIGITS:]), self._partition_of(key)
+                if removed in self._named.get(where, ()):
                     raise Violation(f"{key} is deleted, and the manifest names it")
-                age_s = self._time() - self._queued_s.get(removed, -self._grace_ms / 1000)
+                queued_s = self._queued_s.get(removed, self._queued_s.get(where.topic_id))
+                age_s = self._time() - (-self._grace_ms / 1000 if queued_s is None else queued_s)
                 if age_s + SLACK_S < self._grace_ms / 1000:
                     raise Violation(f"{key} is deleted {age_s:.0f} s after the manifest dropped it")
-                self._removed_uuids.add(removed)
                 self._done["objects deleted"] += self.bucket.content(key) is not None
         self._removed.update(keys)
 
@@ -297,15 +292,20 @@ class TierWitness:
                 for entry in (*self._entries(where, remote), *remote.started):
                     known.update(self._attempt(where, entry))
         for line in image.delete_queue.values():
-            known.update(self._objects_of(line))
-        return [key for key in self.bucket.names() if key not in known and key not in self._late_objects]
+            if isinstance(line, QueuedDelete):
+                known.update(self._objects_of(line))
+        left = [key for key in self.bucket.names() if key not in known and key not in self._late_objects]
+        return [
+            key
+            for key in left
+            if key.endswith(".json") or self._partition_of(key).topic_id not in image.delete_queue
+        ]
 
     def _attempt(self, where: TopicIdPartition, one: object) -> tuple[str, str]:
         return self._keys.attempt(where, one.base_offset, one.last_offset, one.leader_epoch, one.uuid)  # type: ignore[attr-defined]
 
     def _objects_of(self, line: QueuedDelete) -> Iterable[str]:
         where = TopicIdPartition(line.topic_id, line.partition)
-        yield self._keys.root(where)
         if not line.is_page:
             yield from self._attempt(where, line)
             return

@@ -104,12 +104,12 @@ class Client:
         self._dialler = SimDialler(network, name, brokers, rng)
         self._callers: dict[int, SimCaller] = {}
         self._leaders: dict[int, int] = {}
-        self._asked: dict[int, int] = {}
+        self._leader_used: dict[int, int] = {}
         self._epochs: dict[int, int] = {}  # the newest known leader epochs
 
     async def call_leader(self, partition: int, api_key: int, version: int, request: object) -> object | None:
         """The response, or None after a pause. The leader is then looked up again."""
-        self._asked[partition] = leader = self._leaders.get(partition) or self._look_up(partition)
+        self._leader_used[partition] = leader = self._leaders.get(partition) or self._look_up(partition)
         try:
             return await self.ask(leader, api_key, version, request)
         except Unreachable:
@@ -155,7 +155,7 @@ class Client:
         Real clients do not go back to an older leader (KIP-320), whose errors about later records mean
         nothing.
         """
-        replicas = self._brokers[self._asked[partition]].replicas
+        replicas = self._brokers[self._leader_used[partition]].replicas
         replica = None if replicas is None else replicas.get(self.topic, partition)
         return (
             replica is not None

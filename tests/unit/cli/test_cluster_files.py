@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_inline import call
 
 from tierlog.cli import cluster_files, cluster_processes
 from tierlog.cli.cluster_processes import ProcessState
+from tierlog.cli.commands import cluster_local
 from tierlog.cli.commands.cluster_local import started_message
 from tierlog.cli.errors import CliError, ExitCode
 
@@ -156,6 +158,27 @@ def test_process_with_a_reused_id_is_not_signalled(tmp_path: Path, sleeper: subp
 def test_node_without_a_process_file_is_down(tmp_path: Path) -> None:
     assert cluster_processes.state_of(tmp_path) is ProcessState.DOWN
     assert not cluster_processes.send_signals(tmp_path, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("words", [("stop", "1"), ("kill", "1"), ("down",)])
+def test_node_that_survives_sigkill_is_an_error(
+    tmp_path: Path,
+    sleeper: subprocess.Popen[bytes],
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a process that waits for a disk in the kernel: signals reach it once the disk responds."""
+    cluster_files.save(tmp_path, cluster_files.new_plan(1))
+    node = cluster_files.node_directory(tmp_path, 1)
+    node.mkdir()
+    (tmp_path / "process.json").rename(node / "process.json")
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+    monkeypatch.setattr(cluster_processes, "STOP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(cluster_local, "NODE_STOP_TIMEOUT_S", 0.01)
+    ended = call("cluster", *words, "--data-dir", str(tmp_path))
+    assert (ended.code, ended.stdout, sleeper.poll()) == (1, "", None)
+    assert "node 1 did not end within 0.01 s after SIGKILL" in ended.stderr
+    assert "tierlog cluster status" in ended.stderr
 
 
 def start_fails(directory: Path, plan: cluster_files.ClusterPlan) -> None:

@@ -31,6 +31,18 @@ def test_version() -> None:
     assert tierlog("--version").stdout.startswith("tierlog ")
 
 
+def test_object_store_of_the_environment_replaces_the_default_of_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the default, the broker would start and serve."""
+    dev = ("dev", "--port", "0", "--data-dir", str(tmp_path))
+    monkeypatch.setenv("TIERLOG_OBJECT_STORE_URL", "ftp://host/of/the/environment")
+    refused = tierlog(*dev)
+    assert refused.returncode == 2 and "ftp://host/of/the/environment" in refused.stderr
+    refused = tierlog(*dev, "--object-store", "ftp://host/of/the/option")
+    assert refused.returncode == 2 and "ftp://host/of/the/option" in refused.stderr
+
+
 def leaves(command: Any, path: str = "") -> dict[str, Any]:
     """Command line -> command, for all commands that are not groups."""
     children = getattr(command, "commands", None)

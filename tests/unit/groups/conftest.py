@@ -55,7 +55,7 @@ class Bench:
         self.log: list[StoredRecord] = []
         self.lines: list[str] = []
         self.responses: dict[int, Any] = {}
-        self.asked: list[int] = []
+        self.tokens: list[int] = []
         self.hold_appends = False
         self.append_error = ErrorCode.NONE
         self.held: list[AppendRecords] = []
@@ -188,7 +188,7 @@ class Bench:
 
     @property
     def waiting(self) -> list[int]:
-        return [token for token in self.asked if token not in self.responses]
+        return [token for token in self.tokens if token not in self.responses]
 
     @property
     def state(self) -> str | None:
@@ -211,8 +211,8 @@ class Bench:
         return ids
 
     def _ask(self, kind: Callable[..., Event], line: str, **fields: Any) -> int:
-        token = len(self.asked) + 1
-        self.asked.append(token)
+        token = len(self.tokens) + 1
+        self.tokens.append(token)
         self.lines.append(f"{self.now_ms - 1_000_000} #{token} {line}")
         self.send(kind(token=Token(token), **fields))
         return token

@@ -294,7 +294,7 @@ async def test_failed_core_is_rebuilt_from_its_log(broker):
     await broker.call("OffsetCommit", 9, commit_request(5))
     shard = broker.service._shards[partition_of("g", 2)]
     waiting = broker.begin("JoinGroup", 3, join_request("g"))
-    shard.submit(Appended(write_id=WriteId(99)))  # of no append that the core knows
+    shard.submit(Appended(write_id=WriteId(99)))  # the core knows no append with this id
     assert (await waiting).error_code == E.NOT_COORDINATOR
     assert await fetched_error(broker) == E.COORDINATOR_LOAD_IN_PROGRESS
     await shard.load()
@@ -449,7 +449,7 @@ async def test_members_of_all_groups_share_one_memory_limit(tmp_path):
 async def test_joins_that_wait_keep_no_other_group_from_its_coordinator(broker, monkeypatch):
     same = next(f"h{n}" for n in range(1_000) if partition_of(f"h{n}", 50) == partition_of("g", 50))
     member = await broker.member(same)
-    await broker.member("g")  # which does not join again: others wait for it
+    await broker.member("g")  # this member does not join again: others wait for it
     monkeypatch.setattr(group_shard, "MAX_WAITING", 2)
     waiting = [broker.begin("JoinGroup", 3, join_request("g")) for _ in range(2)]
     refused = await broker.call("JoinGroup", 3, join_request("g"))

@@ -21,18 +21,18 @@ FORMAT = [{"feature": "tierlog.format", "max_version_level": 1}]
         ("UpdateFeatures", {"feature_updates": FORMAT}),
     ],
 )
-async def test_minority_returns_retriable_errors(
+async def test_requests_to_the_controller_get_a_retriable_error(
     cluster: AdminCluster, api: str, request_fields: dict[str, Any]
 ) -> None:
     await cluster.create("t", (1,))
     await cluster.lose_quorum()
     answer = await cluster.ask(api, 0, timeout_ms=1, **request_fields)
-    if api == "ElectLeaders":  # version 0 has no code for the whole
+    if api == "ElectLeaders":  # version 0 has no top-level error code
         answer = answer.replica_election_results[0].partition_result[0]
     assert answer.error_code == E.NOT_CONTROLLER
 
 
-async def test_requests_about_the_image_are_answered(cluster: AdminCluster) -> None:
+async def test_requests_that_only_read_the_image_succeed(cluster: AdminCluster) -> None:
     await cluster.create("t", (1,))
     await cluster.lose_quorum()
     answer = await cluster.ask("DescribeTopicPartitions", 0, topics=[{"name": "t"}])

@@ -12,12 +12,12 @@ class Controller:
     """Allocates blocks of ten, interleaved with those of other brokers."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.blocks_requested = 0
         self.error = ErrorCode.NONE
 
     async def allocate(self) -> tuple[ErrorCode, int, int]:
-        self.asked += 1
-        first = 1_000 * self.asked
+        self.blocks_requested += 1
+        first = 1_000 * self.blocks_requested
         await asyncio.sleep(0)
         return self.error, first, 10
 
@@ -27,7 +27,7 @@ async def test_each_id_of_a_block_is_returned_once() -> None:
     ids = ProducerIds(controller.allocate)
     taken = [await ids.take() for _ in range(25)]
     assert taken == [*range(1_000, 1_010), *range(2_000, 2_010), *range(3_000, 3_005)]
-    assert controller.asked == 3
+    assert controller.blocks_requested == 3
 
 
 async def test_concurrent_requests_share_a_block() -> None:
@@ -35,7 +35,7 @@ async def test_concurrent_requests_share_a_block() -> None:
     ids = ProducerIds(controller.allocate)
     taken = await asyncio.gather(*(ids.take() for _ in range(25)))
     assert len(set(taken)) == 25
-    assert controller.asked == 3
+    assert controller.blocks_requested == 3
 
 
 async def test_client_gets_a_retriable_error_without_a_controller() -> None:

@@ -7,7 +7,7 @@ from admin_cluster import AdminCluster
 
 from tierlog.protocol.errors import ErrorCode as E
 
-MOST = 5  # max.request.partition.size.limit of the fixture
+LIMIT = 5  # max.request.partition.size.limit of the fixture
 
 
 async def describe(cluster: AdminCluster, *names: str, **more: Any) -> Any:
@@ -19,6 +19,7 @@ def partitions_of(answer: Any) -> dict[str, list[int]]:
 
 
 def at(name: str, number: int) -> dict[str, Any]:
+    """Request fields with a cursor at this partition."""
     return {"cursor": {"topic_name": name, "partition_index": number}}
 
 
@@ -45,13 +46,15 @@ async def test_all_partitions_are_described_page_by_page(topics: AdminCluster) -
     assert (partitions_of(second), cursor(second)) == ({"b": [2, 3], "c": [0]}, None)
 
 
-async def test_a_page_may_end_between_topics(topics: AdminCluster) -> None:
+async def test_page_may_end_between_topics(topics: AdminCluster) -> None:
     answer = await describe(topics, response_partition_limit=3)
     assert (partitions_of(answer), cursor(answer)) == ({"a": [0, 1, 2]}, ("b", 0))
 
 
-@pytest.mark.parametrize(("limit", "count"), [(0, 1), (-1, 1), (2, 2), (1 << 30, MOST)])
-async def test_the_limit_is_within_bounds(topics: AdminCluster, limit: int, count: int) -> None:
+@pytest.mark.parametrize(("limit", "count"), [(0, 1), (-1, 1), (2, 2), (1 << 30, LIMIT)])
+async def test_requested_limit_is_at_least_one_and_at_most_the_setting(
+    topics: AdminCluster, limit: int, count: int
+) -> None:
     answer = await describe(topics, response_partition_limit=limit)
     assert sum(map(len, partitions_of(answer).values())) == count
 
@@ -68,18 +71,18 @@ async def test_cursor_skips_earlier_topics(topics: AdminCluster) -> None:
     answer = await describe(topics, "a", "b", "c", **at("b", 3))
     assert partitions_of(answer) == {"b": [3], "c": [0]}
     assert partitions_of(await describe(topics, "b", **at("b", 9))) == {"b": []}
-    assert partitions_of(await describe(topics, **at("bb", 0))) == {"c": [0]}  # the topic went since
+    assert partitions_of(await describe(topics, **at("bb", 0))) == {"c": [0]}  # as if bb had been deleted
 
 
-@pytest.mark.parametrize("place", [at("b", -1), at("d", 0)])
-async def test_invalid_cursor_is_refused(topics: AdminCluster, place: dict[str, Any]) -> None:
-    answer = await describe(topics, "a", "b", **place)
+@pytest.mark.parametrize("invalid", [at("b", -1), at("d", 0)])
+async def test_invalid_cursor_is_refused(topics: AdminCluster, invalid: dict[str, Any]) -> None:
+    answer = await describe(topics, "a", "b", **invalid)
     assert {topic.error_code for topic in answer.topics} == {E.INVALID_REQUEST}
 
 
 async def test_eligible_leader_replicas_are_returned(cluster: AdminCluster) -> None:
     await cluster.create("t", (2, 3), min_insync_replicas="2")
-    await cluster.fence(3)  # below min.insync.replicas nothing is committed, so it may come back as leader
+    await cluster.fence(3)  # fewer than min.insync.replicas commit nothing, so broker 3 stays eligible
     [partition] = (await describe(cluster, "t")).topics[0].partitions
     assert (partition.leader_id, partition.isr_nodes, partition.replica_nodes) == (2, [2], [2, 3])
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([3], [])

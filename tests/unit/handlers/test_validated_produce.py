@@ -133,6 +133,7 @@ class Node:
             recently_fenced=RecentlyFencedBrokers(SystemClock()),
             validator=self.validator,
         )
+        self.errors = deps.stats.of(PRODUCE_KEY).errors
         report = lambda _, failure: self.failures.append(failure)  # noqa: E731
         self.listener = Listener({PRODUCE_KEY: produce_handler(deps)}, self.tasks, report)
 
@@ -436,6 +437,19 @@ async def test_acks_all_completes_if_committed_during_another_validation(node: N
     await turns()
     node.threads.release()
     assert await receive(client) == [(0, 0), (0, 0)]
+
+
+async def test_batch_that_fails_during_another_validation_counts_one_error(node: Node) -> None:
+    replica = node.replica(1)
+    replica.update_config(TopicConfig(flush_messages=1))
+    replica.flusher = lambda _: None
+    client = await node.connect()
+    client.send(PRODUCE_KEY, 9, request(batch(MANY, Codec.LZ4), batch(2), acks=ALL))
+    await until(lambda: replica.log_end_offset == 2)
+    replica.become_follower(2, 5, 1)
+    node.threads.release()
+    assert await receive(client) == [(0, 0), (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+    assert node.errors == {ErrorCode.NOT_LEADER_OR_FOLLOWER: 1}
 
 
 async def test_small_batches_and_plain_ones_are_appended_at_once(node: Node) -> None:

@@ -1,13 +1,17 @@
 """Copies, the manifest, the log start and the delete queue: the invariants of remote data."""
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_TIMEOUT_MS
-from tierlog.metadata.records import PageRef
+from tierlog.metadata.delete_queue import DeletedTopic
+from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode as E
 
 World = Any
@@ -279,16 +283,49 @@ def test_copies_start_at_the_log_start_once_tiering_is_on_again(
     assert queued(tiered) == {1, 2}
 
 
-def test_deletion_of_a_topic_queues_all_its_objects(tiered: World) -> None:
+def test_deleted_topic_is_one_line_of_the_queue(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     tiered.copy("t", 2, 10, 19)
     spill(tiered, 1)
     tiered.start_copy("t", 3, 20, 29)
     tiered.start_copy("t", 4, 0, 9, broker_id=2, partition=1)
-    tiered.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-    assert queued(tiered) == {901, 2, 3, 4}
-    assert tiered.image.delete_queue[uuid.UUID(int=901)].is_page
+    topic_id = delete_topic(tiered)
+    assert tiered.image.delete_queue[topic_id] == DeletedTopic(uuid=topic_id, partitions=2, queued_ms=1000)
+    assert queued(tiered) == {topic_id.int}
     assert not tiered.image.remote
+    tiered.now_ms += 2000
+    assert start_deletes(tiered, 2001) == set()
+    assert start_deletes(tiered, 2000) == {topic_id.int}
+    tiered.do(c.ConfirmRemoteDeleted(uuids=(topic_id,)))
+    assert not tiered.image.delete_queue and not tiered.image.deleting
+
+
+def test_deleted_topic_that_was_never_tiered_is_not_queued(tiered: World) -> None:
+    delete_topic(tiered)
+    assert queued(tiered) == set()
+
+
+def test_deletion_of_a_topic_reads_no_manifest_entry(tiered: World) -> None:
+    """A topic of 500 partitions may have 192,000 of them, and the event loop of each node deletes it."""
+    tiered.copy("t", 1, 0, 9)
+    where = TopicIdPartition(tiered.image.topic_ids["t"], 0)
+    remote = replace(tiered.remote("t"), entries=Unread(tiered.remote("t").entries))
+    tiered.image = replace(tiered.image, remote=tiered.image.remote.set(where, remote))
+    delete_topic(tiered)
+    assert len(tiered.image.delete_queue) == 1
+
+
+class Unread(tuple[RemoteSegment, ...]):
+    def __iter__(self) -> Iterator[RemoteSegment]:
+        raise AssertionError("the manifest's entries are read")
+
+    __getitem__ = __iter__  # type: ignore[assignment]
+
+
+def delete_topic(world: World) -> uuid.UUID:
+    topic_id: uuid.UUID = world.image.topic_ids["t"]
+    world.do(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+    return topic_id
 
 
 def test_deleted_objects_leave_the_queue(tiered: World) -> None:

@@ -25,6 +25,7 @@ class Controller:
 
     def __init__(self, tls: TlsFiles | None = None) -> None:
         self._tls = tls
+        self.statuses = ["204 No Content"]  # of the next responses; the last one stays
         self.requests: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
     async def listen(self, port: int = 0) -> None:
@@ -40,7 +41,8 @@ class Controller:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         length = int(head.lower().partition("content-length: ")[2].split("\r\n")[0])
         self.requests.put_nowait((head, await reader.readexactly(length)))
-        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        writer.write(f"HTTP/1.1 {status}\r\n\r\n".encode())
         writer.close()
 
     async def nothing_else(self) -> None:
@@ -82,6 +84,34 @@ async def test_closing_the_sentinel_notifies_the_controllers(
     sentinel = Sentinel(BROKER, controller.sign, tasks, files)
     sentinel.update(EPOCH - 1)  # a premature notice would carry this epoch
     sentinel.update(EPOCH)  # it has registered again
+    child = sentinel._child
+    sentinel.close()
+    assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
+    assert child is not None
+    await asyncio.to_thread(child.wait)
+    await controller.nothing_else()
+    controller.server.close()
+
+
+@pytest.mark.parametrize("status", ["408 Request Timeout", "429 Too Many Requests", "503 Unavailable"])
+async def test_notice_is_sent_again_to_a_busy_controller(tasks: TaskGroup, status: str) -> None:
+    controller = Controller()
+    controller.statuses = [status, status, "204 No Content"]
+    await controller.listen()
+    sentinel = Sentinel(BROKER, controller.sign, tasks)
+    sentinel.update(EPOCH)
+    sentinel.close()
+    for _ in range(3):
+        assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)
+    controller.server.close()
+
+
+async def test_rejected_notice_is_not_sent_again(tasks: TaskGroup) -> None:
+    controller = Controller()
+    controller.statuses = ["403 Forbidden", "204 No Content"]
+    await controller.listen()
+    sentinel = Sentinel(BROKER, controller.sign, tasks)
+    sentinel.update(EPOCH)
     child = sentinel._child
     sentinel.close()
     assert await controller.notice() == ProcessEndNotice(BROKER, EPOCH)

@@ -1,4 +1,4 @@
-"""What clients really send is understood, and only that."""
+"""Deviations from the protocol that real clients send are accepted, and no others."""
 
 import pytest
 

@@ -104,7 +104,7 @@ def test_a_count_is_refused_before_anything_is_allocated(count: int) -> None:
     ("version", "frame"),
     [
         (9, b"\xff\xff\xff\xff\xff\x01"),  # a varint of six bytes
-        (9, b"\xff\xff\xff\xff\x7f"),  # of five, but over 32 bits
+        (9, b"\xff\xff\xff\xff\x7f"),  # a varint of five bytes, but over 32 bits
         (9, b"\xff\xff\xff\xff\x0f"),  # a count of 2^32 - 2
         (9, b"\x80\x80\x80\x80"),  # cut
     ],

@@ -50,7 +50,7 @@ def test_packer_equals_compress(codec: Codec, size: int) -> None:
         packer.add(TEXT[at : at + size])
     packed = packer.finish()
     assert decompress(codec, packed, len(TEXT)) == TEXT
-    if codec is not Codec.ZSTD:  # which writes its size ahead if it knows it
+    if codec is not Codec.ZSTD:  # Zstandard writes the size at the start if it knows it
         assert packed == compress(codec, TEXT)
 
 

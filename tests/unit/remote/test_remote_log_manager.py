@@ -3,6 +3,7 @@ deletion."""
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore
+from tierlog.tiering.manager import KEYS_PER_REQUEST
 from tierlog.tiering.memory_store import MemoryStore
 
 
@@ -129,6 +131,37 @@ async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
             await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
         assert len(await node.objects(node.keys.topics())) == 1
+
+
+class CountingStore(MemoryStore):
+    """Counts the keys of each request to delete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[int] = []
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.deleted.append(len(keys))
+        await super().delete(keys)
+
+
+async def test_deletion_of_a_large_topic_is_a_few_commits_and_bounded_requests(tmp_path: Path) -> None:
+    store = CountingStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t", partitions=2)
+        produce(replica, 40)
+        await node.log_manager.flush("t")
+        await node.storage_cleaner.clean()
+        for number in range(2 * KEYS_PER_REQUEST):  # segments of a page, and of copies that never finished
+            await store.put(f"{node.keys.data(node.where(replica))}{number}", b"")
+        before = node.metadata.image.index
+        await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
+        await settled(node)
+        while node.metadata.image.delete_queue:
+            await node.storage_cleaner.clean()
+        assert node.metadata.image.index - before == 3  # deleted, marked, confirmed
+        assert max(store.deleted) == KEYS_PER_REQUEST
+        assert not [key for key in await node.objects() if str(replica.topic_id) in key]
 
 
 async def test_topic_described_by_another_broker_during_a_round_is_not_deleted(tmp_path: Path) -> None:

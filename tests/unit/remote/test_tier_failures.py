@@ -21,6 +21,7 @@ from tierlog.tiering.object_store import ObjectStoreError
 SHORT_TIMEOUTS = TierLimits(copy_seconds=0.1, small_seconds=0.1, stall_seconds=0.01)
 BATCHES, RECORDS = 20, 5  # two rolled segments and an active one
 COPY_CALLS = 16  # more than the puts, gets and heads of a flush of this size
+DELETE_CALLS = 5  # the root, the description; then lists of manifests and data, and the segments
 
 
 async def read_back(node: TierNode, replica) -> None:
@@ -102,7 +103,7 @@ async def read_once(node: TierNode, replica) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_failure_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -> None:
-    for at in range(3):
+    for at in range(DELETE_CALLS):
         store = FaultyStore(MemoryStore())
         async with TierNode(tmp_path / str(at), store, limits=limits(fault)) as node:
             replica = await node.create("t")
@@ -112,7 +113,7 @@ async def test_failure_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -
             topic_id = str(replica.topic_id)
             await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
             await settled(node)
-            store.arm(fault, at, "delete")
+            store.arm(fault, at, "delete", "list")
             for _ in range(3):
                 with suppress(ObjectStoreError):
                     await node.storage_cleaner.clean()

@@ -1,190 +1,17 @@
-"""Followers of a tiered topic with a real quorum and store: local retention, start from the tier,
-failover."""
+"""Followers of a tiered topic with a real quorum and store: local retention, failover."""
 
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 from connection_harness import until
 from faulty_store import FaultyStore
 from tier_node import START_MS, flip_a_bit
-from tier_pair import PRODUCER, Caller, Pair, catch_up, content, fetch, send, tier_pair
+from tier_pair import Pair, catch_up, content, send, whole
 
-from tierlog.broker.replication.core.follower import Append, Fetched, StartFromTier
-from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.core.follower import Append, Fetched
 from tierlog.broker.storage.log_suffix import FREE_BYTES_KEPT
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
-from tierlog.tiering.memory_store import MemoryStore
-
-
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore(MemoryStore())
-
-
-@pytest.fixture
-async def pair(tmp_path: Path, store: FaultyStore) -> AsyncIterator[Pair]:
-    async with tier_pair(tmp_path, store) as made:
-        yield made
-
-
-# -- beginning where the leader's local log begins
-
-
-async def test_empty_replica_starts_with_remote_leader_epochs_and_producer_state(pair: Pair) -> None:
-    pair.produce(10)
-    catch_up(pair.follower, pair.leader)
-    await pair.elect(2)
-    await pair.elect(1)
-    pair.produce(50)
-    catch_up(pair.follower, pair.leader)
-    await pair.tier()
-    pair.follower.close(clean=False)
-    pair.other.directory.rename(pair.other.directory.with_name("lost"))
-    pair.follower = pair.other.open(pair.leader)
-
-    assert await pair.begin()
-    follower, leader = pair.follower, pair.leader
-    assert (follower.log_start_offset, follower.log_end_offset) == (0, leader.local_log_start_offset)
-    assert follower.high_watermark == follower.local_log_start_offset == pair.remote.end_offset
-    catch_up(follower, leader)
-    assert follower.log.epochs.entries == leader.log.epochs.entries
-    assert len(follower.log.epochs.entries) == 2
-    newest = msgspec.structs.replace(pair.remote, entries=pair.remote.entries[-1:])
-    known = await pair.node.fresh_remote_log(newest).history(leader.id, newest.end_offset - 1)
-    assert known.leader_epochs[-2:] == ((0, 0), (2, 50)), "the newest bundle alone tells of all epochs"
-    await pair.elect(2)
-    assert follower.end_offset_for_epoch(0) == (0, 50)
-    again = send(follower, pair.sequence - 5)
-    assert (again.error, again.base_offset) == (ErrorCode.NONE, leader.log_end_offset - 5)
-    assert send(follower, pair.sequence).error == ErrorCode.NONE
-
-
-async def test_retry_of_a_remote_batch_is_a_duplicate_for_a_replica_started_from_the_tier(pair: Pair) -> None:
-    last = pair.produce(60)
-    pair.leader.log.roll(START_MS)
-    await pair.settled()
-    assert pair.leader.local_log_start_offset == pair.leader.log_end_offset
-    assert await pair.begin()
-    catch_up(pair.follower, pair.leader)
-    await pair.elect(2)
-    again = send(pair.follower, pair.sequence - 5)
-    assert (again.error, again.base_offset) == (ErrorCode.NONE, last.base_offset)
-    assert pair.follower.log_end_offset == pair.leader.log_end_offset
-
-
-async def test_state_restored_from_the_tier_survives_a_kill(pair: Pair) -> None:
-    pair.produce(60)
-    await pair.tier()
-    assert await pair.begin()
-    catch_up(pair.follower, pair.leader)
-    ends = pair.follower.local_log_start_offset, pair.follower.log_end_offset
-    epochs = pair.follower.log.epochs.entries
-    pair.follower.close(clean=False)
-    again = pair.other.open(pair.leader)
-    assert (again.local_log_start_offset, again.log_end_offset) == ends
-    assert again.log_start_offset == 0 and again.high_watermark >= ends[0]
-    assert again.log.epochs.entries == epochs == pair.leader.log.epochs.entries
-    await pair.elect(2)
-    assert send(again, pair.sequence - 5).base_offset == pair.leader.log_end_offset - 5
-
-
-async def test_start_from_the_tier_does_not_block_the_loop(pair: Pair) -> None:
-    pair.produce(60)
-    catch_up(pair.follower, pair.leader)
-    pair.follower.flush()
-    pair.follower.close(clean=False)
-    await pair.tier()
-    pair.other.directory.rename(pair.other.directory.with_name("lost"))
-    pair.follower, done = pair.other.open(pair.leader), pair.other.files.done
-    done.clear()
-    assert await pair.begin()
-    assert [what for what, by_thread in done if not by_thread] == ["create log"]
-    assert done[-1] == ("create log", False), "after all that it has to know is durable"
-    assert len(done) > 3
-    done.clear()
-    pair.follower.as_follower.start_at(pair.follower.log_end_offset + 7, START_MS)
-    assert done == [("create log", False)]
-
-
-async def test_truncation_to_the_start_offset_keeps_the_restored_state(pair: Pair) -> None:
-    pair.produce(60)
-    await pair.tier()
-    assert await pair.begin()
-    start, epochs = pair.follower.local_log_start_offset, pair.follower.log.epochs.entries
-    fetch(pair.follower, pair.leader)
-    assert pair.follower.log_end_offset > start
-    pair.follower.as_follower.truncate_to(start, START_MS)
-    pair.follower.check()
-    assert (pair.follower.local_log_start_offset, pair.follower.log_end_offset) == (start, start)
-    assert pair.follower.log.epochs.entries == epochs != ()
-    assert pair.follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
-
-
-async def test_second_start_at_the_same_offset_keeps_the_state(pair: Pair) -> None:
-    pair.produce(60)
-    await pair.tier()
-    assert await pair.begin()
-    fetch(pair.follower, pair.leader)
-    follower, start = pair.follower, pair.follower.local_log_start_offset
-    before = follower.log.epochs.entries
-    snapshot = follower.log.directory / f"{start:020d}.snapshot"
-    follower.as_follower.start_at(start, START_MS, epochs=before, producer_snapshot=snapshot.read_bytes())
-    assert follower.log_end_offset == start and follower.log.epochs.entries == before
-    assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
-
-
-async def test_follower_starts_at_the_end_of_the_segment_with_the_leaders_local_log_start(pair: Pair) -> None:
-    pair.produce(60)
-    pair.leader.log.roll(START_MS)
-    await pair.settled()
-    within = pair.remote.entries[1].base_offset + 5
-
-    class Early(Caller):
-        async def call(self, *args: Any) -> Any:
-            answer = await super().call(*args)
-            answer.topics[0].partitions[0].offset = within
-            return answer
-
-    step = fetch(pair.follower, pair.leader)
-    assert await pair.start(Early(pair.leader)).start(pair.follower, step)
-    assert pair.follower.log_end_offset == pair.remote.entries[1].end_offset
-
-
-async def test_replica_is_unchanged_while_the_store_is_unavailable(pair: Pair, store: FaultyStore) -> None:
-    pair.produce(20)
-    catch_up(pair.follower, pair.leader)
-    had = pair.follower.log_end_offset
-    pair.produce(60)
-    await pair.tier()
-    store.down = True
-    assert not await pair.begin()
-    assert (pair.follower.local_log_start_offset, pair.follower.log_end_offset) == (0, had)
-    store.down = False
-    assert await pair.begin()
-    catch_up(pair.follower, pair.leader)
-
-
-async def test_replica_elected_during_the_start_keeps_its_log(pair: Pair) -> None:
-    pair.produce(60)
-    catch_up(pair.follower, pair.leader)
-    await pair.tier()
-    had = pair.follower.log_end_offset
-
-    class Deposed(Caller):
-        async def call(self, *args: Any) -> Any:
-            answer = await super().call(*args)
-            answer.topics[0].partitions[0].offset = had + 1
-            await pair.elect(2)
-            return answer
-
-    assert not await pair.start(Deposed(pair.leader)).start(pair.follower, StartFromTier(0))
-    assert pair.follower.is_leader and pair.follower.log_end_offset == had
-
 
 # -- dropping what is remote
 
@@ -342,7 +169,3 @@ async def test_upload_of_a_former_leader_is_not_committed(pair: Pair, store: Fau
     assert started.uuid in pair.node.metadata.image.delete_queue
     assert pair.remote.end_offset == pair.follower.log.active_base_offset > 0
     assert {entry.leader_epoch for entry in pair.remote.entries} == {pair.follower.leader_epoch}
-
-
-def whole(one: Replica) -> bytes:
-    return b"".join(data for _, data in one.log.batches(one.local_log_start_offset))

@@ -8,7 +8,7 @@ import pytest
 from awaited_image import image_when
 from faulty_store import FaultyStore
 from tier_node import START_MS, TIERED, TierNode, produce
-from tier_pair import Pair, catch_up, send, tier_pair
+from tier_pair import Pair, catch_up, opened_pair, send
 
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_views import TierRefused
@@ -256,7 +256,7 @@ async def follower_with_less(pair: Pair) -> int:
 
 
 async def test_followers_delete_only_what_is_below_the_log_start_once_tiering_is_off(tmp_path: Path) -> None:
-    async with tier_pair(tmp_path, MemoryStore(), **LOCAL_PART) as pair:
+    async with opened_pair(tmp_path, MemoryStore(), **LOCAL_PART) as pair:
         pair.produce(60)
         catch_up(pair.follower, pair.leader)
         await pair.settled()
@@ -276,7 +276,7 @@ async def test_followers_delete_only_what_is_below_the_log_start_once_tiering_is
 
 
 async def test_leader_with_less_on_disk_moves_the_log_start_once_tiering_is_off(tmp_path: Path) -> None:
-    async with tier_pair(tmp_path, MemoryStore(), local_retention_ms="-1") as pair:
+    async with opened_pair(tmp_path, MemoryStore(), local_retention_ms="-1") as pair:
         start = await follower_with_less(pair)
         await pair.node.alter("t", OFF)
         await all_settled(pair)
@@ -291,7 +291,7 @@ async def test_leader_with_less_on_disk_moves_the_log_start_once_tiering_is_off(
 
 async def test_leader_with_less_on_disk_than_is_remote_uploads_nothing(tmp_path: Path) -> None:
     """It is not known whether the other replica, which has the records, comes back."""
-    async with tier_pair(tmp_path, MemoryStore(), local_retention_ms="-1") as pair:
+    async with opened_pair(tmp_path, MemoryStore(), local_retention_ms="-1") as pair:
         start = await follower_with_less(pair)
         before = await records(pair.node, pair.leader, 0)
         await pair.node.alter("t", OFF)
@@ -318,7 +318,7 @@ async def test_leader_with_less_on_disk_than_is_remote_uploads_nothing(tmp_path:
 
 async def test_deposed_leader_keeps_local_data_that_its_successor_deleted_remotely(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
-    async with tier_pair(tmp_path, store, local_retention_ms="-1") as pair:
+    async with opened_pair(tmp_path, store, local_retention_ms="-1") as pair:
         pair.produce(8)
         pair.leader.log.roll(START_MS)
         await pair.settled()
@@ -347,7 +347,7 @@ async def test_no_order_of_events_loses_a_record_that_was_never_copied(tmp_path:
     """Switching off may delete only what is remote at that time."""
     rng, written = random.Random(seed), dict[int, bytes]()
     local = rng.choice([{}, LOCAL_PART, {"local_retention_ms": "-1"}])
-    async with tier_pair(tmp_path, MemoryStore(), **local) as pair:
+    async with opened_pair(tmp_path, MemoryStore(), **local) as pair:
         node, is_on, deletable_end, sequence = pair.node, True, 0, 0
         for _ in range(25):
             match rng.choice(STEPS):

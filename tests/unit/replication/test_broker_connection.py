@@ -186,7 +186,7 @@ async def test_closed_port_is_unreachable():
 
 async def test_response_that_ends_within_a_topic_fails_its_call():
     """And nothing follows it in the buffer."""
-    frame = struct.pack(">iiBihiB", BUFFER_BYTES - 4, 1, 0, 0, 0, 7, 3)  # of two topics
+    frame = struct.pack(">iiBihiB", BUFFER_BYTES - 4, 1, 0, 0, 0, 7, 3)  # a response with two topics
     frame += bytes(16) + b"\2" + struct.pack(">ihqqqBi", 0, 0, 0, 0, 0, 0, -1)
     records = BUFFER_BYTES - len(frame) - 3 - 2 - 8  # their size before them, no tags after them, half an id
     frame += uvarint(records + 1) + bytes(records) + b"\0\0" + bytes(8)

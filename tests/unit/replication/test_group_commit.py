@@ -232,6 +232,23 @@ async def test_drain_waits_for_pending_flushes(tmp_path: Path, commits: GroupCom
     assert replica.as_leader.acknowledgement(end, LEADER) == ErrorCode.NONE
 
 
+async def test_drain_ends_although_one_of_its_flushes_is_cancelled(
+    tmp_path: Path, commits: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, flushes, flush = WatchedDisk(), list["asyncio.Future[None]"](), commits.flush
+    replica = open_replica(tmp_path, disk)
+    replica.flusher = commits.request
+    entered = held(disk, replica)
+    append(replica, 0)
+    await entered()
+    monkeypatch.setattr(commits, "flush", lambda one: flushes.append(flush(one)) or flushes[-1])
+    draining = asyncio.ensure_future(commits.drain(30))
+    await asyncio.sleep(0)
+    flushes[0].cancel()
+    disk.release("t-0")
+    await draining
+
+
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 700])
 async def test_acknowledged_records_survive_a_power_failure(
     tmp_path: Path, commits: GroupCommit, segment_bytes: int

@@ -41,9 +41,9 @@ class Controller:
     def __init__(self, clock: SimClock) -> None:
         self.clock = clock
         self.heard: list[tuple[int, c.Heartbeat]] = []
-        self.leaderships = 0  # of the broker; one less with each heartbeat during controlled shutdown
+        self.leaderships = 0  # led by the broker; one less with each heartbeat during controlled shutdown
         self.response_time_s = 0.0
-        self.session_until_ms = 0  # of another process of the broker
+        self.session_until_ms = 0  # session of another process of the broker
 
     def subscribe(self, subscriber: object) -> None:
         raise NotImplementedError

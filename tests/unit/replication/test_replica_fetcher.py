@@ -268,7 +268,7 @@ async def test_fetching_waits_until_the_checkpoint_is_lowered_after_a_truncation
     follower.follow(0)
     leader = await follower.connection()
     await leader.request()
-    replica = follower.follow(1, recovery_point=5)  # of a log that lost its end
+    replica = follower.follow(1, recovery_point=5)  # the log has lost its end
     leader = await follower.connection(1)
     assert partitions_of(await leader.request()) == {0}
     assert follower.lowered == [replica]

@@ -28,7 +28,7 @@ def append(log: PartitionLog, at: int | None = None, *, timestamp: int = NOW) ->
 
 def test_full_offset_index_rolls_the_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_index_bytes=3 * 8)
-    for _ in range(20):  # of one timestamp, so that the time index stays small
+    for _ in range(20):  # all with one timestamp, so that the time index stays small
         append(log)
     assert [info.base_offset for info in log.segments] == [0, 4, 8, 12, 16]
     assert {path.stat().st_size for path in tmp_path.glob("*.index")} == {3 * 8}

@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 SEGMENT_BYTES = 1 << 20
 RESERVES = TopicConfig(segment_bytes=SEGMENT_BYTES, preallocate=True)
 DOES_NOT = TopicConfig(segment_bytes=SEGMENT_BYTES)
-SMALL = 64 << 10  # of a file without a reserve
+SMALL = 64 << 10  # maximum size of a file without preallocated blocks
 
 
 class EmptyDisk(OsFiles):

@@ -22,9 +22,9 @@ from tierlog.records.writer import NewRecord, encode_batch, with_section
 NOW = 1_700_000_000_000
 PLAIN = TopicConfig()
 COMPACT = TopicConfig(cleanup_policy=("compact",))
-YOUNG = TopicConfig(message_timestamp_before_max_ms=1000)
+RECENT_ONLY = TopicConfig(message_timestamp_before_max_ms=1000)
 SMALL, LARGE = 3, 3_000
-STORED = {codec: "uncompressed" if codec is Codec.NONE else codec.name.lower() for codec in Codec}
+COMPRESSION_TYPE = {codec: "uncompressed" if codec is Codec.NONE else codec.name.lower() for codec in Codec}
 
 
 def records(count: int) -> list[NewRecord]:
@@ -36,8 +36,8 @@ def validation(batch: bytearray, config: TopicConfig) -> BatchValidation:
     return BatchValidation(view, check_produced(view), config, NOW)
 
 
-def found(batch: bytearray, config: TopicConfig) -> ValidationResult:
-    """The result at once and step by step, which must be equal."""
+def validate(batch: bytearray, config: TopicConfig) -> ValidationResult:
+    """The result of validation at once, which must equal that of validation in steps."""
     at_once, in_steps = validation(batch, config), validation(batch, config)
     at_once.fits_one_turn()
     result = at_once.at_once()
@@ -50,25 +50,26 @@ def found(batch: bytearray, config: TopicConfig) -> ValidationResult:
 
 
 def code(batch: bytearray, config: TopicConfig) -> ErrorCode:
-    refused = found(batch, config).refused
+    refused = validate(batch, config).refused
     return ErrorCode.NONE if refused is None else refused.error
 
 
 def rebuilt(batch: bytearray, change: Callable[[bytearray], bytes]) -> bytearray:
-    """The batch with other uncompressed records and an unchanged header."""
+    """The batch with `change` applied to its uncompressed records, and an unchanged header."""
     header = read_header(batch)
     plain = encode_batch(records(header.record_count))[HEADER_SIZE:]
     return with_section(header, compress(header.codec, change(plain)), header.codec)
 
 
 def zstd_with_window(plain: bytes) -> bytes:
-    """As a producer at the highest levels compresses it when the size is unknown."""
+    """Compress with a large window, as a producer does at the highest levels when the size is unknown."""
     parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=25)
-    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    return packer.compress(plain) + packer.flush()
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return compressor.compress(plain) + compressor.flush()
 
 
-def other_count(batch: bytearray, by: int) -> bytearray:
+def with_count_changed(batch: bytearray, by: int) -> bytearray:
+    """The batch with another record count in its header, and a valid CRC."""
     changed = bytearray(batch)
     for at in (23, 57):  # last offset delta, record count
         changed[at : at + 4] = (int.from_bytes(changed[at : at + 4], "big") + by).to_bytes(4, "big")
@@ -76,8 +77,8 @@ def other_count(batch: bytearray, by: int) -> bytearray:
     return changed
 
 
-def gap(count: int, codec: Codec) -> bytearray:
-    """A batch with a gap in its offset deltas, contrary to its header."""
+def with_gap(count: int, codec: Codec) -> bytearray:
+    """A batch with a gap in its offset deltas that does not agree with its header."""
     batch = encode_batch(records(count), codec=codec, offset_deltas=[*range(count - 1), count])
     batch[23:27] = (count - 1).to_bytes(4, "big")
     seal(batch, 0, len(batch))
@@ -86,15 +87,15 @@ def gap(count: int, codec: Codec) -> bytearray:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [SMALL, LARGE])
-@pytest.mark.parametrize("config", [PLAIN, COMPACT, YOUNG])
+@pytest.mark.parametrize("config", [PLAIN, COMPACT, RECENT_ONLY])
 def test_invalid_batches_are_rejected(codec: Codec, count: int, config: TopicConfig) -> None:
     if codec is Codec.NONE and config is PLAIN:
-        config = TopicConfig(compression_type="zstd")  # else its first records tell enough
+        config = TopicConfig(compression_type="zstd")  # otherwise only the first records are checked
     good = encode_batch(records(count), codec=codec)
     assert code(good, config) is ErrorCode.NONE
-    assert code(other_count(good, 1), config) is ErrorCode.INVALID_RECORD
-    assert code(other_count(good, -1), config) is ErrorCode.INVALID_RECORD
-    assert code(gap(count, codec), config) is ErrorCode.INVALID_RECORD
+    assert code(with_count_changed(good, 1), config) is ErrorCode.INVALID_RECORD
+    assert code(with_count_changed(good, -1), config) is ErrorCode.INVALID_RECORD
+    assert code(with_gap(count, codec), config) is ErrorCode.INVALID_RECORD
     assert code(rebuilt(good, lambda plain: plain + b"\0"), config) is ErrorCode.INVALID_RECORD
     assert code(rebuilt(good, lambda plain: plain[:-1]), config) is ErrorCode.INVALID_RECORD
     if codec is not Codec.NONE:
@@ -113,7 +114,7 @@ def test_decompression_bomb_is_too_large(codec: Codec, config: TopicConfig) -> N
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_implausible_record_count_is_rejected(codec: Codec) -> None:
-    """Walking them would take seconds, although they have few bytes."""
+    """Reading so many records would take seconds, although they have few bytes."""
     header = read_header(encode_batch(records(1)))
     header = header._replace(record_count=3_000_000, last_offset_delta=2_999_999)
     assert (
@@ -122,7 +123,7 @@ def test_implausible_record_count_is_rejected(codec: Codec) -> None:
     )
 
 
-PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
+COMPRESSORS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
     "raw snappy": (Codec.SNAPPY, lambda plain: bytes(cramjam.snappy.compress_raw(plain))),
     "linked lz4": (Codec.LZ4, lambda plain: bytes(cramjam.lz4.compress(plain))),
     "zstd level 19": (Codec.ZSTD, zstandard.ZstdCompressor(level=19).compress),
@@ -130,16 +131,16 @@ PACKERS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PACKERS)
-@pytest.mark.parametrize("most", [1 << 20, 20 << 20])
-def test_batches_that_cannot_be_decompressed_in_pieces(name: str, most: int) -> None:
-    codec, pack = PACKERS[name]
+@pytest.mark.parametrize("name", COMPRESSORS)
+@pytest.mark.parametrize("max_bytes", [1 << 20, 20 << 20])
+def test_batches_that_cannot_be_decompressed_in_pieces_are_valid(name: str, max_bytes: int) -> None:
+    codec, pack = COMPRESSORS[name]
     text = b"".join(b'{"carrier":"AA","flight":%d}' % number for number in range(600))
     plain = encode_batch([NewRecord(NOW, b"k", text)] * 900)
     batch = with_section(read_header(plain), pack(bytes(plain[HEADER_SIZE:])), codec)
     assert len(plain) > 12 << 20
-    config = TopicConfig(max_message_bytes=most)
-    if len(batch) <= most:
+    config = TopicConfig(max_message_bytes=max_bytes)
+    if len(batch) <= max_bytes:
         assert code(batch, config) is ErrorCode.NONE
 
 
@@ -148,17 +149,17 @@ def test_batches_that_cannot_be_decompressed_in_pieces(name: str, most: int) -> 
 def test_invalid_records_are_reported(codec: Codec, count: int) -> None:
     keyless = records(count)
     keyless[1] = NewRecord(NOW, None, b"v")
-    refused = found(encode_batch(keyless, codec=codec), COMPACT).refused
+    refused = validate(encode_batch(keyless, codec=codec), COMPACT).refused
     assert refused is not None and refused.error is ErrorCode.INVALID_RECORD
     assert [bad.number for bad in refused.records] == [1]
     old = records(count)
     old[2] = NewRecord(NOW - 1001, None, b"v")
-    refused = found(encode_batch(old, codec=codec), YOUNG).refused
+    refused = validate(encode_batch(old, codec=codec), RECENT_ONLY).refused
     assert refused is not None and refused.error is ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.records] == [2]
     assert str(NOW - 1001) in refused.message
-    timeless = [NewRecord(-1, None, b"v"), *records(count)]
-    assert code(encode_batch(timeless, codec=codec), YOUNG) is ErrorCode.NONE
+    without_timestamp = [NewRecord(-1, None, b"v"), *records(count)]
+    assert code(encode_batch(without_timestamp, codec=codec), RECENT_ONLY) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -202,8 +203,8 @@ def test_recompression_changes_nothing_else(
         values, codec=source, producer_id=9, producer_epoch=3, base_sequence=sequence, transactional=True
     )
     before = bytes(batch)
-    config = TopicConfig(compression_type=STORED[target], message_timestamp_after_max_ms=MAX_LONG)
-    stored = found(batch, config)
+    config = TopicConfig(compression_type=COMPRESSION_TYPE[target], message_timestamp_after_max_ms=MAX_LONG)
+    stored = validate(batch, config)
     assert stored.refused is None
     assert bytes(batch) == before
     header = check_batch(stored.records)
@@ -211,8 +212,8 @@ def test_recompression_changes_nothing_else(
     assert header.codec is target
     read = partial(iter_records, max_bytes=1 << 20)
     assert list(read(stored.records)) == list(read(batch))
-    same = {"batch_length": 0, "crc": 0, "attributes": 0}
-    assert header._replace(**same) == read_header(batch)._replace(**same)
+    may_differ = {"batch_length": 0, "crc": 0, "attributes": 0}
+    assert header._replace(**may_differ) == read_header(batch)._replace(**may_differ)
     assert header.attributes & ~7 == read_header(batch).attributes & ~7
 
 
@@ -223,20 +224,20 @@ def test_size_limit_applies_to_the_stored_batch() -> None:
 
 
 def turns(batch: bytearray, config: TopicConfig) -> int:
-    """How often the event loop can serve others."""
-    given = 0
+    """How many times the validation yields, so that the event loop can do other work."""
+    yielded = 0
     for step in validation(batch, config).steps():
         if step is None:
-            given += 1
+            yielded += 1
         else:
             step()
-    return given
+    return yielded
 
 
 def test_validation_is_divided_into_short_steps() -> None:
-    most = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * RECORDS_PER_SLICE, codec=Codec.ZSTD)
-    assert turns(most, PLAIN) >= 9
-    assert turns(most, COMPACT) >= 9 * RECORDS_PER_SLICE // FIELDS_PER_SLICE
+    many = encode_batch([NewRecord(NOW, b"k", b"v")] * 9 * RECORDS_PER_SLICE, codec=Codec.ZSTD)
+    assert turns(many, PLAIN) >= 9
+    assert turns(many, COMPACT) >= 9 * RECORDS_PER_SLICE // FIELDS_PER_SLICE
     one = encode_batch([NewRecord(NOW, b"k", b"v", [("", None)] * 9 * FIELDS_PER_SLICE)], codec=Codec.ZSTD)
     assert turns(one, COMPACT) >= 9
     spread = [NewRecord(NOW, b"k", b"v", [("", None)] * (FIELDS_PER_SLICE - 1))] * 9
@@ -245,7 +246,7 @@ def test_validation_is_divided_into_short_steps() -> None:
 
 @pytest.mark.parametrize("config", [PLAIN, COMPACT, TopicConfig(compression_type="gzip")])
 def test_work_that_fits_one_turn_is_bounded(config: TopicConfig) -> None:
-    """By records and by bytes, whatever the compression."""
+    """It is bounded in records and in decompressed bytes."""
     sizes = [10, 100_000, 1_000_000]
     by_bytes = [encode_batch([NewRecord(NOW, b"k", bytes(size))], codec=Codec.ZSTD) for size in sizes]
     by_records = [encode_batch(records(count), codec=Codec.ZSTD) for count in (1, 100, 100_000)]
