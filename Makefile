@@ -19,6 +19,7 @@
 #   make bench             one node beside Kafka: ROUNDS=3 SECONDS=3
 #   make bench-cluster     three nodes beside three of Kafka, load and kills
 #   make bench-alone bench-cluster-alone    the same without Kafka
+#   make bench-trees       this tree beside another revision of it: BEFORE=REVISION
 #   make bench-calm        CPU at 90 %: no election may happen: CALM_MINUTES=10
 
 PYTHON ?= python3
@@ -44,7 +45,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo check fast slow test fuzz soak simulate simulate-mutants chaos history test-clients compiled test-compiled bench \
-  bench-alone bench-cluster bench-cluster-alone bench-calm fmt lint types layers lock docs s3-server clean
+  bench-alone bench-cluster bench-cluster-alone bench-trees bench-calm fmt lint types layers lock docs s3-server clean
 
 help:
 	@sed -n '3,/^$$/s/^# \{0,3\}//p' Makefile
@@ -147,6 +148,17 @@ bench-cluster: compiled
 
 bench-cluster-alone: compiled
 	$(BENCH_CLUSTER) --alone $(BENCH_OPTIONS)
+
+# The revision's compiler was in src/ before it moved to .ci/.
+bench-trees: compiled
+	@test -n "$(BEFORE)" || { echo "name the other revision: make bench-trees BEFORE=HEAD~1"; exit 1; }
+	@set -e; scratch=$$(mktemp -d); source="$$scratch/source"; \
+	  trap 'git worktree remove --force "$$source" || true; rm -rf "$$scratch"' EXIT; \
+	  git worktree add --quiet --detach "$$source" "$(BEFORE)"; \
+	  compiler="$$source/.ci/compile_hot.py"; test -f "$$compiler" || compiler="$$source/src/compile_hot.py"; \
+	  $(BIN)/python "$$compiler" "$$scratch/before"; \
+	  $(BIN)/python tests/bench/trees.py "$$scratch/before" $(COMPILED) --rounds $(ROUNDS) --seconds $(SECONDS) \
+	    $(BENCH_OPTIONS)
 
 bench-calm: venv
 	$(BIN)/python tests/bench/calm.py --minutes $(CALM_MINUTES)
