@@ -58,6 +58,9 @@ of other groups expire. Their number is limited: a member's request replaces its
 time out.
 """
 
+RESPONSES_PER_TURN = 200
+"""A rebalance answers all members of its group at once. Their responses take some 30 microseconds each."""
+
 R = TypeVar("R")
 _log = structlog.get_logger("tierlog.groups")
 
@@ -260,10 +263,17 @@ class GroupShard:
     # ---- effects ----
 
     def _perform(self, effects: list[Effect]) -> None:
+        """Responses beyond `RESPONSES_PER_TURN` follow in later turns of the event loop, but not that of the
+        request which is being handled."""
+        count, later = 0, deque[Reply]()
         for effect in effects:
             match effect:
                 case Reply(token, response):
-                    self._respond(token, response)
+                    count += 1
+                    if count > RESPONSES_PER_TURN and self._waiting.get(token) is not None:
+                        later.append(effect)
+                    else:
+                        self._respond(token, response)
                 case SetTimer(key, delay_ms):
                     event = TimerFired(key=key)
                     self._timers.set((self.partition, key), delay_ms, lambda event=event: self.submit(event))  # type: ignore[misc]
@@ -271,6 +281,15 @@ class GroupShard:
                     self._timers.cancel((self.partition, key))
                 case AppendRecords():
                     self._append(effect)
+        if later:
+            asyncio.get_running_loop().call_soon(self._respond_in_turns, later)
+
+    def _respond_in_turns(self, responses: deque[Reply]) -> None:
+        for _ in range(min(RESPONSES_PER_TURN, len(responses))):
+            reply = responses.popleft()
+            self._respond(reply.token, reply.response)
+        if responses:
+            asyncio.get_running_loop().call_soon(self._respond_in_turns, responses)
 
     def _respond(self, token: Token, response: Response) -> None:
         if token not in self._waiting:

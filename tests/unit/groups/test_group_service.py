@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import struct
+from itertools import pairwise
 
 import crc32c
 import pytest
@@ -26,6 +27,7 @@ from tierlog.broker.groups import group_shard
 from tierlog.broker.groups.core.events import Appended, WriteId
 from tierlog.broker.groups.core.formats import GroupKey, encode_key
 from tierlog.broker.groups.group_service import OFFSETS_TOPIC, partition_of
+from tierlog.broker.groups.group_shard import RESPONSES_PER_TURN
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.broker.replication.replica_events import ReplicasCreated
 from tierlog.metadata.controller.commands import (
@@ -219,6 +221,20 @@ async def test_members_of_a_large_group_are_described_in_turns(broker):
     assert turns > 3
     assert len(large.members) == len({member.member_id for member in large.members}) == count
     assert (missing.error_code, missing.members) == (E.GROUP_ID_NOT_FOUND, [])
+
+
+async def test_members_of_a_large_group_get_their_responses_in_turns(broker):
+    again = join_request("g")
+    again.member_id = await broker.member()
+    waiting = [broker.begin("JoinGroup", 3, join_request("g")) for _ in range(3 * RESPONSES_PER_TURN)]
+    waiting.append(broker.begin("JoinGroup", 9, again))  # it completes the rebalance
+    done = [0]
+    while done[-1] < len(waiting):
+        done.append(sum(one.done() for one in waiting))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(done)) <= RESPONSES_PER_TURN + 1
+    assert {one.result().error_code for one in waiting} == {E.NONE}
+    assert {one.result().generation_id for one in waiting} == {2}
 
 
 @pytest.mark.parametrize("version", range(10))
