@@ -180,7 +180,7 @@ class Channel:
     def _wait(self, request: Request, pending: Pending) -> None:
         """Call back when the work is done, and when later requests may start."""
         if pending.blocks_later_until is not None:
-            released = self._timed(partial(self._release_later, request))
+            released = self._timed(partial(self._unblock_later, request))
             pending.blocks_later_until.add_done_callback(released)
         if isinstance(pending.work, asyncio.Future):
             pending.work.add_done_callback(self._timed(partial(self._completed, request, pending)))
@@ -204,8 +204,8 @@ class Channel:
             return None  # its callback runs next, and sends both responses with one system call
         return self._flush()
 
-    def _release_later(self, request: Request, _done: "asyncio.Future[None]") -> None:
-        self.core.release_later(request)
+    def _unblock_later(self, request: Request, _done: "asyncio.Future[None]") -> None:
+        self.core.unblock_later(request)
         self._flush()
 
     def _memory_granted(self) -> None:
@@ -219,7 +219,7 @@ class Channel:
     def _take_turn(self) -> None:
         self._has_turn = False
         if not self.core.halts & HALT_CLOSED:
-            self.core.on(Event.TURN_BEGUN)
+            self.core.on(Event.TURN_STARTED)
             self._flush()
 
     # ---- sending ----------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Channel:
         except OSError as failure:
             return self.close(CloseReason.NETWORK, str(failure))
         if not out.parts:
-            if core.is_last_response_sent:
+            if core.is_ready_to_close:
                 return self.close(CloseReason.UNANSWERED)
             if self._writing:
                 owner.loop.remove_writer(self._fd)

@@ -41,9 +41,9 @@ class Throttling:
             return
         self._quotas.configure(new.quotas)
         self._listener.dispatcher.chain.quotas = self if new.quotas else None
-        timed = self._quotas.bounds(QuotaKey.REQUEST_PERCENTAGE)
+        timed = self._quotas.has_quota(QuotaKey.REQUEST_PERCENTAGE)
         self._listener.set_stopwatch(self._stopwatch if timed else None)
-        limited = self._quotas.bounds(QuotaKey.CONNECTION_CREATION_RATE)
+        limited = self._quotas.has_quota(QuotaKey.CONNECTION_CREATION_RATE)
         self._listener.admission = self._admission if limited else None
         self._listener.unmute_all()  # a quota set too low by mistake may have muted them for an hour
 

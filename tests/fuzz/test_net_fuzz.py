@@ -81,9 +81,9 @@ class Bystander:
         assert BYSTANDER in {group.group_id for group in answer.groups}
 
     async def read(self, offset: int) -> list[bytes | None]:
-        asked = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 26)
+        requested = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 26)
         request = fetch.FetchRequest(
-            max_wait_ms=0, topics=[fetch.FetchTopic(topic=BYSTANDER, partitions=[asked])]
+            max_wait_ms=0, topics=[fetch.FetchTopic(topic=BYSTANDER, partitions=[requested])]
         )
         answer = (await self._client.ask(FETCH, 12, request)).responses[0].partitions[0]
         assert (answer.error_code, answer.high_watermark) == (0, self.produced)
@@ -109,7 +109,7 @@ def test_memory_that_mutated_traffic_takes(tmp_path: Path) -> None:
 
 
 def play(directory: Path, part: int = 1) -> None:
-    """One of so many cases."""
+    """One of this many cases."""
     fuzz = NetFuzz(Traffic.load(), SEED, directory)
     try:
         asyncio.run(drive(fuzz, FIRST, max(CASES // part, 1)))
@@ -166,10 +166,10 @@ async def drive(fuzz: NetFuzz, first: int, count: int) -> None:
         client = Client(*await asyncio.open_connection(host, int(port)))
         bystander = Bystander(client)
         await bystander.probe()
-        before = fuzz.held()
+        before = fuzz.held_resources()
         await fuzz.run(first, count, probe=bystander.probe, probe_every=PROBE_EVERY)
         assert await bystander.read(0) == [b"%d" % number for number in range(bystander.produced)]
-        await fuzz.settled(before)
+        await fuzz.wait_until_released(before)
         client.close()
     finally:
         await fuzz.stop()

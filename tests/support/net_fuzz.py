@@ -79,7 +79,7 @@ class Unsound(AssertionError):
 
 
 @dataclass(slots=True)
-class Asked:
+class SentRequest:
     """A frame of a stream to which a response may come."""
 
     correlation_id: int
@@ -93,13 +93,13 @@ class Client:
 
     socket: socket.socket
     number: int = -1
-    asked: deque[Asked] = field(default_factory=deque)
+    requested: deque[SentRequest] = field(default_factory=deque)
     received: bytearray = field(default_factory=bytearray)
     open: bool = True
 
     def send(self, number: int, stream: bytes) -> None:
         self.number = number
-        self.asked.extend(_asked(stream))
+        self.requested.extend(_requests_in(stream))
         try:
             if self.socket.send(stream) < len(stream):
                 raise Unsound("the stream does not fit the socket's buffer")
@@ -128,7 +128,7 @@ class Client:
 
     @property
     def is_answered(self) -> bool:
-        return not self.asked and not self.received
+        return not self.requested and not self.received
 
     def close(self) -> None:
         self.open = False
@@ -136,15 +136,17 @@ class Client:
 
     def _check(self, frame: bytes) -> None:
         (correlation_id,) = struct.unpack_from(">i", frame)
-        while self.asked:
-            asked = self.asked.popleft()
-            if asked.correlation_id != correlation_id:
+        while self.requested:
+            requested = self.requested.popleft()
+            if requested.correlation_id != correlation_id:
                 continue  # of a produce with acks=0
-            api = APIS[asked.api]
+            api = APIS[requested.api]
             try:
-                _, message = decode_response(api, asked.version, frame)
+                _, message = decode_response(api, requested.version, frame)
             except MalformedFrame as fault:
-                raise Unsound(f"a response of {api} v{asked.version} that cannot be read: {fault}") from None
+                raise Unsound(
+                    f"a response of {api} v{requested.version} that cannot be read: {fault}"
+                ) from None
             if _has_unknown_error(message):
                 raise Unsound(f"UNKNOWN_SERVER_ERROR: {message}")
             return
@@ -237,7 +239,7 @@ class NetFuzz:
                 await probe()
             if rounds % KEEP_TOPICS_EVERY == 0:
                 await self._keep_topics()
-        await self._settle()
+        await self._close_clients()
         await probe()
 
     async def _round(self) -> None:
@@ -338,7 +340,7 @@ class NetFuzz:
             if name in ids
         ]
 
-    def held(self) -> dict[str, int]:
+    def held_resources(self) -> dict[str, int]:
         """Resources that cases may hold for a while and must release."""
         return {
             "channels": len(self.arena.channels),
@@ -348,9 +350,9 @@ class NetFuzz:
             "background tasks": len(self.broker.tasks),
         }
 
-    async def settled(self, before: dict[str, int]) -> None:
+    async def wait_until_released(self, before: dict[str, int]) -> None:
         """Wait until all resources are released. A leak ends in a timeout whose message is the difference."""
-        while (now := self.held()) != before:
+        while (now := self.held_resources()) != before:
             self.left = now
             await asyncio.sleep(0.01)
 
@@ -361,7 +363,7 @@ class NetFuzz:
             f"{self.most_calls} calls and {self.most_memory >> 10} KiB of memory for one case"
         )
 
-    async def _settle(self) -> None:
+    async def _close_clients(self) -> None:
         """Close all clients."""
         for client in [*self._waiting, *self._reusable]:
             client.collect()
@@ -433,7 +435,7 @@ def _compile_all() -> None:
                 writer(api.response, version)
 
 
-def _asked(stream: bytes) -> Iterator[Asked]:
+def _requests_in(stream: bytes) -> Iterator[SentRequest]:
     """The requests that the broker can see in a stream."""
     at = 0
     while at + 4 <= len(stream):
@@ -446,9 +448,9 @@ def _asked(stream: bytes) -> Iterator[Asked]:
         except MalformedFrame:
             return
         if header.body_at >= 0:
-            yield Asked(header.correlation_id, header.api_key, header.api_version)
+            yield SentRequest(header.correlation_id, header.api_key, header.api_version)
         elif header.api_key in APIS:
-            yield Asked(header.correlation_id, header.api_key, 0)  # ApiVersions responds in version 0
+            yield SentRequest(header.correlation_id, header.api_key, 0)  # ApiVersions responds in version 0
         at += size
 
 

@@ -1,13 +1,14 @@
 """Connection core: turns received bytes into requests and responses into a queue of what to send.
 
 The driver (`net.connection`) fills `buffers_to_fill`, calls `received`, and takes requests from
-`next_request` until there is none. It answers each by `respond`, or by `wait` first if the response comes
-later. Responses leave in the order of the requests through `out`. `resume` says whether requests that were
-received before may start now. Time is an argument; nothing here waits.
+`next_request` until it returns None. For each request it calls `respond`; if the response comes later, it
+calls `wait` first. Responses leave in the order of the requests through `out`. Time is an argument; nothing
+here waits.
 
-A connection is halted while too many requests wait, too many response bytes are queued, or for a reason that
-an event of TABLE has begun and no other has ended. `State` says what follows. Bytes that were received and
-cannot be handled yet are held.
+A halted connection starts no requests. It is halted while too many requests wait for their responses, while
+too many response bytes are queued, and from an event that begins a reason until the event that ends it
+(HALT_TRANSITIONS). `State` says whether it still receives and sends. Bytes that were received and cannot be
+handled yet are held; after each change, the driver asks `resume` whether they can be handled now.
 """
 
 from collections import deque
@@ -28,22 +29,22 @@ from tierlog.protocol.primitives import MalformedFrame
 
 
 class Event(Enum):
-    """What begins or ends a halt."""
+    """Events that begin or end a reason to halt the connection."""
 
     MEMORY_WANTED = auto()  # for the next frame, or for one that a handler keeps
     MEMORY_GRANTED = auto()
-    TURN_USED_UP = auto()  # FRAMES_PER_TURN
-    TURN_BEGUN = auto()
+    TURN_USED_UP = auto()  # FRAMES_PER_TURN requests have started
+    TURN_STARTED = auto()
     MUTED = auto()  # by a quota (KIP-219)
     UNMUTED = auto()
     REQUEST_DELAYED = auto()  # it waits for the appends before it (handlers.ordering)
     DELAYED_STARTED = auto()
-    CHANGE_WAITS = auto()
+    CHANGE_STARTED = auto()  # a request of Order.CHANGE waits for the controller
     CHANGE_DONE = auto()
-    LATER_HELD = auto()  # `Pending.blocks_later_until`
-    LATER_RELEASED = auto()
-    LAST_RESPONSE_READY = auto()  # it closes the connection, after earlier responses
-    LAST_RESPONSE_QUEUED = auto()
+    LATER_BLOCKED = auto()  # until `Pending.blocks_later_until` is done
+    LATER_UNBLOCKED = auto()
+    CLOSE_REQUESTED = auto()  # a request closes the connection, after the responses to earlier ones
+    CLOSE_DUE = auto()  # these responses are queued
     CLOSED = auto()
 
 
@@ -51,42 +52,43 @@ HALT_NO_MEMORY: Final = 1
 HALT_YIELDED: Final = 2
 HALT_MUTED: Final = 4
 HALT_IN_ORDER: Final = 8
-HALT_LATER_WAIT: Final = 16
-HALT_LAST: Final = 32
-HALT_ENDING: Final = 64
+HALT_LATER_BLOCKED: Final = 16
+HALT_CLOSE_REQUESTED: Final = 32
+HALT_CLOSE_DUE: Final = 64
 HALT_CLOSED: Final = 128
-"""Reasons why a connection is halted; plain bits, since each request asks for them."""
+"""Reasons why a connection is halted. They are ints and no enum, because each request tests them."""
 
-TABLE: Mapping[Event, tuple[int, int]] = {  # event: (reason that begins, reason that ends)
+HALT_TRANSITIONS: Mapping[Event, tuple[int, int]] = {  # event: (reason that begins, reason that ends)
     Event.MEMORY_WANTED: (HALT_NO_MEMORY, 0),
     Event.MEMORY_GRANTED: (0, HALT_NO_MEMORY),
     Event.TURN_USED_UP: (HALT_YIELDED, 0),
-    Event.TURN_BEGUN: (0, HALT_YIELDED),
+    Event.TURN_STARTED: (0, HALT_YIELDED),
     Event.MUTED: (HALT_MUTED, 0),
     Event.UNMUTED: (0, HALT_MUTED),
     Event.REQUEST_DELAYED: (HALT_IN_ORDER, 0),
     Event.DELAYED_STARTED: (0, HALT_IN_ORDER),
-    Event.CHANGE_WAITS: (HALT_IN_ORDER, 0),
+    Event.CHANGE_STARTED: (HALT_IN_ORDER, 0),
     Event.CHANGE_DONE: (0, HALT_IN_ORDER),
-    Event.LATER_HELD: (HALT_LATER_WAIT, 0),
-    Event.LATER_RELEASED: (0, HALT_LATER_WAIT),
-    Event.LAST_RESPONSE_READY: (HALT_LAST, 0),
-    Event.LAST_RESPONSE_QUEUED: (HALT_ENDING, 0),
+    Event.LATER_BLOCKED: (HALT_LATER_BLOCKED, 0),
+    Event.LATER_UNBLOCKED: (0, HALT_LATER_BLOCKED),
+    Event.CLOSE_REQUESTED: (HALT_CLOSE_REQUESTED, 0),
+    Event.CLOSE_DUE: (HALT_CLOSE_DUE, 0),
     Event.CLOSED: (HALT_CLOSED, 0),
 }
 
 
 class State(Enum):
-    """What a connection does. Only OPEN and FINISHING receive; all but CLOSED send."""
+    """States of a connection. Only OPEN and FINISHING receive; all but CLOSED send."""
 
     OPEN = auto()
     """Requests start as they arrive."""
     FINISHING = auto()
-    """Halted, but a frame has memory from the pool: it is received and starts, and nothing behind it."""
+    """Halted, but a partial frame has its memory from the pool: the rest of it is received and its request
+    starts. Nothing after it is received."""
     HALTED = auto()
     """Received frames are held."""
     ENDING = auto()
-    """Closes when earlier responses are sent; further requests are not answered."""
+    """Closes when the responses to earlier requests are sent; further requests are not answered."""
     CLOSED = auto()
 
 
@@ -98,13 +100,22 @@ _NOTHING = memoryview(b"")
 
 
 class Request:
-    """A request from its frame to its response. `body` is decoded to `message` when the request starts, so
-    that one that waits for earlier ones uses only the bytes of its frame.
+    """A request from its frame to its response. `body` is decoded to `message` when the request starts: until
+    then, the request uses only the bytes of its frame.
     """
 
     __slots__ = (
-        "body", "context", "holds_later", "is_done", "is_queued", "message", "order", "parts", "pending",
-        "reserved", "size",
+        "blocks_later",
+        "body",
+        "context",
+        "is_done",
+        "is_queued",
+        "message",
+        "order",
+        "parts",
+        "pending",
+        "reserved",
+        "size",
     )  # fmt: skip
 
     def __init__(
@@ -116,17 +127,17 @@ class Request:
         self.size = size
         self.message: Any = None
         self.pending: Pending | None = None
-        self.is_queued = self.is_done = self.holds_later = False
+        self.is_queued = self.is_done = self.blocks_later = False
         self.parts: list[Part] | None = None  # None: close the connection
         self.reserved = 0  # bytes of the memory pool
 
 
-def _closed() -> None:
-    """No memory is granted to a closed connection."""
+def _no_memory_granted() -> None:
+    """Replaces the driver's `granted` when the connection is closed."""
 
 
 def read_request(connection: Connection, view: memoryview, at: int, end: int) -> Request:
-    """The request in view[at:end], a frame without its size. Raises MalformedFrame."""
+    """The request in view[at:end], which is a frame without its size prefix. Raises MalformedFrame."""
     header = decode_request_header(view, at, end)
     key, body_at = header.api_key, header.body_at
     context = RequestContext(key, header.api_version, header.correlation_id, header.client_id, connection)
@@ -138,8 +149,8 @@ def read_request(connection: Connection, view: memoryview, at: int, end: int) ->
 
 
 class ConnectionCore:
-    """`granted` is called when memory was granted for which the connection waits: the driver calls
-    `got_memory` in a later turn.
+    """The protocol of one connection. When the memory pool has reserved the memory for which the connection
+    waits, it calls `granted`; the driver then calls `got_memory` in a later turn. `now`: monotonic seconds.
     """
 
     def __init__(
@@ -156,34 +167,34 @@ class ConnectionCore:
         self.halts = 0
         self.active_at = now
         self.held_bytes = 0
-        self.is_sending = False  # whether the client has not accepted all of its responses yet
-        self.blocked_at = 0.0  # since when it has accepted none
+        self.is_sending = False  # whether the client has not accepted all queued responses yet
+        self.blocked_at = 0.0  # when it last accepted bytes, while `is_sending`
         self.client_left_at: float | None = None  # when the client's close was noticed
         self._buffers = buffers
         self._granted = granted
-        self._view, self._at, self._end = _NOTHING, 0, 0  # received, not handled
-        self._shared_is_kept = False
+        self._view, self._at, self._end = _NOTHING, 0, 0  # view[at:end] is received and not handled
+        self._shared_is_kept = False  # by a handler
         self._turn_left = FRAMES_PER_TURN
         self._partial: PartialFrame | None = None
         self._whole: PartialFrame | None = None  # the frame of the latest request, if it came in pieces
         self._held = _NOTHING
-        self._wanted: int | None = None  # bytes that it waits for in the memory pool
+        self._wanted: int | None = None  # bytes for which it waits in the memory pool
         self._waiting: deque[Request] = deque()  # in order; the first has no response yet
-        self._waiting_bytes = 0  # of those that have no response
+        self._waiting_bytes = 0  # of requests without a response
         self._appends = 0  # unacknowledged
-        self._delayed: Request | None = None  # starts when there are none
-        self._most_waiting = bounds.in_flight
+        self._delayed: Request | None = None  # starts when no append is unacknowledged
+        self._waiting_max = bounds.in_flight
 
     # ---- states -----------------------------------------------------------------------------------
 
     def on(self, event: Event) -> None:
-        begins, ends = TABLE[event]
+        begins, ends = HALT_TRANSITIONS[event]
         self.halts = self.halts & ~ends | begins
 
     @property
     def is_full(self) -> bool:
         """Whether no further frame may start."""
-        if self.halts or len(self._waiting) >= self._most_waiting:
+        if self.halts or len(self._waiting) >= self._waiting_max:
             return True
         bounds = self.bounds
         return self.out.bytes >= bounds.queued_response_bytes or self._waiting_bytes >= bounds.frame_bytes
@@ -197,14 +208,14 @@ class ConnectionCore:
         return (
             partial is not None
             and partial.reserved > 0
-            and not self.halts & (HALT_LAST | HALT_ENDING | HALT_CLOSED)
+            and not self.halts & (HALT_CLOSE_REQUESTED | HALT_CLOSE_DUE | HALT_CLOSED)
         )
 
     @property
     def state(self) -> State:
         if self.halts & HALT_CLOSED:
             return State.CLOSED
-        if self.halts & (HALT_LAST | HALT_ENDING):
+        if self.halts & (HALT_CLOSE_REQUESTED | HALT_CLOSE_DUE):
             return State.ENDING
         if not self.is_full:
             return State.OPEN
@@ -213,7 +224,7 @@ class ConnectionCore:
     @property
     def is_saturated(self) -> bool:
         """Whether too many requests, or too many bytes of them, are pending."""
-        return len(self._waiting) >= self._most_waiting or self._waiting_bytes >= self.bounds.frame_bytes
+        return len(self._waiting) >= self._waiting_max or self._waiting_bytes >= self.bounds.frame_bytes
 
     @property
     def has_partial_frame(self) -> bool:
@@ -232,12 +243,12 @@ class ConnectionCore:
     # ---- bytes in, requests out -------------------------------------------------------------------
 
     def buffers_to_fill(self) -> list[memoryview]:
-        """Where the next bytes go: the rest of a begun frame, then the shared buffer."""
+        """Buffers for the next receive, in order: the rest of a partial frame, then the shared buffer."""
         shared, partial = self._buffers.shared, self._partial
-        return [shared] if partial is None else [partial.rest, shared]
+        return [shared] if partial is None else [partial.missing, shared]
 
     def received(self, count: int, now: float) -> None:
-        """`count` bytes have arrived in `buffers_to_fill`."""
+        """Take over `count` bytes that have arrived in `buffers_to_fill`, at `now` in monotonic seconds."""
         self.active_at = now
         partial = self._partial
         if partial is not None:
@@ -263,8 +274,8 @@ class ConnectionCore:
         return False
 
     def next_request(self) -> Request | None:
-        """The next request, which the driver starts at once. None: all that was received is handled or held.
-        Raises MalformedFrame.
+        """The next request, which the driver must start at once. None if all received bytes are handled or
+        held. Raises MalformedFrame.
         """
         if self._whole is not None:
             self._release_whole(self._whole)
@@ -317,8 +328,8 @@ class ConnectionCore:
         return self._delay(request) if self._appends else request
 
     def _hold_rest(self) -> Request | None:
-        """Keep received bytes that cannot be handled yet, and leave the shared buffer to others. Returns
-        None: there is no further request."""
+        """Keep received bytes that cannot be handled yet, and free the shared buffer for other connections.
+        Returns None, as there is no further request."""
         view, at, end = self._view, self._at, self._end
         is_shared = view is self._buffers.shared
         if at < end:
@@ -333,15 +344,15 @@ class ConnectionCore:
         return None
 
     def _count_held(self, count: int) -> None:
-        """Count received bytes that cannot be handled yet; negative: fewer."""
+        """Add to the count of received bytes that cannot be handled yet; negative: subtract."""
         self.held_bytes += count
         self._buffers.memory_pool.held += count
 
     # ---- order ------------------------------------------------------------------------------------
 
     def _delay(self, request: Request) -> Request | None:
-        """Keep a request that must wait for the appends before it. No later request is handled before it
-        starts, so there is at most one.
+        """Keep a request that must wait for the appends before it, or return it if it need not wait. Later
+        requests are not handled before it starts, so at most one is delayed.
         """
         if request.order not in _WAIT_FOR_APPENDS:
             return request
@@ -367,14 +378,14 @@ class ConnectionCore:
         if order is _APPEND:
             self._appends += 1
         elif order is _CHANGE:
-            self.on(Event.CHANGE_WAITS)
+            self.on(Event.CHANGE_STARTED)
         if not request.is_queued:
             self._queue(request)
         if pending.keeps:
             self._keep(request, pending.keeps)
         if pending.blocks_later_until is not None:
-            request.holds_later = True
-            self.on(Event.LATER_HELD)
+            request.blocks_later = True
+            self.on(Event.LATER_BLOCKED)
 
     def _queue(self, request: Request) -> None:
         request.is_queued = True
@@ -382,7 +393,7 @@ class ConnectionCore:
         self._waiting_bytes += request.size
 
     def _keep(self, request: Request, keeps: int) -> None:
-        """Reserve memory for what a handler keeps of the frame."""
+        """Reserve memory for the bytes of the frame that a handler keeps."""
         memory_pool = self._buffers.memory_pool
         whole = self._whole
         request.reserved = request.size if keeps == WHOLE_FRAME else keeps
@@ -394,20 +405,20 @@ class ConnectionCore:
         if memory_pool.used > memory_pool.limit:
             self._wait_for_memory(0)
 
-    def release_later(self, request: Request) -> None:
+    def unblock_later(self, request: Request) -> None:
         """`Pending.blocks_later_until` is done."""
         self._release(request)
-        if request.holds_later:
-            request.holds_later = False
-            self.on(Event.LATER_RELEASED)
+        if request.blocks_later:
+            request.blocks_later = False
+            self.on(Event.LATER_UNBLOCKED)
 
     # ---- responses --------------------------------------------------------------------------------
 
     def respond(self, request: Request, parts: list[Part] | None) -> None:
-        """The response is ready; None closes the connection after earlier responses."""
+        """Queue the response behind earlier ones. None closes the connection after these."""
         self.out.count(parts or ())
         request.is_done, request.parts = True, parts
-        request.body = request.message = request.pending = None  # it may wait for earlier responses
+        request.body = request.message = request.pending = None  # free them while earlier responses delay it
         if request.is_queued:
             self._waiting_bytes -= request.size
             self._done_waiting(request)
@@ -417,14 +428,14 @@ class ConnectionCore:
         else:
             return self._send(parts)
         if parts is None:
-            self.on(Event.LAST_RESPONSE_READY)
+            self.on(Event.CLOSE_REQUESTED)
         while self._waiting and self._waiting[0].is_done:
             self._send(self._waiting.popleft().parts)
         return None
 
     def _done_waiting(self, request: Request) -> None:
         """Let requests start that waited for this response."""
-        self.release_later(request)
+        self.unblock_later(request)
         if request.order is _CHANGE:
             self.on(Event.CHANGE_DONE)
         elif request.order is _APPEND:
@@ -432,14 +443,14 @@ class ConnectionCore:
 
     def _send(self, parts: list[Part] | None) -> None:
         if parts is None:
-            self.on(Event.LAST_RESPONSE_QUEUED)
-        elif not self.halts & HALT_ENDING:
+            self.on(Event.CLOSE_DUE)
+        elif not self.halts & HALT_CLOSE_DUE:
             self.out.parts.extend(parts)
 
     @property
-    def is_last_response_sent(self) -> bool:
-        """Whether the last response is sent."""
-        return bool(self.halts & HALT_ENDING) and not self.out.parts
+    def is_ready_to_close(self) -> bool:
+        """Whether a request closes the connection and all responses before it are sent."""
+        return bool(self.halts & HALT_CLOSE_DUE) and not self.out.parts
 
     @property
     def next_to_answer(self) -> Request | None:
@@ -447,7 +458,7 @@ class ConnectionCore:
         return self._waiting[0] if self._waiting else None
 
     def unanswered(self) -> Iterator[Pending]:
-        """The work of requests that are not answered."""
+        """The Pending of each request that has no response yet."""
         return (request.pending for request in self._waiting if request.pending and not request.is_done)
 
     # ---- memory -----------------------------------------------------------------------------------
@@ -486,13 +497,13 @@ class ConnectionCore:
     # ---- time -------------------------------------------------------------------------------------
 
     def on_reading_resumed(self, now: float) -> None:
-        """Restart the timeout of a begun frame, since the connection was not read."""
+        """Restart the timeout of a partial frame, since the connection was not read."""
         if self._partial is not None:
             self._partial.begun_at = now
 
     def overdue(self, now: float, is_read: bool) -> tuple[CloseReason, str] | None:
-        """Why to close a connection that sends a frame too slowly, accepts no responses, or is idle for too
-        long."""
+        """Reason and details if the connection must be closed: it sends a frame too slowly, accepts no
+        responses, or is idle for too long. `is_read`: whether the driver reads its socket."""
         bounds = self.bounds
         blocked_s = now - self.blocked_at
         if self.is_sending and blocked_s > bounds.blocked_s:
@@ -509,9 +520,10 @@ class ConnectionCore:
     def client_left(self, now: float) -> bool:
         """The client has closed its connection, or only its sending side. Returns whether to close.
 
-        Its last requests are handled, beyond the limit of pending ones; the end of the stream, behind them,
-        closes the connection. A client that has only closed its sending side must not escape limits: it is
-        closed if it is muted or saturated again, or if its requests wait too long for earlier ones.
+        The requests that it has sent are still handled, up to ABANDONED_REQUESTS_MAX more than usual. The
+        connection is closed when the end of the stream is read after them. A client that has only closed its
+        sending side must not escape limits: its connection is closed if it is muted or saturated again, or
+        if its requests wait too long for earlier ones.
         """
         if self.halts & HALT_MUTED:
             return True
@@ -521,7 +533,7 @@ class ConnectionCore:
             )
             return bool(waits_too_long) or self.is_saturated
         self.client_left_at = now
-        self._most_waiting += ABANDONED_REQUESTS_MAX
+        self._waiting_max += ABANDONED_REQUESTS_MAX
         return False
 
     # ---- end --------------------------------------------------------------------------------------
@@ -540,7 +552,7 @@ class ConnectionCore:
         if self._view is self._buffers.shared:
             self._buffers.replace_shared()
         self._count_held(-self.held_bytes)
-        self._granted = _closed  # it refers to the driver, which refers to this
+        self._granted = _no_memory_granted  # the old one refers to the driver, which refers to this
         self._partial = self._whole = self._delayed = None
         self._view, self._at, self._end = _NOTHING, 0, 0
         self._held = _NOTHING

@@ -1,11 +1,11 @@
-"""Receive buffers: splits a stream of bytes into frames and copies no byte more than once.
+"""Receive buffers: hold received frames, and copy no byte more than once.
 
 A listener has one receive buffer for all of its connections, since only one is read at a time. Frames that
-arrive whole are handled in place. The first part of any other frame is copied into a buffer of the frame's
-size, and the next read fills that buffer and the shared one with one system call. Idle connections have no
-buffer.
+arrive in one piece are handled in place. The first part of any other frame is copied into a buffer of the
+frame's size, and the next read fills that buffer and the shared one with one system call. Idle connections
+have no buffer.
 
-A buffer is reused when its frames are handled, unless a handler keeps one; then a new buffer takes its place.
+A buffer is reused when its frames are handled. If a handler keeps one of them, a new buffer takes its place.
 """
 
 import mmap
@@ -15,7 +15,8 @@ from tierlog.broker.net.core.memory_pool import MemoryPool
 
 SIZE_PREFIX = 4
 REQUEST_HEADER_BYTES_MIN = 8
-_LEAST_POWER = 16
+_SMALLEST_BUFFER_BITS = 16
+"""The smallest buffer for a partial frame has 64 KiB."""
 
 
 class Buffers:
@@ -24,7 +25,7 @@ class Buffers:
     def __init__(self, memory_pool: MemoryPool) -> None:
         self.shared = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.memory_pool = memory_pool
-        self._spare: dict[int, list[memoryview]] = {}
+        self._spare: dict[int, list[memoryview]] = {}  # by the binary logarithm of their size
         self._spare_bytes = 0
 
     def replace_shared(self) -> None:
@@ -33,16 +34,16 @@ class Buffers:
 
     def take(self, size: int) -> memoryview:
         """A writable buffer of at least `size` bytes; its pages use memory only when bytes arrive."""
-        power = max((size - 1).bit_length(), _LEAST_POWER)
-        spare = self._spare.get(power)
+        bits = max((size - 1).bit_length(), _SMALLEST_BUFFER_BITS)
+        spare = self._spare.get(bits)
         if spare:
-            self._spare_bytes -= 1 << power
+            self._spare_bytes -= 1 << bits
             return spare.pop()
-        # exact above the sizes that are kept, so that a frame of 100 MiB does not take 128 MiB
-        return memoryview(mmap.mmap(-1, 1 << power if 1 << power <= SPARE_BUFFER_BYTES else size))
+        # A power of two can be reused. Larger buffers are not, so a frame of 100 MiB does not take 128 MiB.
+        return memoryview(mmap.mmap(-1, 1 << bits if 1 << bits <= SPARE_BUFFER_BYTES else size))
 
-    def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer that no view refers to."""
+    def recycle(self, buffer: memoryview) -> None:
+        """Keep a buffer for reuse, within SPARE_BUFFER_BYTES. No view may refer to it any more."""
         size = len(buffer)
         if size & (size - 1) == 0 and self._spare_bytes + size <= SPARE_BUFFER_BYTES:
             self._spare.setdefault(size.bit_length() - 1, []).append(buffer)
@@ -50,7 +51,7 @@ class Buffers:
 
 
 class PartialFrame:
-    """A partly received frame: its buffer, and how many bytes it has and needs."""
+    """A partly received frame: its buffer, and how many bytes it has and needs, size prefix included."""
 
     __slots__ = ("_buffers", "begun_at", "buffer", "have", "need", "reserved")
 
@@ -63,8 +64,8 @@ class PartialFrame:
         self.begun_at = begun_at
 
     @property
-    def rest(self) -> memoryview:
-        """Where the next bytes go."""
+    def missing(self) -> memoryview:
+        """The part of the buffer that has not been received yet."""
         return self.buffer[self.have : self.need]
 
     @property
@@ -77,7 +78,8 @@ class PartialFrame:
         return self.have >= SIZE_PREFIX + REQUEST_HEADER_BYTES_MIN
 
     def grow(self, size: int) -> None:
-        """Take a buffer for a frame of `size` bytes, which are reserved in the memory pool."""
+        """Take a buffer for a frame of `size` bytes, size prefix excluded. The caller has reserved them in
+        the memory pool."""
         self.need = SIZE_PREFIX + size
         self.reserved = size
         grown = self._buffers.take(self.need)
@@ -85,9 +87,10 @@ class PartialFrame:
         self.buffer = grown
 
     def release(self, kept: bool) -> None:
-        """Called when the frame is handled or its connection closed."""
+        """Release the memory when the frame is handled or its connection is closed. `kept`: a handler may
+        still refer to the buffer, so it is not reused."""
         if self.need > SIZE_PREFIX:
             self._buffers.memory_pool.release(self.reserved)
             self.reserved = 0
             if not kept:
-                self._buffers.give_back(self.buffer)
+                self._buffers.recycle(self.buffer)

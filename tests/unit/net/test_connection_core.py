@@ -9,7 +9,14 @@ from tierlog.broker.handlers.context import WHOLE_FRAME, Connection, Pending
 from tierlog.broker.net.core.bounds import FRAMES_PER_TURN, Bounds
 from tierlog.broker.net.core.close_reasons import CloseReason
 from tierlog.broker.net.core.memory_pool import MemoryPool
-from tierlog.broker.net.core.protocol import RECEIVING, TABLE, ConnectionCore, Event, Request, State
+from tierlog.broker.net.core.protocol import (
+    HALT_TRANSITIONS,
+    RECEIVING,
+    ConnectionCore,
+    Event,
+    Request,
+    State,
+)
 from tierlog.broker.net.core.receive import Buffers
 from tierlog.protocol.api import BY_NAME, encode_request
 from tierlog.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -97,11 +104,11 @@ def harness() -> Harness:
 
 
 def test_table_has_every_event_and_each_reason_that_begins_can_end_or_ends_the_connection() -> None:
-    assert set(TABLE) == set(Event)
+    assert set(HALT_TRANSITIONS) == set(Event)
     for_good = {
-        TABLE[event][0] for event in (Event.LAST_RESPONSE_READY, Event.LAST_RESPONSE_QUEUED, Event.CLOSED)
+        HALT_TRANSITIONS[event][0] for event in (Event.CLOSE_REQUESTED, Event.CLOSE_DUE, Event.CLOSED)
     }
-    begins, ends = ({pair[place] for pair in TABLE.values()} - {0} for place in (0, 1))
+    begins, ends = ({pair[place] for pair in HALT_TRANSITIONS.values()} - {0} for place in (0, 1))
     assert begins - for_good == ends
 
 
@@ -110,10 +117,10 @@ def test_table_has_every_event_and_each_reason_that_begins_can_end_or_ends_the_c
     [
         (Event.MUTED, Event.UNMUTED),
         (Event.MEMORY_WANTED, Event.MEMORY_GRANTED),
-        (Event.TURN_USED_UP, Event.TURN_BEGUN),
-        (Event.LATER_HELD, Event.LATER_RELEASED),
+        (Event.TURN_USED_UP, Event.TURN_STARTED),
+        (Event.LATER_BLOCKED, Event.LATER_UNBLOCKED),
         (Event.REQUEST_DELAYED, Event.DELAYED_STARTED),
-        (Event.CHANGE_WAITS, Event.CHANGE_DONE),
+        (Event.CHANGE_STARTED, Event.CHANGE_DONE),
     ],
 )
 def test_reason_halts_until_it_ends(harness: Harness, begins: Event, ends: Event) -> None:
@@ -154,12 +161,12 @@ def test_closing_response_ends_the_connection_after_earlier_ones(harness: Harnes
     harness.receive(frames("Heartbeat", "Heartbeat"))
     harness.wait(0)
     harness.respond(1, None)
-    assert harness.core.state is State.ENDING and not harness.core.is_last_response_sent
+    assert harness.core.state is State.ENDING and not harness.core.is_ready_to_close
     assert harness.receive(frames("Heartbeat")) == []
     harness.respond(0, [b"first"])
-    assert harness.sent == [b"first"] and not harness.core.is_last_response_sent
+    assert harness.sent == [b"first"] and not harness.core.is_ready_to_close
     harness.core.out.sent(len(b"first"))
-    assert harness.core.is_last_response_sent
+    assert harness.core.is_ready_to_close
 
 
 def test_question_waits_for_the_appends_before_it(harness: Harness) -> None:
@@ -185,15 +192,15 @@ def test_later_requests_wait_until_a_pending_lets_them_start(harness: Harness) -
     harness.receive(frames("Produce"))
     harness.wait(0, keeps=500, blocks_later_until=object())
     assert (harness.pool.used, harness.receive(frames("Produce"))) == (500, [])
-    harness.core.release_later(harness.started[0])
+    harness.core.unblock_later(harness.started[0])
     assert (harness.pool.used, harness.resume()) == (0, ["Produce"])
     harness.wait(1, blocks_later_until=object())
-    harness.core.release_later(harness.started[0])  # again: it holds nothing any more
+    harness.core.unblock_later(harness.started[0])  # again: it holds nothing any more
     assert harness.core.state is State.HALTED
 
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
-def test_kept_frame_has_its_memory_until_the_response_and_its_buffer_for_ever(
+def test_kept_frame_has_its_memory_until_the_response_and_its_buffer_forever(
     harness: Harness, size: int
 ) -> None:
     harness.terms = {"keeps": WHOLE_FRAME}
@@ -231,7 +238,7 @@ def test_turn_ends_after_some_requests(harness: Harness) -> None:
     stream = frames(*["Heartbeat"] * (FRAMES_PER_TURN + 5))
     assert len(harness.receive(stream)) == FRAMES_PER_TURN
     assert harness.resume() == []
-    harness.core.on(Event.TURN_BEGUN)
+    harness.core.on(Event.TURN_STARTED)
     assert len(harness.resume()) == 5
 
 

@@ -116,8 +116,8 @@ async def test_a_muted_connection_is_neither_idle_nor_slow(broker: Broker) -> No
     client.send(HEARTBEAT, 4, BEAT)
     client.writer.write(b"\0\0")  # the beginning of a frame
     await client.receive(HEARTBEAT, 4)
-    for pump in broker.listener._channels.values():
-        pump.close_if_overdue(pump.core.active_at + FOR_EVER_S)
+    for channel in broker.listener._channels.values():
+        channel.close_if_overdue(channel.core.active_at + FOR_EVER_S)
     assert (broker.listener.muted, broker.notes) == (1, [])
 
 
@@ -190,8 +190,8 @@ async def test_only_the_partial_frame_is_received_while_muted(broker: Broker) ->
 async def test_partial_frame_must_arrive_in_time_while_muted(broker: Broker) -> None:
     await broker.start(frame_s=1000.0)
     client = await muted_with_a_begun_frame(broker)
-    [pump] = broker.listener._channels.values()
-    pump.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
+    [channel] = broker.listener._channels.values()
+    channel.close_if_overdue(asyncio.get_running_loop().time() + 1001.0)
     assert await client.expect_close() == b""
     assert [why for why, _ in broker.notes] == [CloseReason.SLOW]
     assert broker.listener.memory_pool.used == 0

@@ -154,7 +154,7 @@ async def test_stopwatch_runs_all_work_for_a_connection(broker: Broker) -> None:
 
 
 async def test_delayed_request_is_timed(broker: Broker, timing: Timing) -> None:
-    """Its handler, and the requests behind it, run in a later turn."""
+    """Its handler, and the requests after it, run in a later turn."""
     appended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     broker.on_produce = lambda *_: appended
     inside: list[bool] = []

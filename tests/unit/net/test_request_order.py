@@ -144,7 +144,7 @@ async def test_a_change_waits_for_the_appends_before_it(broker: Broker, traffic:
 
 
 async def test_change_does_not_wait_for_a_join_group(broker: Broker) -> None:
-    """As LeaveGroup behind JoinGroup."""
+    """As LeaveGroup after JoinGroup."""
     traffic = Traffic(broker, as_tasks=False)
     heartbeats = broker.hold_heartbeats()
     await broker.start()
@@ -193,14 +193,14 @@ async def test_close_is_noticed_while_requests_wait_for_each_other(
 
 
 async def test_last_requests_of_a_closed_client_are_carried_out(broker: Broker, traffic: Traffic) -> None:
-    """For example LeaveGroup behind an offset commit: a closing consumer waits for neither."""
+    """For example LeaveGroup after an offset commit: a closing consumer waits for neither."""
     await broker.start(sweep_s=0.005)
     client = await broker.connect()
     send(client, PRODUCE, DELETE_TOPICS)
     await until(lambda: bool(traffic.appends))
     client.close()
-    [pump] = broker.listener._channels.values()
-    await until(lambda: pump.core.client_left_at is not None)
+    [channel] = broker.listener._channels.values()
+    await until(lambda: channel.core.client_left_at is not None)
     traffic.append(0)
     await until(lambda: bool(traffic.changes))
     traffic.changes[0].set_result(DeleteTopicsResponse())

@@ -13,7 +13,7 @@ from manual_clock import ManualClock
 from tierlog.broker.handlers.context import RequestContext
 from tierlog.broker.net.listener import Refusal
 from tierlog.broker.net.throttling import Throttling
-from tierlog.broker.quotas.limits import OVERLONG
+from tierlog.broker.quotas.limits import OVERLONG_NAME
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.records import QuotaEntity, QuotaKey
@@ -98,7 +98,7 @@ async def test_quotas_of_pending_responses_are_checked_when_they_are_ready(broke
     broker.on_produce = lambda *_: answer if how == "future" else finish()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000))
-    await until(lambda: any(pump.core.next_to_answer for pump in broker.listener._channels.values()))
+    await until(lambda: any(channel.core.next_to_answer for channel in broker.listener._channels.values()))
     assert throttled.muted == 0
     answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
     assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000
@@ -235,9 +235,9 @@ async def test_long_client_ids_use_little_memory(broker: Broker) -> None:
     client = await broker.connect()
     client.writer.write(encode_request(APIS[HEARTBEAT], 4, 1, "x" * 300, BEAT))
     await client.receive(HEARTBEAT, 4)
-    [pump] = broker.listener._channels.values()
+    [channel] = broker.listener._channels.values()
     [row] = throttled.quotas.report(REQUEST, throttled.clock.now)
-    assert (pump.connection.client_id, row.account.client_id) == (OVERLONG, OVERLONG)
+    assert (channel.connection.client_id, row.account.client_id) == (OVERLONG_NAME, OVERLONG_NAME)
 
 
 async def test_connection_over_the_quota_stays_open_for_its_throttle_time(broker: Broker) -> None:
