@@ -1,10 +1,10 @@
 """Fetch (v4-18): returns record batches as slices of local or remote files, with fetch sessions.
 
 Consumers may be redirected to a follower in their rack, which serves committed records (KIP-392). A request
-does not wait if it has enough bytes, an error, a diverging epoch or remote data, or if a follower needs a new
-high watermark or log start offset. Else it waits in the purgatory. The first batch of a response is returned
-even if it is larger than every limit (KIP-74). Remote partitions are read in parallel, each with the bytes
-that are left when its turn in the request comes.
+does not wait if enough bytes are available, if a partition has an error, a diverging epoch or remote records,
+or if a follower needs a new high watermark or log start offset. Otherwise it waits in the purgatory. The
+first batch of a response is returned even if it is larger than every limit (KIP-74). Partitions share the
+request's `max_bytes` in the order of the request. Remote partitions are then read in parallel.
 """
 
 import uuid
@@ -22,7 +22,7 @@ from tierlog.broker.handlers.fetch_response import (
     FetchedPartitions,
     FetchPartitionData,
     plain_response,
-    whole_response,
+    response_message,
 )
 from tierlog.broker.handlers.fetch_sessions import (
     FetchScope,
@@ -46,6 +46,7 @@ from tierlog.protocol.messages.fetch import (
     NodeEndpoint,
 )
 
+# the first versions of Fetch with a feature
 TOPIC_IDS_FROM = 13  # KIP-516
 SESSIONS_FROM = 7  # KIP-227
 RACKS_FROM = 11  # KIP-392
@@ -60,7 +61,7 @@ FAULT_CODES = {
 
 
 class _Follower:
-    """The broker that fetches."""
+    """The follower that sent the request."""
 
     __slots__ = ("broker_epoch", "broker_id", "recorded", "requested_ms")
 
@@ -73,7 +74,7 @@ class _Follower:
 
 
 class _FetchParams(NamedTuple):
-    """Parameters of one request."""
+    """Parameters of one request. `max_bytes` and `min_bytes` are at most `fetch.max.bytes`."""
 
     version: int
     max_bytes: int
@@ -82,28 +83,32 @@ class _FetchParams(NamedTuple):
     scope: FetchScope
     meter: Meter | None
     follower: _Follower | None
-    knows_followers: bool
+    may_read_from_followers: bool
     """Whether the client may read from followers (KIP-392)."""
     rack: str | None
-    """The consumer's rack, if it is to be redirected to the nearest replica."""
+    """The consumer's rack. None if the consumer is not redirected to the nearest replica."""
 
 
 class _ReadResult:
-    """One pass over the partitions of a request."""
+    """What one pass over the partitions of a request has read."""
 
-    __slots__ = ("at_once", "left", "partitions", "remote", "size", "sources", "throttled")
+    __slots__ = ("left", "must_respond", "partitions", "remote", "size", "sources", "throttled")
 
     def __init__(self, left: int) -> None:
         self.left = left
+        """Bytes that the response may still take."""
         self.size = 0
-        self.at_once = False
+        """Bytes of local records."""
+        self.must_respond = False
+        """Whether the request must not wait: a partition has an error or news for the client."""
         self.partitions: list[FetchPartitionData] = []
-        """One for each partition."""
+        """One for each partition of the request, in its order."""
         self.sources: list[tuple[Replica, int]] = []
         """Replicas with records in the response, and the bytes of each."""
         self.throttled = 0
         """Bytes for replicas under a replication throttle."""
         self.remote: list[RemoteRead] = []
+        """Reads of remote records that are still to be done."""
 
 
 def fetch_handler(deps: Dependencies) -> Handler:
@@ -152,8 +157,8 @@ class _Fetcher:
     def _follower(self, broker_id: int, broker_epoch: int) -> _Follower:
         """Raises CLUSTER_AUTHORIZATION_FAILED unless the request is from that broker's registered process."""
         broker = self._deps.metadata.image.brokers.get(broker_id)
-        itself = broker_id == self._deps.settings.node_id
-        if broker is None or itself or broker.broker_epoch != broker_epoch:
+        is_self = broker_id == self._deps.settings.node_id
+        if broker is None or is_self or broker.broker_epoch != broker_epoch:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not allowed to fetch as a replica")
         return _Follower(broker_id, broker_epoch, self._deps.clock.monotonic_ms())
 
@@ -162,18 +167,18 @@ class _Fetcher:
         if read.remote:
             respond = partial(self.respond, params, read)
             return Pending(read_remote(self._deps, read.remote, params.committed_only, read.sources, respond))
-        enough = read.size >= params.min_bytes or read.at_once or not params.scope.partitions
+        enough = read.size >= params.min_bytes or read.must_respond or not params.scope.partitions
         if enough or max_wait_ms <= 0:
             return self.respond(params, read)
 
-        waiting = _DelayedFetch(self, params, read)
+        delayed = _DelayedFetch(self, params, read)
         # a key of a partition that does not exist never changes
         keys = [(self._name(item.topic), item.partition) for item in params.scope.partitions]
-        by_follower = params.follower is not None
-        if by_follower:
-            waiting.places = {key: place for place, key in enumerate(keys)}
+        for_follower = params.follower is not None
+        if for_follower:
+            delayed.indexes = {key: index for index, key in enumerate(keys)}
         return self._deps.purgatory.wait(
-            keys, max_wait_ms, waiting.try_complete, waiting.expire, coalesced=by_follower
+            keys, max_wait_ms, delayed.try_complete, delayed.expire, coalesced=for_follower
         )
 
     # -- read --
@@ -189,30 +194,28 @@ class _Fetcher:
     def read_one(self, params: _FetchParams, item: SessionPartition, read: _ReadResult) -> FetchPartitionData:
         replica = self._deps.find_replica(item.topic, item.partition)
         if not isinstance(replica, Replica):
-            following = self._deps.find_follower(item.topic, item.partition)
-            if following is None or not params.knows_followers:
-                return _refusal(read, item, replica)
-            replica = following
+            follower_replica = self._deps.find_follower(item.topic, item.partition)
+            if follower_replica is None or not params.may_read_from_followers:
+                return _with_error(read, item, replica)
+            replica = follower_replica
         if error := _epoch_error(item.current_leader_epoch, replica.leader_epoch):
-            return _refusal(read, item, error)
+            return _with_error(read, item, error)
         if params.follower is not None:
             return self._read_for_follower(params, params.follower, item, replica, read)
         if item.last_fetched_epoch >= 0:
             end = replica.end_offset_for_epoch(item.last_fetched_epoch)
             if end.end_offset < 0:
-                return _refusal(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
-            if (
-                item.fetch_offset < replica.log_start_offset
-            ):  # takes precedence over a divergence, as in Kafka
-                return _refusal(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+                return _with_error(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if item.fetch_offset < replica.log_start_offset:  # checked before a divergence, as in Kafka
+                return _with_error(read, item, ErrorCode.OFFSET_OUT_OF_RANGE)
             if end.epoch < item.last_fetched_epoch or end.end_offset < item.fetch_offset:
                 return _diverged(read, item, replica, end)
         if params.rack is not None and replica.is_leader:
-            image, here = self._deps.metadata.image, self._deps.settings.node_id
-            nearest = nearest_replica(image, here, replica, params.rack, item.fetch_offset)
+            image, node_id = self._deps.metadata.image, self._deps.settings.node_id
+            nearest = nearest_replica(image, node_id, replica, params.rack, item.fetch_offset)
             if nearest != LEADER_ITSELF:
                 return _redirected(read, item, replica, nearest)
-        first = read.left == params.max_bytes  # nothing read so far: return at least one batch
+        first = read.left == params.max_bytes  # nothing has been read: return at least one batch
         result = replica.read(
             item.fetch_offset,
             max(min(item.max_bytes, read.left), 0),
@@ -220,7 +223,7 @@ class _Fetcher:
             min_one=first,
         )
         if result.error:
-            return _refusal(read, item, result.error)
+            return _with_error(read, item, result.error)
         data = FetchPartitionData(item.partition)
         data.high_watermark = result.high_watermark
         data.last_stable_offset = result.last_stable_offset
@@ -246,39 +249,38 @@ class _Fetcher:
         replica: Replica,
         read: _ReadResult,
     ) -> FetchPartitionData:
-        """Read up to the log end. Its fetch offset says what the follower has; recorded once for each
-        request."""
+        """Read up to the log end, and record the follower's fetch offset: it has all records below it."""
         if not replica.as_leader.knows_follower(follower.broker_id, follower.broker_epoch):
-            return _refusal(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _with_error(read, item, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if replica.as_leader.has_nothing_for(item.fetch_offset, item.last_fetched_epoch):
             self._record_fetch(params, follower, item, replica, read)
             return FetchPartitionData(item.partition, replica)
-        most, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
+        max_bytes, throttle = max(min(item.max_bytes, read.left), 0), self._deps.throttles.leader
         throttled = throttle.is_set and _is_throttled(throttle, replica, follower)
         if throttled:
             available = throttle.available_bytes(self._deps.clock.monotonic_ms()) - read.throttled
-            most = max(min(most, available), 0)
+            max_bytes = max(min(max_bytes, available), 0)
         result = replica.read_for_follower(
             item.fetch_offset,
-            most,
+            max_bytes,
             last_fetched_epoch=item.last_fetched_epoch,
-            min_one=read.left == params.max_bytes and not (throttled and most == 0),
+            min_one=read.left == params.max_bytes and not (throttled and max_bytes == 0),
         )
         if result.error:
-            refused = _refusal(read, item, result.error)
-            refused.log_start_offset = result.log_start_offset  # the follower may have to restart there
-            return refused
+            data = _with_error(read, item, result.error)
+            data.log_start_offset = result.log_start_offset  # the follower may have to restart there
+            return data
         if result.diverging != UNKNOWN_END:
             return _diverged(read, item, replica, result.diverging)
         self._record_fetch(params, follower, item, replica, read)
-        found = result.slice
-        if found is not None and found.size:
-            read.size += found.size
-            read.left -= found.size
-            read.throttled += found.size if throttled else 0
+        records = result.slice
+        if records is not None and records.size:
+            read.size += records.size
+            read.left -= records.size
+            read.throttled += records.size if throttled else 0
         else:
-            found = None
-        return _with_offsets(item, replica, found)
+            records = None
+        return _with_offsets(item, replica, records)
 
     def _record_fetch(
         self,
@@ -288,7 +290,8 @@ class _Fetcher:
         replica: Replica,
         read: _ReadResult,
     ) -> None:
-        """The follower's log agrees with the leader's up to where it fetches."""
+        """Record, once for each request, that the follower's log equals the leader's up to the fetch
+        offset."""
         if not follower.recorded and replica.as_leader.follower_fetched(
             follower.broker_id,
             follower.broker_epoch,
@@ -299,9 +302,9 @@ class _Fetcher:
             self._deps.isr_due(replica)
         awaits_commit = self._chooses_by_rack and _awaits_commit(params.scope, item, replica, follower)
         if awaits_commit or _awaits_log_start(params.scope, item, replica):
-            read.at_once = True
+            read.must_respond = True
 
-    # -- response --
+    # -- respond --
 
     def respond(self, params: _FetchParams, read: _ReadResult) -> Reply:
         scope = params.scope
@@ -315,14 +318,16 @@ class _Fetcher:
         session_id = self._session_id(params, scope.session)
         if scope.session is not None:
             scope.session.rotate(with_records)
-        if params.version >= PLAIN_FROM and params.meter is None:  # which may set the throttle time
+        if params.version >= PLAIN_FROM and params.meter is None:  # a meter may set the throttle time
             plain = plain_response(session_id, sent)
             if plain is not None:
                 return plain
-        response = whole_response(session_id, sent)
-        if params.version >= LEADERS_FROM and read.at_once:  # as with every refusal
-            data = (each for topic in response.responses for each in topic.partitions)
-            results = ((topic, one.partition_index, one) for (topic, _), one in zip(sent, data, strict=True))
+        response = response_message(session_id, sent)
+        if params.version >= LEADERS_FROM and read.must_respond:  # true if any partition has an error
+            encoded = (each for topic in response.responses for each in topic.partitions)
+            results = (
+                (topic, each.partition_index, each) for (topic, _), each in zip(sent, encoded, strict=True)
+            )
             image = self._deps.metadata.image
             name_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
@@ -332,7 +337,7 @@ class _Fetcher:
         sent: FetchedPartitions = []
         with_records: list[SessionKey] = []
         for item, data in zip(scope.partitions, read.partitions, strict=True):
-            data.take_offsets()
+            data.update_offsets()
             if data.error_code:
                 self._errors[data.error_code] += 1
             if data.records is not None:
@@ -341,7 +346,7 @@ class _Fetcher:
                 error=data.error_code,
                 high_watermark=data.high_watermark,
                 log_start_offset=data.log_start_offset,
-                noteworthy=data.is_noteworthy,
+                must_be_sent=data.must_be_sent,
             )
             if changed or scope.session is None:
                 sent.append((item.topic, data))
@@ -362,33 +367,33 @@ class _Fetcher:
     def _name(self, topic: str | uuid.UUID) -> str:
         if isinstance(topic, str):
             return topic
-        found = self._deps.metadata.image.topics.get(topic)
-        return "" if found is None else found.name
+        known = self._deps.metadata.image.topics.get(topic)
+        return "" if known is None else known.name
 
 
 class _DelayedFetch:
     """A Fetch in the purgatory."""
 
-    __slots__ = ("fetcher", "params", "places", "read")
+    __slots__ = ("fetcher", "indexes", "params", "read")
 
     def __init__(self, fetcher: _Fetcher, params: _FetchParams, read: _ReadResult) -> None:
         self.fetcher = fetcher
         self.params = params
         self.read = read
-        self.places: dict[Hashable, int] = {}
-        """Key -> index of a follower's partitions; empty for a consumer."""
+        self.indexes: dict[Hashable, int] = {}
+        """For a follower: its partitions, as key -> index in the request. Empty for a consumer."""
 
     def try_complete(self, changed: Collection[Hashable]) -> Reply | None:
-        """A follower's Fetch reads only the changed partitions again."""
+        """Read again; a follower's Fetch that has no records reads only the changed partitions."""
         params, read = self.params, self.read
-        if self.places and not read.size:  # else the records so far were not enough
+        if self.indexes and not read.size:
             for key in changed:
-                place = self.places[key]
-                read.partitions[place] = self.fetcher.read_one(params, params.scope.partitions[place], read)
+                index = self.indexes[key]
+                read.partitions[index] = self.fetcher.read_one(params, params.scope.partitions[index], read)
         else:
             read = self.fetcher.read(params)
-        if read.size >= params.min_bytes or read.at_once or read.remote:
-            # partitions that have become remote are read by the next fetch
+        if read.size >= params.min_bytes or read.must_respond or read.remote:
+            # the next fetch reads partitions whose fetch offset became remote during the wait
             return self.fetcher.respond(params, read)
         return None
 
@@ -401,18 +406,19 @@ def _is_throttled(throttle: Throttle, replica: Replica, follower: _Follower) -> 
 
 
 def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
-    """Whether consumers at this follower may wait for a high watermark that comes with no records.
+    """Whether consumers at this follower may wait for a high watermark that it gets without new records.
 
     Only once for each value and session, or the follower would fetch in a loop. Kafka waits for
-    replica.fetch.wait.max.ms here to save fetches (KAFKA-9952).
+    replica.fetch.wait.max.ms node_id to save fetches (KAFKA-9952).
     """
     behind = scope.session is not None and item.sent_high_watermark < replica.high_watermark
-    return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other
+    return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other follower
 
 
 def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replica) -> bool:
-    """Whether the follower needs the leader's new log start offset: DeleteRecords waits for it, and if the
-    follower became leader without it, deleted records would return. Once for each value and session.
+    """Whether the follower needs the leader's new log start offset, once for each value and session.
+
+    DeleteRecords waits for it, and if the follower became leader without it, deleted records would return.
     """
     start = replica.log_start_offset
     return item.log_start_offset < start and scope.session is not None and item.sent_log_start_offset < start
@@ -420,8 +426,8 @@ def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replic
 
 def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
     """An empty response for a client over its quota; its session does not change (KIP-219)."""
-    found = (data.records for data in read.partitions)
-    throttle_time_ms = meter.charge_fetch(sum(part.size for part in found if part is not None))
+    records = (data.records for data in read.partitions)
+    throttle_time_ms = meter.charge_fetch(sum(part.size for part in records if part is not None))
     if not throttle_time_ms:
         return None
     session_id = 0 if scope.session is None else scope.session.id
@@ -452,8 +458,8 @@ def _epoch_error(sent: int, current: int) -> ErrorCode:
 safeguard("a fetch with an old leader epoch is refused")(_epoch_error)
 
 
-def _refusal(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> FetchPartitionData:
-    read.at_once = True
+def _with_error(read: _ReadResult, item: SessionPartition, code: ErrorCode) -> FetchPartitionData:
+    read.must_respond = True
     data = FetchPartitionData(item.partition)
     data.error_code = code
     return data
@@ -463,7 +469,7 @@ def _diverged(
     read: _ReadResult, item: SessionPartition, replica: Replica, diverging: EpochEnd
 ) -> FetchPartitionData:
     """The client's log diverges; it must truncate to the end offset before it reads on (KIP-595)."""
-    read.at_once = True
+    read.must_respond = True
     data = _with_offsets(item, replica)
     data.diverging = diverging
     return data
@@ -473,7 +479,7 @@ def _redirected(
     read: _ReadResult, item: SessionPartition, replica: Replica, nearest: int
 ) -> FetchPartitionData:
     """Redirect the consumer to the broker `nearest` (KIP-392)."""
-    read.at_once = True
+    read.must_respond = True
     data = _with_offsets(item, replica)
     data.preferred_replica = nearest
     return data
@@ -484,6 +490,6 @@ def _with_offsets(
 ) -> FetchPartitionData:
     """Data with the offsets that the replica has now."""
     data = FetchPartitionData(item.partition, replica, records)
-    data.take_offsets()
+    data.update_offsets()
     data.replica = None
     return data

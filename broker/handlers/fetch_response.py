@@ -1,8 +1,8 @@
-"""Fetch responses: the data of each partition, and the two encodings of a response.
+"""Fetch response: the data of each partition, and the two ways to encode a response.
 
-A response without an error, a diverging epoch or aborted transactions is plain: from v15 on it is encoded
-without the codec's message classes. The bytes equal the codec's (tests/unit/handlers/test_fetch_response.py)
-and take a third of the time. Called by `fetch`.
+A response without errors, diverging epochs, aborted transactions and preferred replicas is plain: from v15
+on it is encoded without the codec's message classes. The bytes equal the codec's
+(tests/unit/handlers/test_fetch_response.py) and take a third of the time. Called by `fetch`.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from tierlog.protocol.messages.fetch import (
 )
 from tierlog.protocol.primitives import uvarint
 
-PLAIN_FROM = 15  # KIP-903
+PLAIN_FROM = 15  # first version that is encoded as plain
 _HEAD = Struct(">ihi").pack  # throttle time, error, session
 _PARTITION = Struct(">ihqqqBi").pack
 """Index, error, high watermark, last stable offset, log start, aborted transactions, preferred replica."""
@@ -35,8 +35,8 @@ _NO_RECORDS = b"\1"
 
 
 class FetchPartitionData:
-    """One partition of a response. `replica`: the offsets are its at the time of the response; they may move
-    while the request waits.
+    """The result for one partition, as Kafka's FetchPartitionData. With a `replica`, the offsets are taken
+    from it when the response is sent, because they may move while the request waits.
     """
 
     __slots__ = (
@@ -52,9 +52,8 @@ class FetchPartitionData:
         self.records = records
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.error_code = 0
-        self.aborted: Sequence[tuple[int, int]] | None = (
-            None  # (producer id, first offset), if read_committed
-        )
+        self.aborted: Sequence[tuple[int, int]] | None = None
+        """Producer id and first offset of each aborted transaction; None unless `read_committed`."""
         self.diverging: EpochEnd = UNKNOWN_END
         self.preferred_replica = LEADER_ITSELF
 
@@ -63,8 +62,8 @@ class FetchPartitionData:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.replica = self.records = self.aborted = None
 
-    def take_offsets(self) -> None:
-        """Take the offsets of the replica."""
+    def update_offsets(self) -> None:
+        """Set the offsets to those of the replica, if there is one."""
         replica = self.replica
         if replica is not None:
             self.high_watermark = replica.high_watermark
@@ -72,8 +71,8 @@ class FetchPartitionData:
             self.log_start_offset = replica.log_start_offset
 
     @property
-    def is_noteworthy(self) -> bool:
-        """Whether the client must get it although its error and offsets are as before."""
+    def must_be_sent(self) -> bool:
+        """Whether a fetch session must send the partition even if its error and offsets have not changed."""
         if self.records is not None:
             return True
         return self.diverging.end_offset >= 0 or self.preferred_replica != LEADER_ITSELF
@@ -86,12 +85,14 @@ class FetchPartitionData:
 
 
 FetchedPartitions = list[tuple[str | UUID, FetchPartitionData]]
-"""Topic and partition. Consecutive partitions of a topic share its entry."""
+"""Topic name or id, and one of its partitions. Consecutive partitions of a topic share an entry of the
+response."""
 
 
-def whole_response(session_id: int, fetched: FetchedPartitions) -> FetchResponse:
+def response_message(session_id: int, response_data: FetchedPartitions) -> FetchResponse:
+    """The response for the codec, in any version."""
     response = FetchResponse(session_id=session_id)
-    for topic, data in fetched:
+    for topic, data in response_data:
         last = response.responses[-1] if response.responses else None
         if last is not None and topic in (last.topic, last.topic_id):
             last.partitions.append(_partition_data(data))
@@ -105,32 +106,31 @@ def whole_response(session_id: int, fetched: FetchedPartitions) -> FetchResponse
     return response
 
 
-def _partition_data(fetched: FetchPartitionData) -> PartitionData:
-    data = PartitionData(
-        partition_index=fetched.partition,
-        error_code=fetched.error_code,
-        high_watermark=fetched.high_watermark,
-        last_stable_offset=fetched.last_stable_offset,
-        log_start_offset=fetched.log_start_offset,
+def _partition_data(data: FetchPartitionData) -> PartitionData:
+    partition = PartitionData(
+        partition_index=data.partition,
+        error_code=data.error_code,
+        high_watermark=data.high_watermark,
+        last_stable_offset=data.last_stable_offset,
+        log_start_offset=data.log_start_offset,
         aborted_transactions=None,
-        preferred_read_replica=fetched.preferred_replica,
-        records=b"" if fetched.records is None else fetched.records,
+        preferred_read_replica=data.preferred_replica,
+        records=b"" if data.records is None else data.records,
     )
-    if fetched.diverging.end_offset >= 0:
-        epoch, end_offset = fetched.diverging
-        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    if fetched.aborted is not None:
-        data.aborted_transactions = [
-            AbortedTransaction(producer_id=producer, first_offset=first)
-            for producer, first in fetched.aborted
+    if data.diverging.end_offset >= 0:
+        epoch, end_offset = data.diverging
+        partition.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    if data.aborted is not None:
+        partition.aborted_transactions = [
+            AbortedTransaction(producer_id=producer, first_offset=first) for producer, first in data.aborted
         ]
-    return data
+    return partition
 
 
-def plain_response(session_id: int, fetched: FetchedPartitions) -> RawReply | None:
-    """The body from v15 on. None: the data of a partition is not plain."""
+def plain_response(session_id: int, response_data: FetchedPartitions) -> RawReply | None:
+    """The encoded response, in v15 or later. None if a partition is not plain."""
     topics: list[tuple[UUID, list[FetchPartitionData]]] = []
-    for topic, data in fetched:
+    for topic, data in response_data:
         if not data.is_plain or isinstance(topic, str):
             return None
         if topics and topics[-1][0] == topic:
@@ -145,13 +145,13 @@ def plain_response(session_id: int, fetched: FetchedPartitions) -> RawReply | No
         for data in partitions:
             high, stable, start = data.high_watermark, data.last_stable_offset, data.log_start_offset
             pieces.append(_PARTITION(data.partition, 0, high, stable, start, _NULL, LEADER_ITSELF))
-            found = data.records
-            if found is None:
+            records = data.records
+            if records is None:
                 pieces.append(_NO_RECORDS)
             else:
-                pieces.append(uvarint(found.size + 1))
+                pieces.append(uvarint(records.size + 1))
                 parts.append(b"".join(pieces))
-                parts.extend(found.parts)
+                parts.extend(records.parts)
                 pieces = []
             pieces.append(_NO_TAGS)
         pieces.append(_NO_TAGS)

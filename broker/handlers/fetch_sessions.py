@@ -90,12 +90,12 @@ class SessionPartition:
         self.log_start_offset = other.log_start_offset
 
     def record_response(
-        self, *, error: int, high_watermark: int, log_start_offset: int, noteworthy: bool
+        self, *, error: int, high_watermark: int, log_start_offset: int, must_be_sent: bool
     ) -> bool:
-        """Whether the response must contain this partition. `noteworthy`: it has records or a diverging
-        epoch."""
+        """Whether the response must contain this partition. `must_be_sent`: it has records, a diverging epoch
+        or a preferred replica."""
         changed = (
-            noteworthy
+            must_be_sent
             or error != 0  # an error is repeated until it is gone
             or error != self.sent_error
             or high_watermark != self.sent_high_watermark
@@ -120,7 +120,7 @@ class FetchSession:
     next_epoch: int = 1
 
     def rotate(self, sent: Iterable[SessionKey]) -> None:
-        """Move partitions that got records to the end, so that none starves behind them."""
+        """Move partitions that got records to the end, so that they do not starve the others."""
         for key in sent:
             if (partition := self.partitions.pop(key, None)) is not None:
                 self.partitions[key] = partition
@@ -162,7 +162,7 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        asked: Iterable[SessionPartition],
+        requested: Iterable[SessionPartition],
         forgotten: Iterable[SessionKey],
         *,
         uses_topic_ids: bool,
@@ -171,7 +171,7 @@ class FetchSessions:
         """Find the session of a request and update it."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
-            return FetchScope(list(asked), None, may_open=epoch == INITIAL_EPOCH)
+            return FetchScope(list(requested), None, may_open=epoch == INITIAL_EPOCH)
         session = self._sessions.get(session_id)
         if session is None:
             return SessionFault.ID_NOT_FOUND
@@ -180,7 +180,7 @@ class FetchSessions:
         if session.uses_topic_ids != uses_topic_ids:
             return SessionFault.TOPIC_ID_MIX
         before = len(session.partitions)
-        _update(session, asked, forgotten)
+        _update(session, requested, forgotten)
         self.partitions += len(session.partitions) - before
         if not session.partitions:
             self._drop(session_id)
@@ -286,9 +286,9 @@ def _worth(session: FetchSession) -> tuple[bool, int, int]:
 
 
 def _update(
-    session: FetchSession, asked: Iterable[SessionPartition], forgotten: Iterable[SessionKey]
+    session: FetchSession, requested: Iterable[SessionPartition], forgotten: Iterable[SessionKey]
 ) -> None:
-    for partition in asked:
+    for partition in requested:
         held = session.partitions.get(partition.key)
         if held is None:
             session.partitions[partition.key] = partition

@@ -20,7 +20,9 @@ from tierlog.tiering.remote_log import RemoteLog
 
 @dataclass(slots=True)
 class RemoteRead:
-    """A partition with a fetch offset below the local log start; `max_bytes` is its share of the response."""
+    """A partition whose fetch offset is below the local log start. The read fills `data`, and `max_bytes` is
+    its share of the response.
+    """
 
     replica: Replica
     offset: int

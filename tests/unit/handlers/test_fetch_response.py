@@ -18,16 +18,16 @@ OFFSETS = strategies.integers(0, 2**63 - 1)
 
 
 @strategies.composite
-def answers(draw: strategies.DrawFn) -> tuple[uuid.UUID, FetchPartitionData]:
+def partition_data(draw: strategies.DrawFn) -> tuple[uuid.UUID, FetchPartitionData]:
     records = draw(strategies.binary(max_size=300))
     found = LogSlice((records[:1], records[1:]), len(records), 0, 1) if records else None
     offsets = draw(strategies.tuples(OFFSETS, OFFSETS, OFFSETS))
-    answer = FetchPartitionData(draw(strategies.integers(0, 300)), records=found)
-    answer.high_watermark, answer.last_stable_offset, answer.log_start_offset = offsets
-    return draw(strategies.sampled_from(TOPICS)), answer
+    data = FetchPartitionData(draw(strategies.integers(0, 300)), records=found)
+    data.high_watermark, data.last_stable_offset, data.log_start_offset = offsets
+    return draw(strategies.sampled_from(TOPICS)), data
 
 
-@given(strategies.integers(0, 2**31 - 1), strategies.lists(answers(), max_size=200))
+@given(strategies.integers(0, 2**31 - 1), strategies.lists(partition_data(), max_size=200))
 def test_response_equals_the_codecs(
     session_id: int, reported: list[tuple[uuid.UUID, FetchPartitionData]]
 ) -> None:
@@ -54,6 +54,6 @@ def test_response_equals_the_codecs(
 def test_slices_of_files_stay_slices(tmp_path: Path) -> None:
     file = SharedFile(OsFiles(), tmp_path / "log", create=True)
     part = FileSlice(file, 3, 5)
-    answer = plain_response(7, [(TOPICS[0], FetchPartitionData(0, records=LogSlice((part,), 5, 0, 1)))])
-    assert answer is not None and answer.parts[1] is part
-    assert len(answer.parts) == 3
+    reply = plain_response(7, [(TOPICS[0], FetchPartitionData(0, records=LogSlice((part,), 5, 0, 1)))])
+    assert reply is not None and reply.parts[1] is part
+    assert len(reply.parts) == 3

@@ -20,12 +20,12 @@ TOPIC = uuid.UUID(int=1)
 FAILED = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def asked(*numbers: int, offset: int = 0) -> list[SessionPartition]:
+def requested(*numbers: int, offset: int = 0) -> list[SessionPartition]:
     return [SessionPartition(TOPIC, number, offset, 1000) for number in numbers]
 
 
 def opened(sessions: FetchSessions, *numbers: int, privileged: bool = False, now_ms: int = 0) -> int:
-    return sessions.open(asked(*numbers), privileged=privileged, uses_topic_ids=True, now_ms=now_ms)
+    return sessions.open(requested(*numbers), privileged=privileged, uses_topic_ids=True, now_ms=now_ms)
 
 
 def step(
@@ -38,7 +38,7 @@ def step(
 ) -> FetchScope | SessionFault:
     forgotten = [(TOPIC, number) for number in forget]
     return sessions.begin(
-        session_id, epoch, asked(*numbers, offset=offset), forgotten, uses_topic_ids=True, now_ms=0
+        session_id, epoch, requested(*numbers, offset=offset), forgotten, uses_topic_ids=True, now_ms=0
     )
 
 
@@ -107,7 +107,7 @@ def test_responses_contain_only_changes() -> None:
         error: ErrorCode = ErrorCode.NONE, high_watermark: int = 5, log_start: int = 0, records: bool = False
     ) -> bool:
         return partition.record_response(
-            error=error, high_watermark=high_watermark, log_start_offset=log_start, noteworthy=records
+            error=error, high_watermark=high_watermark, log_start_offset=log_start, must_be_sent=records
         )
 
     assert is_sent()
@@ -131,7 +131,7 @@ def test_high_watermark_is_sent_again_after_truncation_or_a_new_epoch(
 
     def is_sent() -> bool:
         return partition.record_response(
-            error=ErrorCode.NONE, high_watermark=5, log_start_offset=0, noteworthy=False
+            error=ErrorCode.NONE, high_watermark=5, log_start_offset=0, must_be_sent=False
         )
 
     assert is_sent()
@@ -248,7 +248,7 @@ def test_one_session_can_have_only_a_share_of_the_partitions() -> None:
 
 def test_log_start_is_sent_until_the_follower_has_it() -> None:
     follower = SessionPartition("t", 0, 10, 1000, log_start_offset=0)
-    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "must_be_sent": False}
     assert follower.record_response(**reported) and follower.record_response(**reported)
     follower.update(SessionPartition("t", 0, 10, 1000, log_start_offset=6))
     assert not follower.record_response(**reported)
@@ -256,5 +256,5 @@ def test_log_start_is_sent_until_the_follower_has_it() -> None:
 
 def test_log_start_is_sent_to_a_consumer_once() -> None:
     consumer = SessionPartition("t", 0, 10, 1000)
-    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "noteworthy": False}
+    reported = {"error": 0, "high_watermark": 10, "log_start_offset": 6, "must_be_sent": False}
     assert consumer.record_response(**reported) and not consumer.record_response(**reported)
