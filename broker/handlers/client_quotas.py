@@ -1,4 +1,7 @@
-"""DescribeClientQuotas and AlterClientQuotas (v0-1, KIP-546). The controller validates changes."""
+"""DescribeClientQuotas and AlterClientQuotas (v0-1, KIP-546).
+
+Descriptions come from this broker's image. The controller validates and commits changes.
+"""
 
 from enum import IntEnum
 
@@ -11,31 +14,34 @@ from tierlog.protocol.messages import alter_client_quotas as alter
 from tierlog.protocol.messages import describe_client_quotas as describe
 
 ENTRIES_MAX = 10_000
-"""Maximum entries of one request, as in Kafka (MAX_RECORDS_PER_USER_OP); each is at least one record."""
+"""Maximum entries of one request, as in Kafka (MAX_RECORDS_PER_USER_OP): each writes one record or more."""
 
 
-class Match(IntEnum):
-    """Kafka's numbers."""
+class MatchType(IntEnum):
+    """How a filter selects the names of an entity type; the numbers are Kafka's."""
 
     EXACT = 0
     DEFAULT = 1
     ANY = 2
 
 
-Filter = dict[str, tuple[Match, str | None]]
-"""Entity type -> condition on its name."""
+Filter = dict[str, tuple[MatchType, str | None]]
+"""Entity type -> match type, and the name if the match type is EXACT."""
 
 
 def describe_client_quotas_handler(deps: Dependencies) -> Handler:
     def handle(context: RequestContext, request: describe.DescribeClientQuotasRequest) -> Reply:
-        wanted = _filter(request.components)
+        conditions = _filter(request.components)
         entries = [
             describe.EntryData(
-                entity=[describe.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                entity=[
+                    describe.EntityData(entity_type=entity_type, entity_name=name)
+                    for entity_type, name in entity
+                ],
                 values=[describe.ValueData(key=key, value=value) for key, value in sorted(values.items())],
             )
             for entity, values in deps.metadata.image.quotas.items()
-            if _matches(entity, wanted, request.strict)
+            if _matches(entity, conditions, request.strict)
         ]
         return describe.DescribeClientQuotasResponse(entries=entries)
 
@@ -43,36 +49,37 @@ def describe_client_quotas_handler(deps: Dependencies) -> Handler:
 
 
 def _filter(components: list[describe.ComponentData]) -> Filter:
-    wanted: Filter = {}
+    """Raises INVALID_REQUEST or UNSUPPORTED_VERSION, as Kafka does."""
+    conditions: Filter = {}
     for component in components:
-        kind = component.entity_type
-        if not kind:
+        entity_type = component.entity_type
+        if not entity_type:
             raise _invalid("Invalid empty entity type.")
-        if kind in wanted:
-            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
-        if kind not in QUOTA_ENTITY_TYPES:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
-        if component.match_type not in tuple(Match):
+        if entity_type in conditions:
+            raise _invalid(f"Entity type {entity_type} cannot appear more than once in the filter.")
+        if entity_type not in QUOTA_ENTITY_TYPES:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {entity_type}")
+        if component.match_type not in tuple(MatchType):
             raise _invalid(f"Unknown match type {component.match_type}")
-        match = Match(component.match_type)
-        if match is Match.EXACT and component.match is None:
-            raise _invalid(f"Match type exact for {kind} needs a name")
-        if match is not Match.EXACT and component.match is not None:
-            raise _invalid(f"{kind} has a name, but its match type is not exact")
-        wanted[kind] = match, component.match
-    if IP in wanted and len(wanted) > 1:
+        match_type = MatchType(component.match_type)
+        if match_type is MatchType.EXACT and component.match is None:
+            raise _invalid(f"Match type exact for {entity_type} needs a name")
+        if match_type is not MatchType.EXACT and component.match is not None:
+            raise _invalid(f"{entity_type} has a name, but its match type is not exact")
+        conditions[entity_type] = match_type, component.match
+    if IP in conditions and len(conditions) > 1:
         raise _invalid("an ip cannot be combined with a user or a client-id")
-    return wanted
+    return conditions
 
 
-def _matches(entity: QuotaEntity, wanted: Filter, strict: bool) -> bool:
-    """`strict`: the entity has no other types than the requested ones."""
+def _matches(entity: QuotaEntity, conditions: Filter, strict: bool) -> bool:
+    """Whether the entity meets all conditions and, if `strict`, has no other entity types than these."""
     names = dict(entity)
-    if strict and names.keys() != wanted.keys():
+    if strict and names.keys() != conditions.keys():
         return False
     return all(
-        kind in names and (match is Match.ANY or names[kind] == name)
-        for kind, (match, name) in wanted.items()
+        entity_type in names and (match_type is MatchType.ANY or names[entity_type] == name)
+        for entity_type, (match_type, name) in conditions.items()
     )
 
 
@@ -86,14 +93,16 @@ def alter_client_quotas_handler(deps: Dependencies) -> Handler:
         if len(request.entries) > ENTRIES_MAX:
             message = f"more than {ENTRIES_MAX} entries: send fewer in a request"
             return alter.AlterClientQuotasResponse(
-                entries=[_refused(each, message) for each in request.entries]
+                entries=[_error_entry(entry, message) for entry in request.entries]
             )
         command = AlterQuotas(
             alterations=tuple(_alteration(entry) for entry in request.entries),
             validate_only=request.validate_only,
         )
         reply = await deps.metadata.submit(command)
-        return alter.AlterClientQuotasResponse(entries=[_altered(outcome) for outcome in reply.entities])
+        return alter.AlterClientQuotasResponse(
+            entries=[_response_entry(outcome) for outcome in reply.entities]
+        )
 
     return handle
 
@@ -107,12 +116,14 @@ def _alteration(entry: alter.EntryData) -> QuotaAlteration:
     )
 
 
-def _refused(entry: alter.EntryData, message: str) -> alter.EntryDataResponse:
+def _error_entry(entry: alter.EntryData, message: str) -> alter.EntryDataResponse:
     return alter.EntryDataResponse(
         error_code=ErrorCode.POLICY_VIOLATION, error_message=message, entity=entry.entity
     )
 
 
-def _altered(outcome: QuotaOutcome) -> alter.EntryDataResponse:
-    entity = [alter.EntityData(entity_type=kind, entity_name=name) for kind, name in outcome.entity]
+def _response_entry(outcome: QuotaOutcome) -> alter.EntryDataResponse:
+    entity = [
+        alter.EntityData(entity_type=entity_type, entity_name=name) for entity_type, name in outcome.entity
+    ]
     return alter.EntryDataResponse(error_code=outcome.error, error_message=outcome.message, entity=entity)

@@ -25,10 +25,10 @@ class Mutations:
     @property
     def are_bounded(self) -> bool:
         """Whether such a quota exists."""
-        return self._deps.quotas.bounds(QuotaKey.CONTROLLER_MUTATION_RATE)
+        return self._deps.quotas.has_quota(QuotaKey.CONTROLLER_MUTATION_RATE)
 
     def allow(self, partitions: int) -> bool:
-        """Count so many partitions; False: they must not change."""
+        """Count partitions to create or delete. Returns False if the quota forbids it."""
         context = self._context
         allowed, throttle_ms = self._deps.quotas.mutate(
             context.connection.user,

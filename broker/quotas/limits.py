@@ -6,28 +6,30 @@ from typing import NamedTuple
 
 from tierlog.metadata.records import CLIENT_ID, IP, QUOTA_NAME_MAX, USER, QuotaEntity, QuotaKey
 
-FOUND_MAX = 10_000
-"""Clients whose limit is cached; beyond it the cache is cleared, since clients choose their ids."""
+CACHED_LIMITS_MAX = 10_000
+"""Maximum number of cached limits. At this number the cache is cleared, since clients choose their ids."""
 
 
 class Account(NamedTuple):
-    """Clients that share a limit. None: any."""
+    """The clients that share a limit. A field that is None matches any value."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
 
-OVERLONG = f"(longer than {QUOTA_NAME_MAX} characters)"
-"""All overlong client ids share this account."""
+OVERLONG_NAME = f"(longer than {QUOTA_NAME_MAX} characters)"
+"""Client id of the account that all overlong client ids share."""
 
 
 def account_name(client_id: str) -> str:
     """The name of a client's account, which is bounded since it outlives the request."""
-    return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG
+    return client_id if len(client_id) <= QUOTA_NAME_MAX else OVERLONG_NAME
 
 
 class Limit(NamedTuple):
+    """The quota that applies to a client. The unit of `bound` depends on the quota key."""
+
     bound: float
     account: Account
 
@@ -40,22 +42,23 @@ class Limits:
         for entity, values in quotas.items():
             for key, bound in values.items():
                 self._bounds.setdefault(key, {})[entity] = bound
-        self._found: dict[tuple[QuotaKey, str, str], Limit | None] = {}
+        self._cache: dict[tuple[QuotaKey, str, str], Limit | None] = {}
 
-    def bounds(self, key: QuotaKey) -> bool:
-        """Whether any such quota is configured."""
+    def has_quota(self, key: QuotaKey) -> bool:
+        """Whether a quota with this key is configured for any entity."""
         return key in self._bounds
 
     def of_client(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
-        """The most specific limit; an infinite one exempts from less specific ones."""
+        """The most specific quota that applies. None if there is none, or if it is infinite: an infinite
+        quota exempts the client from less specific ones."""
         client_id = account_name(client_id)
-        line = key, user, client_id
+        cache_key = key, user, client_id
         try:
-            return self._found[line]
+            return self._cache[cache_key]
         except KeyError:
-            if len(self._found) >= FOUND_MAX:
-                self._found.clear()
-            found = self._found[line] = self._first(key, _of_client(user, client_id))
+            if len(self._cache) >= CACHED_LIMITS_MAX:
+                self._cache.clear()
+            found = self._cache[cache_key] = self._first(key, _of_client(user, client_id))
             return found
 
     def of_ip(self, key: QuotaKey, ip: str) -> Limit | None:
@@ -74,8 +77,10 @@ class Limits:
 
 
 def _of_client(user: str, client_id: str) -> Iterator[tuple[QuotaEntity, Account]]:
-    """Quotas that may apply, in Kafka's order. All client ids of a user share a quota of that user. A default
-    quota applies to each pair, user or client id separately.
+    """Entities whose quota may apply, in Kafka's order, and the account of each.
+
+    All client ids of a user share the quota of that user. A default quota applies to each pair, user or
+    client id separately.
     """
     pair = Account(user=user, client_id=client_id)
     yield ((CLIENT_ID, client_id), (USER, user)), pair

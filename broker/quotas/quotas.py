@@ -70,9 +70,9 @@ class ClientQuotas:
             self._rates.clear()
             self._buckets.clear()
 
-    def bounds(self, key: QuotaKey) -> bool:
+    def has_quota(self, key: QuotaKey) -> bool:
         """Whether any client has such a quota."""
-        return self._limits.bounds(key)
+        return self._limits.has_quota(key)
 
     def charge(self, key: QuotaKey, user: str, client_id: str, value: float, now_ms: int) -> int:
         """Count a value. Returns the throttle time if the rate is above the quota."""
