@@ -1,12 +1,13 @@
 """Timers: many timers on one heap and one timer of the event loop, for sessions and join phases of groups.
 
-To postpone a timer costs a dictionary write, not a heap operation: its heap entry stays, and is checked again
-when it is due. After a pause of the process, many timers are due at once. Before they fire, the loop first
-reads what clients sent during the pause, so that it does not expire their sessions. Called by the group
-service.
+Postponing a timer costs a dictionary write and no heap operation: its heap entry stays, and when the entry is
+due, a new one with the later time replaces it. After a pause of the process, many timers are due at once. The
+loop then reads what clients sent during the pause before any timer fires, so that their sessions do not
+expire. Called by the group service.
 
-A cancelled timer leaves its heap entry (two numbers) until it is due, which the client's session timeout
-decides. At most half of the heap are such entries, so clients that join and leave all day cost no memory.
+A cancelled timer leaves its heap entry (two numbers) until the entry is due, up to a session timeout later.
+Such entries are removed when they are more than half of the heap. Therefore clients that join and leave
+repeatedly do not use more and more memory.
 """
 
 import asyncio
@@ -17,9 +18,9 @@ from itertools import count
 
 from tierlog.base.clock import Clock
 
-STALL_MS = 500  # if the loop timer fires later than this, the process was paused
-GRACE_MS = 200  # for reading the sockets after a pause
-STALE_SLACK = 64  # entries without a timer that a small heap may have before they are removed
+STALL_MS = 500  # if the loop timer fires this late, the process was paused
+GRACE_MS = 200  # time to read the sockets after a pause
+STALE_SLACK = 64  # stale entries that are always tolerated, so that a small heap is not rebuilt often
 
 Action = Callable[[], None]
 
@@ -28,25 +29,27 @@ Action = Callable[[], None]
 class _Timer:
     due_ms: int
     entry_ms: int  # time of its only valid heap entry, at or before due_ms
-    number: int  # of that entry
+    entry_number: int
     action: Action
 
 
 class Timers:
+    """At most one timer for each key. Times are monotonic milliseconds."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._timers: dict[Hashable, _Timer] = {}
         self._heap: list[tuple[int, int]] = []  # time and number of each entry
-        self._keys: dict[int, Hashable] = {}  # of the valid entries, by number
-        self._order = count()
-        self._handle: asyncio.TimerHandle | None = None
-        self._wakes_ms = 0
+        self._keys: dict[int, Hashable] = {}  # number of each valid entry -> key of its timer
+        self._entry_numbers = count()
+        self._handle: asyncio.TimerHandle | None = None  # the timer of the event loop
+        self._wake_ms = 0  # when it fires
 
     def __len__(self) -> int:
         return len(self._timers)
 
     def set(self, key: Hashable, delay_ms: int, action: Action) -> None:
-        """Set the timer of this key, replacing an earlier one."""
+        """Call `action` once after `delay_ms`, instead of an earlier timer of this key."""
         due_ms = self._clock.monotonic_ms() + delay_ms
         known = self._timers.get(key)
         if known is not None and known.entry_ms <= due_ms:
@@ -57,8 +60,9 @@ class Timers:
         self._arm()
 
     def cancel(self, key: Hashable) -> None:
+        """Cancel the timer of this key, if there is one."""
         if (timer := self._timers.pop(key, None)) is not None:
-            del self._keys[timer.number]
+            del self._keys[timer.entry_number]
 
     def cancel_where(self, matches: Callable[[Hashable], bool]) -> None:
         for key in [key for key in self._timers if matches(key)]:
@@ -73,33 +77,33 @@ class Timers:
             self._handle = None
 
     def _push(self, at_ms: int, key: Hashable) -> int:
+        """Add a heap entry and return its number. Stale entries are removed first if there are too many."""
         if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
-            # At least half of the entries are removed, so the cost is amortized over the pushes since the
-            # last time.
-            self._heap = sorted(
-                entry for entry in self._heap if entry[1] in self._keys
-            )  # a sorted list is a heap
-        number = next(self._order)
+            # Half of the entries are stale, so the pushes that led to them pay for this. A sorted list is a
+            # heap.
+            self._heap = sorted(entry for entry in self._heap if entry[1] in self._keys)
+        number = next(self._entry_numbers)
         self._keys[number] = key
         heapq.heappush(self._heap, (at_ms, number))
         return number
 
-    def _arm(self, at_least_ms: int = 0) -> None:
+    def _arm(self, not_before_ms: int = 0) -> None:
+        """Set the event loop's timer for the first heap entry, if it would fire too late."""
         if not self._heap:
             return
-        wakes_ms = max(self._heap[0][0], at_least_ms)
+        wake_ms = max(self._heap[0][0], not_before_ms)
         if self._handle is not None:
-            if self._wakes_ms <= wakes_ms:
+            if self._wake_ms <= wake_ms:
                 return
             self._handle.cancel()
-        delay_ms = max(wakes_ms - self._clock.monotonic_ms(), 0)
-        self._wakes_ms = wakes_ms
+        delay_ms = max(wake_ms - self._clock.monotonic_ms(), 0)
+        self._wake_ms = wake_ms
         self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
         self._handle = None
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._wakes_ms > STALL_MS:
+        if now_ms - self._wake_ms > STALL_MS:
             self._arm(now_ms + GRACE_MS)
             return
         self._fire(now_ms)
@@ -110,10 +114,10 @@ class Timers:
             _, number = heapq.heappop(self._heap)
             key = self._keys.pop(number, None)
             if key is None:
-                continue  # cancelled, or replaced by an earlier entry
+                continue  # stale: its timer was cancelled, or got an earlier entry
             timer = self._timers[key]
             if timer.due_ms > now_ms:
-                timer.entry_ms, timer.number = timer.due_ms, self._push(timer.due_ms, key)
+                timer.entry_ms, timer.entry_number = timer.due_ms, self._push(timer.due_ms, key)
             else:
                 del self._timers[key]
                 timer.action()

@@ -23,18 +23,18 @@ T = TypeVar("T")
 
 
 class BatchValidator:
-    def __init__(self, threads: Executor | None = None, at_once: int = CONCURRENT_VALIDATIONS) -> None:
+    def __init__(self, threads: Executor | None = None, concurrency: int = CONCURRENT_VALIDATIONS) -> None:
         self.batches = 0
         """Running or waiting."""
-        self._threads = threads or ThreadPoolExecutor(at_once, "batch-validator")
-        self._places = asyncio.Semaphore(at_once)
+        self._threads = threads or ThreadPoolExecutor(concurrency, "batch-validator")
+        self._slots = asyncio.Semaphore(concurrency)
         self._exclusive = asyncio.Lock()
 
     async def validate(self, validation: BatchValidation) -> ValidationResult:
         """Run a validation when it has its turn. Cancellation takes effect at the next step."""
         self.batches += 1
         try:
-            async with self._places:
+            async with self._slots:
                 await self.run(validation.steps())
             if validation.needs_exclusive_memory:
                 async with self._exclusive:

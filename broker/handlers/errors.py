@@ -1,8 +1,8 @@
-"""Error responses of all APIs, for requests that fail as a whole, derived from the protocol's schema.
+"""Error responses: the response of any API to a request that fails as a whole, built from its schema.
 
-A response has the error at its top level, or in one item for each item of the request, as Kafka's
-`getErrorResponse` does. If a version cannot carry an error, the result is None and net closes the connection.
-Called by net.
+The error code is at the top level, or in one item for each item of the request, as in Kafka's
+`getErrorResponse`. If the response has no field for it in this version, the functions return None, and
+`broker.net` closes the connection. Called by `handlers.chain`, `handlers.table` and `net.dispatch`.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.schema import StructType
 
-_IN_BOTH = frozenset({"AlterPartitionReassignments", "ElectLeaders", "Metadata"})
-"""APIs that have the error at the top level and in the items."""
-_OTHER_ITEMS = frozenset({"AlterReplicaLogDirs", "DescribeLogDirs"})
+_TOP_LEVEL_AND_ITEMS = frozenset({"AlterPartitionReassignments", "ElectLeaders", "Metadata"})
+"""APIs whose responses repeat a top-level error in the items."""
+_UNRELATED_ITEMS = frozenset({"AlterReplicaLogDirs", "DescribeLogDirs"})
 """APIs whose response items do not correspond to the items of the request."""
-_IDENTITIES = (
+_ID_FIELDS = (
     ("name", "topic", "topic_name"),
     ("index", "partition", "partition_id", "partition_index"),
     ("entity",),
@@ -28,8 +28,8 @@ _IDENTITIES = (
     ("resource_type",),
     ("topic_id",),
 )
-_NAMES_IN_REQUEST = {name: names for names in _IDENTITIES for name in names}
-"""Fields that identify an item -> the names that the field may have in the request."""
+_NAMES_IN_REQUEST = {name: names for names in _ID_FIELDS for name in names}
+"""Response field that identifies an item -> the names that this field may have in the request."""
 _ERROR_VALUES = {
     "base_offset": -1,
     "committed_offset": -1,
@@ -47,18 +47,17 @@ _ERROR_VALUES = {
 
 
 def error_reply(context: RequestContext, request: Any, code: ErrorCode, message: str | None) -> Any:
-    """The response with the error code, or None."""
+    """The response with the error code for the request and its items; None if it has no field for it."""
     api = APIS[context.api]
     error = _Error(context.version, code, message)
     response = error.fill(api.response)
-    has_code = error.is_in(api.response)
-    if api.name in _IN_BOTH or not has_code:
-        array = error.array_of_errors(api.response)
-        if array is None or api.name in _OTHER_ITEMS:
+    has_code = error.has_code(api.response)
+    if api.name in _TOP_LEVEL_AND_ITEMS or not has_code:
+        found = error.items_with_codes(api.response)
+        if found is None or api.name in _UNRELATED_ITEMS:
             return response if has_code else None
-        setattr(
-            response, array[0], [error.item(array[1], requested) for requested in error.items_of(request)]
-        )
+        array, item_type = found
+        setattr(response, array, [error.item(item_type, item) for item in error.items_of(request)])
     return response
 
 
@@ -66,22 +65,24 @@ def top_level_error(context: RequestContext, code: ErrorCode, message: str | Non
     """The response with a top-level error code; None if this version has no such field."""
     response = APIS[context.api].response
     error = _Error(context.version, code, message)
-    return error.fill(response) if error.is_in(response) else None
+    return error.fill(response) if error.has_code(response) else None
 
 
 class _Error(NamedTuple):
+    """An error, and the version of the response that carries it."""
+
     version: int
     code: ErrorCode
     message: str | None
 
-    def is_in(self, kind: StructType) -> bool:
+    def has_code(self, struct: StructType) -> bool:
         """Whether this version of the struct itself has an error code."""
-        return any(field.name == "error_code" and field.exists_in(self.version) for field in kind.FIELDS)
+        return any(field.name == "error_code" and field.exists_in(self.version) for field in struct.FIELDS)
 
-    def fill(self, kind: StructType) -> Any:
+    def fill(self, struct: StructType) -> Any:
         """An empty struct with the error code and message, if it has such fields."""
-        filled: Any = kind()
-        for field in kind.FIELDS:
+        filled: Any = struct()
+        for field in struct.FIELDS:
             if field.name in _ERROR_VALUES:
                 setattr(filled, field.name, _ERROR_VALUES[field.name])
             elif field.name == "error_code":
@@ -90,34 +91,37 @@ class _Error(NamedTuple):
                 filled.error_message = self.message
         return filled
 
-    def item(self, kind: StructType, requested: Any) -> Any:
-        """The result for one item of the request, which is a struct, a name or a number."""
-        filled = self.fill(kind)
-        for field in kind.FIELDS:
+    def item(self, struct: StructType, requested: Any) -> Any:
+        """The response item, of this struct, for one item of the request: a struct, a name or a number."""
+        filled = self.fill(struct)
+        for field in struct.FIELDS:
             if field.name in _NAMES_IN_REQUEST and field.exists_in(self.version):
-                value = _identity(requested, field.name)
+                value = _id_value(requested, field.name)
                 if value is not None or field.is_nullable_in(self.version):
                     setattr(filled, field.name, value)
-        if not self.is_in(kind) and (array := self.array_of_errors(kind)) is not None:
-            setattr(filled, array[0], [self.item(array[1], inner) for inner in self.items_of(requested)])
+        if not self.has_code(struct) and (found := self.items_with_codes(struct)) is not None:
+            array, nested = found
+            setattr(filled, array, [self.item(nested, inner) for inner in self.items_of(requested)])
         return filled
 
-    def array_of_errors(self, kind: StructType) -> tuple[str, StructType] | None:
-        """Name and struct of the array whose items have error codes, themselves or in arrays of their own."""
-        for field in kind.FIELDS:
+    def items_with_codes(self, struct: StructType) -> tuple[str, StructType] | None:
+        """Name of the array whose items have error codes, themselves or in arrays of their own, and the
+        struct of its items. None if no array has any."""
+        for field in struct.FIELDS:
             if field.array and field.nested is not None and field.exists_in(self.version):
                 nested = field.nested
-                if self.is_in(nested) or self.array_of_errors(nested) is not None:
+                if self.has_code(nested) or self.items_with_codes(nested) is not None:
                     return field.name, nested
         return None
 
     def items_of(self, requested: Any) -> Iterable[Any]:
-        """The items of a request, or of one of its items, which are in its first array."""
+        """The items of a request, or of one of its items: the elements of its first array."""
         arrays = (field.name for field in requested.FIELDS if field.array and field.exists_in(self.version))
         return getattr(requested, next(arrays)) or ()
 
 
-def _identity(requested: Any, name: str) -> Any:
+def _id_value(requested: Any, name: str) -> Any:
+    """Value for the response field of this name, taken from the item of the request."""
     if isinstance(requested, str | int):
         return requested
     return next(

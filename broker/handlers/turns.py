@@ -24,12 +24,12 @@ R = TypeVar("R")
 async def in_turns(
     items: Iterable[T],
     work: Callable[[T], R],
-    at_once: int = ENTRIES_PER_TURN,
+    per_slice: int = ENTRIES_PER_TURN,
     weigh: Callable[[T], int] = lambda item: 1,
 ) -> list[R]:
     """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
     done: list[R] = []
-    for some in slices(items, at_once, weigh):
+    for some in slices(items, per_slice, weigh):
         if done:
             await asyncio.sleep(0)
         done += map(work, some)
@@ -37,15 +37,15 @@ async def in_turns(
 
 
 def slices(
-    items: Iterable[T], at_once: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
+    items: Iterable[T], per_slice: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
 ) -> Iterator[list[T]]:
-    """The items in slices of weight `at_once`, with at least one item each."""
+    """The items in slices of weight `per_slice`, with at least one item each."""
     some: list[T] = []
     weight = 0
     for item in items:
         some.append(item)
         weight += weigh(item)
-        if weight >= at_once:
+        if weight >= per_slice:
             yield some
             some, weight = [], 0
     if some:
@@ -58,11 +58,11 @@ async def in_slices(
     array: str,
     count: int,
     elements: Iterable[Any],
-    at_once: int = ENTRIES_PER_TURN,
+    per_slice: int = ENTRIES_PER_TURN,
     weigh: Callable[[Any], int] = lambda element: 1,
 ) -> Reply:
     """The response with `count` elements in that array, built and encoded a few in each turn."""
-    rest = slices(elements, at_once, weigh)
+    rest = slices(elements, per_slice, weigh)
     some = next(rest, [])
     if len(some) == count:
         setattr(response, array, some)

@@ -306,7 +306,7 @@ class MetadataNode(MetadataClient):
     async def _process(self, ready: Ready) -> None:
         """The order is the contract of Ready."""
         self._send(ready.immediate_messages)
-        if ready.writes:
+        if ready.must_persist:
             await self._thread.run(
                 lambda: self._storage.save(ready.snapshot, ready.entries, ready.hard_state)
             )

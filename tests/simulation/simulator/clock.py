@@ -2,11 +2,11 @@
 
 from simulator.loop import SimLoop
 
-START_MS = 1_750_000_000_000
+START_MS = 1_750_000_000_000  # wall-clock time at which every run starts
 
 
 class SimClock:
-    """Changing `skew_ms` makes the wall clock jump."""
+    """Reads the virtual time of the loop. A fault changes `skew_ms`, which makes the wall clock jump."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
