@@ -4,7 +4,7 @@
 #   make test              every test
 #
 # To work on it:
-#   make check             lint, types, layers, fast tests; a room: ROOM=tiering
+#   make check             lint, types, layers, fast tests; part: PACKAGE=tiering
 #   make fmt docs lock     format code; renew reference pages; renew lock files
 #   make test-clients      kcat, Java; answers compared with Apache Kafka's
 #   make compiled          hot modules with mypyc; their tests: test-compiled
@@ -40,7 +40,7 @@ UV_VERSION := 0.13.9
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Files of tests side by side; those that measure each other's load are in one file. A run in which a test crashes its
-# worker ends: with a new worker, pytest-xdist (3.8) would wait for ever if files are dealt out.
+# worker ends: with a new worker, pytest-xdist (3.8) would wait forever if files are dealt out.
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -67,9 +67,9 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 demo: venv
 	@$(BIN)/python tests/demo/demo.py $(DEMO_OPTIONS)
 
-ROOM ?=
-check: venv $(if $(ROOM),,s3-server)
-	@BIN=$(BIN) JOBS=$(JOBS) .ci/check $(ROOM)
+PACKAGE ?=
+check: venv $(if $(PACKAGE),,s3-server)
+	@BIN=$(BIN) JOBS=$(JOBS) .ci/check $(PACKAGE)
 
 lint: venv
 	$(BIN)/ruff check .
@@ -132,7 +132,7 @@ test-compiled: compiled s3-server
 	PYTHONPATH=$(abspath $(COMPILED)) $(PYTEST) -m "not slow and not clients" $(addprefix tests/unit/, \
 	  base groups handlers maintenance net protocol quotas records remote replication storage storage_tools) tests/conformance tests/integration tests/property
 
-# To go on after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
+# To continue after a run that broke off, or in which a case failed: make bench BENCH_OPTIONS=--add
 bench: compiled
 	$(BIN)/python tests/bench/versus.py --rounds $(ROUNDS) --seconds $(SECONDS) --compiled $(COMPILED) \
 	  --docs docs/benchmarks.md $(BENCH_OPTIONS)

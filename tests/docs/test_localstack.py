@@ -31,7 +31,7 @@ def test_the_documented_server_starts_with_a_bucket(tmp_path: Path, server: str)
         reported = log.read_text()
         assert f"s3://{BUCKET}/?endpoint=http://127.0.0.1:{port}&region=us-east-1" in reported
         assert f"AWS_ACCESS_KEY_ID={ACCESS_KEY} AWS_SECRET_ACCESS_KEY={SECRET_KEY}" in reported
-        assert S3Server(server, f"127.0.0.1:{port}", tmp_path).outside().bucket_exists(BUCKET)
+        assert S3Server(server, f"127.0.0.1:{port}", tmp_path).minio_client().bucket_exists(BUCKET)
     finally:
         process.terminate()
         process.wait()
