@@ -528,7 +528,7 @@ def configure_logging() -> None:
 
 
 class _LogStream:
-    """Standard error. A line that cannot be written (disk full, pipe closed) is lost; the node goes on."""
+    """Standard error. A line that cannot be written (disk full, pipe closed) is lost; the node continues."""
 
     def write(self, text: str) -> None:
         with suppress(OSError):

@@ -15,7 +15,7 @@ from typing import Protocol
 CALL_S = 60.0
 CALL_S_PER_MIB = 1.0  # a slower link cannot keep up with a log
 """Total time of one call, with all its retries, plus the time for its bytes if their number is known. A limit
-of the time between two bytes is not enough: a store that sends one a second would hold a slot for ever."""
+of the time between two bytes is not enough: a store that sends one a second would hold a slot forever."""
 
 
 class ObjectStoreError(Exception):

@@ -270,7 +270,7 @@ class GroupService:
         except LoadFailed as error:
             _log.error("cannot load a coordinator shard; it is retried", error=str(error))
             self._load_later(shard)
-        except Exception:  # a read error or a damaged batch: the shard must not stay loading for ever
+        except Exception:  # a read error or a damaged batch: the shard must not stay loading forever
             _log.exception("cannot load a coordinator shard; it is retried", partition=shard.partition)
             self._load_later(shard)
 

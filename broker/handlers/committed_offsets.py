@@ -82,11 +82,15 @@ class _Handlers:
                     refused[key, each.partition_index] = _unknown(key, found)
                     continue
                 names[key] = found.name
-                place = TopicPartition(found.name, each.partition_index)
+                topic_partition = TopicPartition(found.name, each.partition_index)
                 metadata = each.committed_metadata or ""
                 offsets.append(
                     OffsetToCommit(
-                        place, each.committed_offset, each.committed_leader_epoch, metadata, found.topic_id
+                        topic_partition,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        metadata,
+                        found.topic_id,
                     )
                 )
 
@@ -140,7 +144,7 @@ class _Handlers:
 
     def _fetch_one(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
         kept = self._service.offsets(request.group_id)
-        asked = (
+        requested = (
             None
             if request.topics is None
             else _each_once([(each.name, each.partition_indexes) for each in request.topics])
@@ -148,12 +152,12 @@ class _Handlers:
         if isinstance(kept, ErrorCode):
             # version 1 has no top-level error: each partition carries it
             topics = (
-                _old_topics([(name, places) for name, places in asked or ()], {}, kept)
+                _old_topics([(name, numbers) for name, numbers in requested or ()], {}, kept)
                 if context.version < 2
                 else []
             )
             return OffsetFetchResponse(error_code=kept, topics=topics)
-        wanted = _all_places(kept) if asked is None else asked
+        wanted = _all_partitions(kept) if requested is None else requested
         return OffsetFetchResponse(topics=_old_topics(wanted, kept, ErrorCode.NONE))
 
     def _fetch_group(
@@ -164,23 +168,25 @@ class _Handlers:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=kept)
         if group.topics is not None:
             by_id = context.version >= BY_ID
-            asked = _each_once([(t.topic_id if by_id else t.name, t.partition_indexes) for t in group.topics])
-            topics = [self._fetch_topic(key, places, kept) for key, places in asked]
+            requested = _each_once(
+                [(t.topic_id if by_id else t.name, t.partition_indexes) for t in group.topics]
+            )
+            topics = [self._fetch_topic(key, numbers, kept) for key, numbers in requested]
             return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
         image = self._service.image
         topics = [
             OffsetFetchResponseTopics(
                 name=name,
                 topic_id=image.topic_ids.get(name, ZERO_UUID),
-                partitions=[_partition(OffsetFetchResponsePartitions, kept, name, place) for place in places],
+                partitions=[_partition(OffsetFetchResponsePartitions, kept, name, n) for n in numbers],
             )
-            for name, places in _all_places(kept)
+            for name, numbers in _all_partitions(kept)
             if context.version < BY_ID or name in image.topic_ids
         ]
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _fetch_topic(
-        self, key: str | UUID, places: Iterable[int], kept: OffsetsByPartition
+        self, key: str | UUID, numbers: Iterable[int], kept: OffsetsByPartition
     ) -> OffsetFetchResponseTopics:
         name, error = str(key), ErrorCode.NONE
         if isinstance(key, UUID):
@@ -190,19 +196,19 @@ class _Handlers:
             name=name,
             topic_id=key if isinstance(key, UUID) else ZERO_UUID,
             partitions=[
-                _partition(OffsetFetchResponsePartitions, kept, name, place, error) for place in places
+                _partition(OffsetFetchResponsePartitions, kept, name, number, error) for number in numbers
             ],
         )
 
     # ---- OffsetDelete ----
 
     def delete(self, context: RequestContext, request: OffsetDeleteRequest) -> Reply | Pending:
-        asked = [
+        requested = [
             TopicPartition(topic.name, each.partition_index)
             for topic in request.topics
             for each in topic.partitions
         ]
-        known = tuple(place for place in asked if self._exists(place))
+        known = tuple(one for one in requested if self._exists(one))
 
         def to_message(response: Response) -> OffsetDeleteResponse:
             errors, whole = _partition_errors(response)
@@ -210,8 +216,8 @@ class _Handlers:
                 return OffsetDeleteResponse(error_code=whole)
 
             def result(topic: str, partition: int) -> ErrorCode:
-                place = TopicPartition(topic, partition)
-                return errors.get(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                topic_partition = TopicPartition(topic, partition)
+                return errors.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
             return OffsetDeleteResponse(
                 topics=[
@@ -236,9 +242,9 @@ class _Handlers:
             to_message,
         )
 
-    def _exists(self, place: TopicPartition) -> bool:
-        topic = self._service.image.topic(place.topic)
-        return topic is not None and 0 <= place.partition < len(topic.partitions)
+    def _exists(self, topic_partition: TopicPartition) -> bool:
+        topic = self._service.image.topic(topic_partition.topic)
+        return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)
 
 
 def ask(
@@ -261,9 +267,9 @@ def _each_once(topics: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[
     seen: set[tuple[Key, int]] = set()
     found = []
     for key, partitions in topics:
-        places = [place for place in dict.fromkeys(partitions) if (key, place) not in seen]
-        seen.update((key, place) for place in places)
-        found.append((key, places))
+        first = [number for number in dict.fromkeys(partitions) if (key, number) not in seen]
+        seen.update((key, number) for number in first)
+        found.append((key, first))
     return found
 
 
@@ -290,10 +296,11 @@ def _partition_errors(response: Response) -> tuple[dict[TopicPartition, ErrorCod
     return dict(partitions), _whole_error(response)
 
 
-def _all_places(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:
+def _all_partitions(kept: OffsetsByPartition) -> list[tuple[str, list[int]]]:
+    """Each topic with the numbers of its partitions."""
     topics: dict[str, list[int]] = {}
-    for place in sorted(kept):
-        topics.setdefault(place.topic, []).append(place.partition)
+    for topic_partition in sorted(kept):
+        topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
     return list(topics.items())
 
 
@@ -304,10 +311,10 @@ def _old_topics(
         OffsetFetchResponseTopic(
             name=name,
             partitions=[
-                _partition(OffsetFetchResponsePartition, kept, name, place, error) for place in places
+                _partition(OffsetFetchResponsePartition, kept, name, number, error) for number in numbers
             ],
         )
-        for name, places in wanted
+        for name, numbers in wanted
     ]
 
 

@@ -93,9 +93,9 @@ def delete_records_handler(deps: Dependencies) -> Handler:
         response, deletions = DeleteRecordsResponse(), list[_Deletion]()
         for topic in request.topics:
             of_topic = []
-            for asked in topic.partitions:
-                deletion = _Deletion(deps, TopicPartition(topic.name, asked.partition_index))
-                await deletion.begin(asked.offset)
+            for partition in topic.partitions:
+                deletion = _Deletion(deps, TopicPartition(topic.name, partition.partition_index))
+                await deletion.begin(partition.offset)
                 of_topic.append(deletion)
             results = [deletion.result for deletion in of_topic]
             response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))

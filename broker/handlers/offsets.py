@@ -64,15 +64,19 @@ def list_offsets_handler(deps: Dependencies) -> Handler:
         lookups = _Lookups(deps, context.version, committed_only=request.isolation_level == READ_COMMITTED)
         response = ListOffsetsResponse()
         slow: list[Coroutine[Any, Any, None]] = []
-        named = Counter((t.name, asked.partition_index) for t in request.topics for asked in t.partitions)
+        named = Counter(
+            (t.name, partition.partition_index) for t in request.topics for partition in t.partitions
+        )
         for topic in request.topics:
             results = []
-            for asked in {asked.partition_index: asked for asked in topic.partitions}.values():
-                result = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            for partition in {
+                partition.partition_index: partition for partition in topic.partitions
+            }.values():
+                result = ListOffsetsPartitionResponse(partition_index=partition.partition_index)
                 results.append(result)
                 found = (
-                    lookups.look_up(topic.name, asked)
-                    if named[topic.name, asked.partition_index] == 1
+                    lookups.look_up(topic.name, partition)
+                    if named[topic.name, partition.partition_index] == 1
                     else ErrorCode.INVALID_REQUEST  # a repeated partition is ambiguous
                 )
                 if isinstance(found, ErrorCode):
@@ -113,16 +117,16 @@ class _Lookups:
         self._steps_left = STEPS_AT_ONCE
         self._one_at_a_time = asyncio.Lock()
 
-    def look_up(self, topic: str, asked: ListOffsetsPartition) -> Lookup:
-        replica = self._deps.find_replica(topic, asked.partition_index)
+    def look_up(self, topic: str, partition: ListOffsetsPartition) -> Lookup:
+        replica = self._deps.find_replica(topic, partition.partition_index)
         if not isinstance(replica, Replica):
             return replica
-        if (fenced := check_epoch(replica, asked.current_leader_epoch)) is not ErrorCode.NONE:
+        if (fenced := check_epoch(replica, partition.current_leader_epoch)) is not ErrorCode.NONE:
             return fenced
-        target = asked.timestamp
+        target = partition.timestamp
         if target < EARLIEST_PENDING_UPLOAD or self._version < KNOWN_FROM.get(target, 0):
             return ErrorCode.UNSUPPORTED_VERSION
-        remote = self._deps.metadata.image.remote_partition(replica.topic_id, asked.partition_index)
+        remote = self._deps.metadata.image.remote_partition(replica.topic_id, partition.partition_index)
         if (number := self._by_number(replica, remote, target)) is not None:
             return number
         found = self._by_records(replica, remote, target)
@@ -256,7 +260,7 @@ def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
             topics=[
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=[_epoch_end(deps, topic.topic, asked) for asked in topic.partitions],
+                    partitions=[_epoch_end(deps, topic.topic, partition) for partition in topic.partitions],
                 )
                 for topic in request.topics
             ]
@@ -265,13 +269,13 @@ def offset_for_leader_epoch_handler(deps: Dependencies) -> Handler:
     return handle
 
 
-def _epoch_end(deps: Dependencies, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    result = EpochEndOffset(partition=asked.partition)
-    replica = deps.find_replica(topic, asked.partition)
-    error = check_epoch(replica, asked.current_leader_epoch) if isinstance(replica, Replica) else replica
+def _epoch_end(deps: Dependencies, topic: str, partition: OffsetForLeaderPartition) -> EpochEndOffset:
+    result = EpochEndOffset(partition=partition.partition)
+    replica = deps.find_replica(topic, partition.partition)
+    error = check_epoch(replica, partition.current_leader_epoch) if isinstance(replica, Replica) else replica
     if error is not ErrorCode.NONE or not isinstance(replica, Replica):
         result.error_code = error
         return result
-    end = replica.end_offset_for_epoch(asked.leader_epoch)
+    end = replica.end_offset_for_epoch(partition.leader_epoch)
     result.leader_epoch, result.end_offset = end.epoch, end.end_offset
     return result

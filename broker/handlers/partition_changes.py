@@ -41,10 +41,10 @@ def elect_leaders_handler(deps: Dependencies) -> Handler:
     async def handle(context: RequestContext, request: ElectLeadersRequest) -> Reply:
         if request.election_type not in set(ElectionKind):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}")
-        asked = _named(request)
-        if asked is not None and len(asked) > PARTITIONS_MAX:
+        requested = _named(request)
+        if requested is not None and len(requested) > PARTITIONS_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"more than {PARTITIONS_MAX} partitions")
-        command = ElectLeaders(partitions=asked, kind=ElectionKind(request.election_type))
+        command = ElectLeaders(partitions=requested, kind=ElectionKind(request.election_type))
         reply = await deps.metadata.submit(command, within_s(request.timeout_ms))
         return ElectLeadersResponse(replica_election_results=_elected(reply.partitions))
 
@@ -128,11 +128,11 @@ def list_partition_reassignments_handler(deps: Dependencies) -> Handler:
 
 
 def _ongoing(
-    image: ClusterImage, asked: list[ListPartitionReassignmentsTopics] | None
+    image: ClusterImage, requested: list[ListPartitionReassignmentsTopics] | None
 ) -> list[OngoingTopicReassignment]:
     wanted = None
-    if asked is not None:
-        wanted = {(topic.name, number) for topic in asked for number in topic.partition_indexes}
+    if requested is not None:
+        wanted = {(topic.name, number) for topic in requested for number in topic.partition_indexes}
     topics: dict[str, OngoingTopicReassignment] = {}
     for topic, number, partition in under_way(image):
         if wanted is not None and (topic.name, number) not in wanted:

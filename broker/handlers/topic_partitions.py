@@ -30,14 +30,14 @@ def describe_topic_partitions_handler(deps: Dependencies) -> Handler:
 def _names(deps: Dependencies, request: DescribeTopicPartitionsRequest) -> list[str]:
     """Requested topics, or all, in order from the cursor's topic on."""
     cursor = request.cursor
-    asked = {topic.name for topic in request.topics} or deps.metadata.image.topic_ids.keys()
+    requested = {topic.name for topic in request.topics} or deps.metadata.image.topic_ids.keys()
     if cursor is None:
-        return sorted(asked)
+        return sorted(requested)
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor is at partition {cursor.partition_index}")
-    if request.topics and cursor.topic_name not in asked:
+    if request.topics and cursor.topic_name not in requested:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the cursor's topic is not among the requested topics")
-    return sorted(name for name in asked if name >= cursor.topic_name)
+    return sorted(name for name in requested if name >= cursor.topic_name)
 
 
 def _page(

@@ -196,13 +196,13 @@ def _configs(deps: Dependencies, overrides: dict[str, str]) -> list[CreatableTop
 def delete_topics_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: DeleteTopicsRequest) -> Reply:
-        asked = (
+        requested = (
             request.topics
             if context.version >= IDS_FROM
             else [DeleteTopicState(name=name) for name in request.topic_names]
         )
         mutations = Mutations(deps, context, DELETE_STRICT_FROM)
-        checked = await in_turns(asked, _reference)
+        checked = await in_turns(requested, _reference)
         results = [each for each in checked if isinstance(each, DeletableTopicResult)]
         good = [each for each in checked if isinstance(each, TopicRef)]
         if mutations.are_bounded:

@@ -146,7 +146,7 @@ class DirectoryMove:
         """Bytes still to be copied, for which it was granted space."""
         self.has_switched = False
         self.switch_timeouts = 0
-        """How often flushes were held in vain."""
+        """How often flushes were held and the move did not complete."""
         self._replicas, self._throttler, self._times = context.replicas, context.throttler, context.times
         self._checkpoints, self._directories = context.replicas.checkpoints, context.replicas.directories
         self._orphans, self._granted_to_others = context.orphans, context.granted_to_others

@@ -37,7 +37,7 @@ from tierlog.broker.remote.upload_check import checksum_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
-from tierlog.broker.storage.damage import lies_in
+from tierlog.broker.storage.damage import overlaps
 from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.controller import commands as c
@@ -457,7 +457,7 @@ class RemoteLogManager:
         finally:
             state.copying = None
         state.failures = 0
-        if lies_in(replica.log.damage, segment.base_offset, segment.end_offset - 1):
+        if overlaps(replica.log.damage, segment.base_offset, segment.end_offset - 1):
             raise CorruptLog(f"{segment.path_log} was found to be damaged during its upload")
         await self._submit(
             c.FinishCopy(

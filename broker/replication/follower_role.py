@@ -164,7 +164,7 @@ class FollowerRole:
     def _append_run(self, records: memoryview, batches: Sequence[BatchAt], now_ms: int) -> None:
         log, first = self._log, batches[0].header.base_offset
         if first < log.log_end_offset:
-            # The log is empty, and the leader's log start lies within its first batch.
+            # The log is empty, and the leader's log start is within its first batch.
             self.start_at(first, now_ms)
         if log.cleaned_to is None:
             offsets = batches[-1].header.next_offset - log.log_end_offset

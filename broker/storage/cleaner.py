@@ -54,7 +54,7 @@ SLICE_RECORDS = 64
 """Records processed between two checks of the time, within large batches."""
 
 FREE_SPACE_FACTOR = 2
-"""A group is cleaned where its size is free so many times: what fills the disk is not to be the cleaner."""
+"""A group is cleaned only if the disk has this many times its size free: the cleaner must not fill it."""
 
 LARGEST_PLAIN_BYTES = 1 << 30
 """Maximum decompressed size of a batch. It was checked at the append, so this only guards against damage with

@@ -16,10 +16,10 @@ def damage_of(segments: Sequence[Segment]) -> tuple[Damage, ...]:
 
 def is_known(damage: Sequence[Damage], offset: int) -> bool:
     """Whether an offset is in a damaged range."""
-    return lies_in(damage, offset, offset)
+    return overlaps(damage, offset, offset)
 
 
-def lies_in(damage: Sequence[Damage], first: int, last: int) -> bool:
+def overlaps(damage: Sequence[Damage], first: int, last: int) -> bool:
     """Whether a range of offsets, both inclusive, overlaps a damaged range."""
     return any(one.start_offset <= last and first < one.end_offset for one in damage)
 

@@ -36,7 +36,7 @@ silently forget it after 350 s or more."""
 RETRY_MIN_S = 0.005
 RETRY_MAX_S = 0.5
 """Pause after a connection that broke early: doubled each time, from RETRY_MIN_S to RETRY_MAX_S, since a
-server may accept and close connections for ever. After a failed attempt: RETRY_MAX_S."""
+server may accept and close connections forever. After a failed attempt: RETRY_MAX_S."""
 
 
 class Address(NamedTuple):

@@ -22,7 +22,7 @@ SNAPSHOT_FACTOR = 2
 that create and delete topics all day then let the log grow to a small multiple of the metadata only, and
 snapshots cost a fixed share of what is written."""
 ENTRY_BYTES = 200  # in memory, besides the payload
-KEEP_ENTRIES = 1_000  # kept in memory behind a snapshot, for followers that lag a little
+KEEP_ENTRIES = 1_000  # kept in memory before a snapshot's index, for followers that lag a little
 
 
 class NodeSnapshots:

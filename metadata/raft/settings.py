@@ -34,5 +34,5 @@ class RaftSettings:
 
     @property
     def check_quorum_ticks(self) -> int:
-        """How long a leader goes on without responses of a majority."""
+        """How long a leader continues without responses from a majority."""
         return self.quorum_ticks or self.election_ticks

@@ -264,8 +264,8 @@ def _check_sync(group: Group, request: Sync) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
 
-def _differ(asked: str | None, known: str | None) -> bool:
-    return asked is not None and known is not None and asked != known
+def _differ(requested: str | None, known: str | None) -> bool:
+    return requested is not None and known is not None and requested != known
 
 
 def heartbeat(group: Group, request: Heartbeat, turn: Turn) -> None:

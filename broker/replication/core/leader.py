@@ -30,7 +30,7 @@ ALL_IN_SYNC = -1
 """acks=-1, which clients call `all`."""
 
 REPEATED_FETCHES_MAX = 3
-"""After so many fetches of the same offset, its records may be damaged. Lost connections may cause fewer."""
+"""After this many fetches of one offset, its records may be damaged. Lost connections may cause fewer."""
 
 _NOT_APPLIED = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
 """Errors after which the in-sync set is certainly unchanged: the controller rejected the proposal."""

@@ -65,7 +65,7 @@ def effective_settings(
 def ignored_settings(
     at_start: NodeSettings, now: NodeSettings, of_node: Mapping[str, str]
 ) -> dict[str, tuple[str, str]]:
-    """`QUORUM_SETTINGS` that this node's file, or a value for this node, sets differently and in vain:
+    """`QUORUM_SETTINGS` that this node's file, or a value for this node, sets differently and without effect:
     name -> (ignored value, effective value)."""
     found = {}
     for name in sorted(QUORUM_SETTINGS & at_start.explicit.union(of_node)):

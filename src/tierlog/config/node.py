@@ -160,7 +160,7 @@ class NodeSettings(TopicDefaults):
     metadata_reserve_bytes: int = long_(
         4 * MIB,
         "Bytes of disk space that are reserved beside the metadata log and released when its disk is full, "
-        "so that the quorum can go on. 0: none.",
+        "so that the quorum can continue. 0: none.",
         minimum=0,
     )
     object_store_url: str = string_(
@@ -242,7 +242,7 @@ class NodeSettings(TopicDefaults):
     queued_max_request_bytes: int = long_(
         1024 * MIB,
         "Maximum bytes of requests in memory over all connections: partly received, or kept until they are "
-        "appended. At this limit connections wait in line to be read. -1: no limit.",
+        "appended. At this limit connections wait in a queue to be read. -1: no limit.",
         minimum=-1,
     )
     queued_max_response_bytes: int = int_(

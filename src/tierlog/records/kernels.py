@@ -39,7 +39,7 @@ FAULTS = {
     BAD_FIELD: "a key or value does not fit into its record",
     BAD_HEADERS: "headers do not fit into their record",
     BAD_END: "bytes follow the last record",
-    BAD_OFFSET: "a record's offset lies outside its batch",
+    BAD_OFFSET: "a record's offset is outside its batch",
 }
 
 LEAST_RECORD_BYTES = 7
