@@ -43,12 +43,26 @@ FOREIGN_WORDS = re.compile(
 BAD_HABITS = re.compile(
     r"\b(?:[Ww]ho|[Ww]hom|[Ww]hoever|[Nn]obody|[Ss]omebody)\b"
     r"|(?:^|[.:;]\s+)Of (?=[a-z])"
-    r"|\b(?:[Tt]old|[Aa]new|[Hh]ence|[Jj]udge[sd]?)\b"
+    r"|\b(?:[Tt]old|[Aa]new|[Hh]ence|[Jj]udge[sd]?|[Ll]ately|[Pp]atience|in vain|for ever)\b"
+    r"|\bgo(?:es)? on\b(?! to\b)|\bmeanwhile[.;]|\bin line\b"
+    r"|\blies (?:in|on|at|under|there|beside|next|within|outside|above)\b"
     r"|\berror (?:code )?\d|(?<![Ee]xit )\bcode \d"
 )
-"""Words for people that are said of things; sentences that begin with "Of"; "told", "anew", "hence" and
-"judge", for which there are plain words; error codes as numbers.
+"""Words for people that are said of things; sentences that begin with "Of"; words for which there are plain
+ones: "told", "anew", "hence", "judge", "lately" (recently), "patience" (timeout), "in vain" (without effect),
+"for ever" (forever), "go on" (continue), "meanwhile" at the end, "lies in" (is in), "in line" (in a queue);
+error codes as numbers.
 """
+
+BAD_NAMES = {
+    "asked": "requested, request",
+    "heir": "leadership transfer target",
+    "patience": "timeout",
+    "pump": "channel, connection",
+    "settle": "stabilize, wait until …",
+    "settled": "flushed, synced, …",
+}
+"""Words that must not be part of a name, and what to say instead: Kafka's or Raft's word, or a plain one."""
 
 PLAIN_EXCEPTIONS = {
     "operator who": "a person",
@@ -225,6 +239,35 @@ def test_prose_of_modules_is_plain_english() -> None:
         return bad_habits(prose(text)) if suspicious.search(text.replace("_", " ")) else []
 
     assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
+
+
+def test_names_use_the_words_of_the_field() -> None:
+    suspicious = re.compile("|".join(BAD_NAMES), re.I)
+
+    def rule(text: str) -> list[str]:
+        if not suspicious.search(text):
+            return []  # most files need not be parsed
+        return [
+            f"{name}: {BAD_NAMES[word]}"
+            for name in sorted(set(defined_names(ast.parse(text))))
+            for word in name.lower().split("_")
+            if word in BAD_NAMES and not name.startswith("test_")  # which is a sentence
+        ]
+
+    assert offenders(PYTHON, rule) == []
+
+
+def defined_names(tree: ast.AST) -> Iterator[str]:
+    """Functions, classes, parameters, variables and attributes that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
 
 
 def test_prose_of_pages_and_scripts_is_plain_english() -> None:

@@ -238,8 +238,8 @@ def active_controller(address: str) -> int:
 def quorum(address: str) -> PartitionDataResponse:
     client = Client(address)
     try:
-        asked = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData()])
-        answer = client.send("DescribeQuorum", 0, DescribeQuorumRequest(topics=[asked]))
+        requested = TopicData(topic_name="__cluster_metadata", partitions=[PartitionData()])
+        answer = client.send("DescribeQuorum", 0, DescribeQuorumRequest(topics=[requested]))
     finally:
         client.close()
     found: PartitionDataResponse = answer.topics[0].partitions[0]

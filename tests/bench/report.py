@@ -60,7 +60,7 @@ class Report:
         return all(self.has(name, FIGURES[name], labels, self.rounds) for name in names)
 
     def has(self, case: str, figures: Iterable[Figure], labels: Iterable[str], rounds: int) -> bool:
-        """Whether each of these brokers has so many values of each figure."""
+        """Whether each of these brokers has this many values of each figure."""
         return all(
             len(self.at(case, label).values.get(figure.title, [])) >= rounds
             for label in labels

@@ -194,7 +194,9 @@ def previous(rounds: int, seconds: float, result: Path = RESULT) -> Report:
     """The figures of an earlier run of the same pace, whose cases need not be measured again."""
     report = load(result)
     if (report.rounds, report.seconds) != (rounds, seconds):
-        raise SystemExit(f"{result.name} is of {report.rounds} rounds of {report.seconds:g} s: go on alike")
+        raise SystemExit(
+            f"{result.name} is of {report.rounds} rounds of {report.seconds:g} s: continue with the same"
+        )
     return report
 
 

@@ -37,7 +37,7 @@ def found(verdict: Verdict) -> dict[str, int]:
 
 
 def test_a_good_history_passes() -> None:
-    """A record of unknown fate may turn up, and a group may go on with another member."""
+    """A record of unknown fate may turn up, and a group may continue with another member."""
     verdict = verdict_on("good")
     assert verdict.passed, verdict
     assert (verdict.acknowledged, verdict.read) == (2, 3)

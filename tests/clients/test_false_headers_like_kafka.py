@@ -68,8 +68,8 @@ def observed(client: Client, *batches: bytes, **configs: str) -> Iterator[Any]:
         by_broker = header.log_append_time
         yield header.attributes & ~0x40, header.base_timestamp, by_broker or (header.max_timestamp, times)
     for time in LOOKED_UP if not configs else ():
-        asked = {"partition_index": 0, "timestamp": time}
-        request = {"replica_id": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+        requested = {"partition_index": 0, "timestamp": time}
+        request = {"replica_id": -1, "topics": [{"name": topic, "partitions": [requested]}]}
         found = client.send("ListOffsets", 8, message("ListOffsets", request)).topics[0].partitions[0]
         yield time, found.error_code, found.offset, found.timestamp
 

@@ -4,7 +4,7 @@ Each case is one request against a topic of two partitions, with nine records in
 committed an offset; topic and group are both called `$t`. Left out of the comparison are addresses, ids, the
 wording of messages, and the append time, in which Kafka answers a retried batch with its records' time. No
 case depends on how soon a change that was answered takes effect: in Kafka that is later; quotas are waited
-for. The records are years old, so the topic keeps them for ever: else a look at what is past retention may
+for. The records are years old, so the topic keeps them forever: else a look at what is past retention may
 fall into a case.
 """
 
@@ -48,18 +48,23 @@ def produce(records: bytes, partition: int = 0, topic: str = "$t", acks: int = -
 def fetch(
     offset: int, partition: int = 0, topic: str = "$t", most: int = 1 << 20, **more: Any
 ) -> dict[str, Any]:
-    asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": most}
-    return {"max_wait_ms": 0, "max_bytes": most, "topics": [{"topic": topic, "partitions": [asked]}], **more}
+    requested = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": most}
+    return {
+        "max_wait_ms": 0,
+        "max_bytes": most,
+        "topics": [{"topic": topic, "partitions": [requested]}],
+        **more,
+    }
 
 
 def list_offsets(*times: int, partition: int = 0, topic: str = "$t") -> dict[str, Any]:
-    asked = [{"partition_index": partition, "timestamp": time} for time in times]
-    return {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]}
+    requested = [{"partition_index": partition, "timestamp": time} for time in times]
+    return {"replica_id": -1, "topics": [{"name": topic, "partitions": requested}]}
 
 
 def epoch_end(epoch: int, partition: int = 0) -> dict[str, Any]:
-    asked = [{"partition": partition, "leader_epoch": epoch}]
-    return {"replica_id": -1, "topics": [{"topic": "$t", "partitions": asked}]}
+    requested = [{"partition": partition, "leader_epoch": epoch}]
+    return {"replica_id": -1, "topics": [{"topic": "$t", "partitions": requested}]}
 
 
 def create(name: str = "$t-new", count: int = 1, copies: int = 1, **configs: str | None) -> dict[str, Any]:
@@ -78,13 +83,13 @@ def alter(name: str, value: str | None, operation: int = 0, resource: str = "$t"
 
 
 def describe(*keys: str, resource: str = "$t") -> dict[str, Any]:
-    asked = {"resource_type": TOPIC, "resource_name": resource, "configuration_keys": list(keys)}
-    return {"resources": [asked], "include_synonyms": True}
+    requested = {"resource_type": TOPIC, "resource_name": resource, "configuration_keys": list(keys)}
+    return {"resources": [requested], "include_synonyms": True}
 
 
 def commit(partition: int = 0, group: str = "$t", metadata: str = "", **more: Any) -> dict[str, Any]:
-    asked = {"partition_index": partition, "committed_offset": 5, "committed_metadata": metadata}
-    return {"group_id": group, "topics": [{"name": "$t", "partitions": [asked]}], **more}
+    requested = {"partition_index": partition, "committed_offset": 5, "committed_metadata": metadata}
+    return {"group_id": group, "topics": [{"name": "$t", "partitions": [requested]}], **more}
 
 
 def delete_offsets(partition: int, group: str = "$t") -> dict[str, Any]:
@@ -98,8 +103,8 @@ def join(**more: Any) -> dict[str, Any]:
 
 
 def delete_records(offset: int, partition: int = 0, topic: str = "$t") -> dict[str, Any]:
-    asked = [{"partition_index": partition, "offset": offset}]
-    return {"topics": [{"name": topic, "partitions": asked}], "timeout_ms": 5000}
+    requested = [{"partition_index": partition, "offset": offset}]
+    return {"topics": [{"name": topic, "partitions": requested}], "timeout_ms": 5000}
 
 
 def quota(*entities: Entity, check: bool = False, **values: float | None) -> dict[str, Any]:
@@ -113,8 +118,8 @@ def entity_part(kind: str, name: str | None) -> dict[str, str | None]:
 
 
 def quotas_of(*components: tuple[str, int, str | None], strict: bool = False) -> dict[str, Any]:
-    asked = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
-    return {"components": asked, "strict": strict}
+    requested = [{"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components]
+    return {"components": requested, "strict": strict}
 
 
 def describe_partitions(
@@ -125,13 +130,13 @@ def describe_partitions(
 
 
 def elect(partitions: list[int] | None, topic: str = "$t", **more: Any) -> dict[str, Any]:
-    asked = None if partitions is None else [{"topic": topic, "partitions": partitions}]
-    return {"topic_partitions": asked, **more}
+    requested = None if partitions is None else [{"topic": topic, "partitions": partitions}]
+    return {"topic_partitions": requested, **more}
 
 
 def move(replicas: list[int] | None, partition: int = 0, topic: str = "$t", **more: Any) -> dict[str, Any]:
-    asked = [{"partition_index": partition, "replicas": replicas}]
-    return {"topics": [{"name": topic, "partitions": asked}], **more}
+    requested = [{"partition_index": partition, "replicas": replicas}]
+    return {"topics": [{"name": topic, "partitions": requested}], **more}
 
 
 ADA, APP, HOST = [("user", "$t")], [("client-id", "$t")], [("ip", "127.0.0.9")]
@@ -262,9 +267,9 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
             )
         ],
         *[
-            ("DescribeClientQuotas", version, quotas_of(*asked, strict=strict))
+            ("DescribeClientQuotas", version, quotas_of(*requested, strict=strict))
             for version, strict in ((0, False), (1, True))
-            for asked in (
+            for requested in (
                 [],
                 [("user", 0, "$t")],
                 [("user", 1, None)],
@@ -305,8 +310,8 @@ CASES: dict[str, list[tuple[str, int, dict[str, Any]]]] = {
         )
     ],
     "quotas that cannot be asked for": [
-        ("DescribeClientQuotas", 1, quotas_of(*asked))
-        for asked in (
+        ("DescribeClientQuotas", 1, quotas_of(*requested))
+        for requested in (
             [("user", 0, None)],
             [("user", 1, "$t")],
             [("user", 2, "$t")],
@@ -472,8 +477,8 @@ def wait_for_quotas(client: Client, sent: Any, answer: Any) -> None:
     """Until what was altered is described so."""
     for entry, reported in zip(sent.entries, answer.entries, strict=False):
         names = {part.entity_type: part.entity_name for part in entry.entity}
-        asked = [(kind, 0 if name is not None else 1, name) for kind, name in names.items()]
-        request = message("DescribeClientQuotas", quotas_of(*asked, strict=True))
+        requested = [(kind, 0 if name is not None else 1, name) for kind, name in names.items()]
+        request = message("DescribeClientQuotas", quotas_of(*requested, strict=True))
         wanted = {change.key: not change.remove for change in entry.ops}
         while not reported.error_code and wanted != {
             key: key in described(client, request) for key in wanted

@@ -230,7 +230,7 @@ async def test_objects_are_visible_to_other_s3_clients(servers, name):
         server.url(prefix), access_key=s3_servers.ACCESS_KEY, secret_key=s3_servers.SECRET_KEY
     )
     await store.put("x/one.log", b"segment")
-    client = server.outside()
+    client = server.minio_client()
     found = await asyncio.to_thread(
         lambda: list(client.list_objects(s3_servers.BUCKET, prefix + "/", recursive=True))
     )

@@ -35,7 +35,7 @@ TOPIC_CONFIG = {
     "retention.ms": "-1",
 }
 BROKER_SETTINGS = {"log.retention.check.interval.ms": 500, "remote.log.manager.task.interval.ms": 500}
-SETTLE_TIMEOUT_S = 60
+TIERING_TIMEOUT_S = 60
 KEEP_HINT = "Keep the data for inspection with `make demo DEMO_OPTIONS='--keep DIR'`."
 
 
@@ -121,10 +121,10 @@ def _steps_with_broker(
     with report.step("Rolled segments move to the object store"):
         _keep_nothing_local(report, broker.bootstrap)
         watcher.mark("local retention reduced")
-        settled = _wait_until_tiered(report, watcher, admin)
+        tiered = _wait_until_tiered(report, watcher, admin)
     with report.step("A consumer group reads everything from offset 0"):
         watcher.mark("consumers")
-        consume(report, broker.bootstrap, TOPIC, flights, sent, _remote_share(settled))
+        consume(report, broker.bootstrap, TOPIC, flights, sent, _remote_share(tiered))
         watcher.look(admin)
     admin.post("/v1/tier/flush", {"topic": TOPIC})
     watcher.mark("flush")
@@ -171,13 +171,15 @@ def _wait_until_tiered(report: Report, watcher: TierWatcher, admin: AdminApi) ->
 
     with Live(console=report.console, refresh_per_second=8) as live:
         watcher.look(admin)
-        settled = watcher.wait(
-            lambda sample: sample.settled, lambda sample: live.update(_table(sample)), SETTLE_TIMEOUT_S
+        tiered = watcher.wait(
+            lambda sample: sample.only_active_is_local,
+            lambda sample: live.update(_table(sample)),
+            TIERING_TIMEOUT_S,
         )
     if not report.console.is_terminal:
         report.console.print()  # Live does not end with a newline there
-    report.check("only active segments are left on local disk", True, settled.settled)
-    return settled
+    report.check("only active segments are left on local disk", True, tiered.only_active_is_local)
+    return tiered
 
 
 def _table(sample: Sample) -> "Table":

@@ -33,7 +33,7 @@ class Sample:
     partitions: dict[int, PartitionTiers]
 
     @property
-    def settled(self) -> bool:
+    def only_active_is_local(self) -> bool:
         """Whether all rolled segments are uploaded and deleted from local disk; only active ones are left."""
         return bool(self.partitions) and all(tiers.closed_segments == 0 for tiers in self.partitions.values())
 

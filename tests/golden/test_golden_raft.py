@@ -167,7 +167,7 @@ class Scene:
                 self.cores[message.to].step(message)
                 self.cores[message.to].check()
 
-    def do_settle(self) -> None:
+    def do_stabilize(self) -> None:
         """Writes and delivers until nothing is left to do."""
         while self.network or any(core.has_ready() for core in self.cores.values()):
             for node, core in self.cores.items():

@@ -49,8 +49,8 @@ def test_elections(python: Any, confluent: AdminClient) -> None:
     assert f"{ErrorCode.ELECTION_NOT_NEEDED:d}" in str(python.elect_leaders(0, {TOPIC: [0]}))
     with pytest.raises(UnknownTopicOrPartitionError):
         python.elect_leaders(0, {TOPIC: [9]})
-    asked = [ConfluentPartition(TOPIC, 0), ConfluentPartition(TOPIC, 9)]
-    outcomes = confluent.elect_leaders(ElectionType.PREFERRED, asked).result(TIMEOUT_S)
+    requested = [ConfluentPartition(TOPIC, 0), ConfluentPartition(TOPIC, 9)]
+    outcomes = confluent.elect_leaders(ElectionType.PREFERRED, requested).result(TIMEOUT_S)
     codes = {partition.partition: error and error.name() for partition, error in outcomes.items()}
     assert codes == {0: "ELECTION_NOT_NEEDED", 9: "UNKNOWN_TOPIC_OR_PART"}
 

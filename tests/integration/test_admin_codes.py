@@ -42,11 +42,11 @@ def ask_metadata(client: Client, version: int, *topics: metadata.MetadataRequest
 
 def test_metadata_by_id_starts_with_version_12(client: Client) -> None:
     known = metadata.MetadataRequestTopic(name=client.create())
-    for asked in (
+    for requested in (
         metadata.MetadataRequestTopic(name=None),
         metadata.MetadataRequestTopic(name="t", topic_id=uuid.UUID(int=7)),
     ):
-        assert ask_metadata(client, 11, known, asked) == [ErrorCode.INVALID_REQUEST] * 2
+        assert ask_metadata(client, 11, known, requested) == [ErrorCode.INVALID_REQUEST] * 2
 
 
 def test_metadata_answers_a_repeated_topic_once(client: Client) -> None:
@@ -164,8 +164,8 @@ def test_topic_named_twice_is_answered_once(client: Client) -> None:
 
 
 def test_repeated_partition_in_list_offsets_is_rejected(client: Client) -> None:
-    asked = [list_offsets.ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2)]
-    topic = list_offsets.ListOffsetsTopic(name=client.create(), partitions=asked)
+    requested = [list_offsets.ListOffsetsPartition(partition_index=0, timestamp=time) for time in (-1, -2)]
+    topic = list_offsets.ListOffsetsTopic(name=client.create(), partitions=requested)
     response = client.send("ListOffsets", 7, list_offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]))
     answers = response.topics[0].partitions
     assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST]

@@ -82,12 +82,12 @@ async def test_metrics_show_log_offsets_and_requests(tierlog_broker: TierlogBrok
         assert found[f"kafka_server_brokertopicmetrics_{name}_total", of(topic="orders")] == value
         assert found[f"kafka_server_brokertopicmetrics_{name}_total", ()] == value
     assert found["kafka_server_socket_server_metrics_incoming_byte_total", ()] > size
-    asked = found["kafka_network_requestmetrics_requests_total", of(request="Produce")]
-    assert 2 <= asked <= 4
+    requested = found["kafka_network_requestmetrics_requests_total", of(request="Produce")]
+    assert 2 <= requested <= 4
     for kind in ("total", "local", "remote"):
         counted = f"kafka_network_requestmetrics_{kind}timems"
-        assert found[f"{counted}_count", of(request="Produce")] == asked
-        assert found[f"{counted}_bucket", of(le="+Inf", request="Produce")] == asked
+        assert found[f"{counted}_count", of(request="Produce")] == requested
+        assert found[f"{counted}_bucket", of(le="+Inf", request="Produce")] == requested
     wrong = of(request="Produce", error="INVALID_RECORD")
     assert found["kafka_network_requestmetrics_errors_total", wrong] == 1
     wrong = of(request="Fetch", error="OFFSET_OUT_OF_RANGE")
@@ -97,8 +97,8 @@ async def test_metrics_show_log_offsets_and_requests(tierlog_broker: TierlogBrok
 async def test_waiting_requests_are_counted_separately(tierlog_broker: TierlogBroker) -> None:
     await asyncio.to_thread(create_topic, tierlog_broker, "orders")
     client = await asyncio.to_thread(Client, tierlog_broker.bootstrap)
-    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    topics = [fetch.FetchTopic(topic="orders", partitions=[asked])]
+    requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [fetch.FetchTopic(topic="orders", partitions=[requested])]
     client.post(
         "Fetch", 12, fetch.FetchRequest(max_wait_ms=60_000, min_bytes=1, session_epoch=0, topics=topics)
     )

@@ -154,8 +154,8 @@ def test_large_request_waits_for_request_memory(broker: TierlogBroker, sockets: 
 
 def fetching(broker: TierlogBroker, **fields: int) -> tuple[Client, fetch.FetchRequest]:
     client = Client(broker.bootstrap)
-    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB)
-    topics = [fetch.FetchTopic(topic=client.create(), partitions=[asked])]
+    requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB)
+    topics = [fetch.FetchTopic(topic=client.create(), partitions=[requested])]
     return client, fetch.FetchRequest(topics=topics, **fields)
 
 

@@ -21,8 +21,8 @@ from tierlog.metadata.quorum.api import QUORUM_PATH
 
 
 async def test_observer_follows_the_voter_and_sends_commands_to_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     shared = {
         "cluster.id": "of-two-brokers",
         "controller.quorum.voters": f"1@127.0.0.1:{port}",
@@ -99,8 +99,8 @@ async def test_controller_node_serves_brokers_and_is_not_one(tmp_path: Path) -> 
 
 
 async def test_voter_removed_while_running_continues_as_a_broker(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as held:
-        ports = {n: held.enter_context(socket.create_server(("127.0.0.1", 0))) for n in (1, 2)}
+    with contextlib.ExitStack() as listeners:
+        ports = {n: listeners.enter_context(socket.create_server(("127.0.0.1", 0))) for n in (1, 2)}
         addresses = {n: f"127.0.0.1:{listener.getsockname()[1]}" for n, listener in ports.items()}
     stays, goes = (
         Broker(

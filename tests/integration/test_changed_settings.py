@@ -22,19 +22,21 @@ def alter(client: Client, resource: str, name: str, value: str | None, *, check:
     change = incremental_alter_configs.AlterableConfig(
         name=name, config_operation=DELETE if value is None else SET, value=value
     )
-    asked = incremental_alter_configs.AlterConfigsResource(
+    requested = incremental_alter_configs.AlterConfigsResource(
         resource_type=BROKER, resource_name=resource, configs=[change]
     )
-    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[asked], validate_only=check)
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=[requested], validate_only=check
+    )
     [answer] = client.send("IncrementalAlterConfigs", 1, request).responses
     return ErrorCode(answer.error_code)
 
 
 def synonyms(client: Client, kind: int, resource: str, name: str) -> list[tuple[str, str | None, int]]:
-    asked = describe_configs.DescribeConfigsResource(
+    requested = describe_configs.DescribeConfigsResource(
         resource_type=kind, resource_name=resource, configuration_keys=[name]
     )
-    request = describe_configs.DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+    request = describe_configs.DescribeConfigsRequest(resources=[requested], include_synonyms=True)
     [config] = client.send("DescribeConfigs", 4, request).results[0].configs
     assert (config.value, config.config_source) == (config.synonyms[0].value, config.synonyms[0].source)
     return [(one.name, one.value, one.source) for one in config.synonyms]

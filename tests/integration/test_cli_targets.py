@@ -49,8 +49,8 @@ def test_commands_that_change_something_print_their_target(tierlog_session_broke
 def test_the_local_cluster_is_named_as_the_target(another_cluster: Path) -> None:
     assert f"(the local cluster in {another_cluster})\n" in call("topic", "create", "t").stderr
     assert f"the local cluster in {another_cluster}\n" in call("cluster", "kill", "1").stderr
-    asked = call("cluster", "down")
-    assert asked.code == 1 and str(another_cluster) in asked.stderr
+    requested = call("cluster", "down")
+    assert requested.code == 1 and str(another_cluster) in requested.stderr
     assert call("cluster", "down", stdin=b"y\n").code == 0
 
 

@@ -22,19 +22,21 @@ class Cli:
             "TIERLOG_ADMIN": broker.admin_url,
         }
 
-    def run(self, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", "tierlog.cli.main", *words]
+    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "tierlog.cli.main", *arguments]
         return subprocess.run(
             command, input=stdin, env=self._environment, capture_output=True, timeout=60, check=False
         )
 
-    def __call__(self, *words: str, stdin: bytes = b"") -> bytes:
-        ended = self.run(*words, stdin=stdin)
-        assert ended.returncode == 0, ended.stderr.decode()
-        return ended.stdout
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        """Standard output of a command that succeeds."""
+        result = self.run(*arguments, stdin=stdin)
+        assert result.returncode == 0, result.stderr.decode()
+        return result.stdout
 
-    def lines(self, *words: str) -> list[Any]:
-        return [json.loads(line) for line in self(*words).splitlines()]
+    def json_lines(self, *arguments: str) -> list[Any]:
+        """Output of a command that prints one JSON document on each line."""
+        return [json.loads(line) for line in self(*arguments).splitlines()]
 
 
 @pytest.fixture
@@ -42,21 +44,21 @@ def cli(tierlog_session_broker: TierlogBroker) -> Cli:
     return Cli(tierlog_session_broker)
 
 
-def test_a_topic_from_creation_to_deletion(cli: Cli) -> None:
-    cli("topic", "create", "life", "-p", "2", "-c", "retention.ms=60000")
-    assert "life" in {row["topic"] for row in cli.lines("topic", "list", "--json")[0]}
-    cli("topic", "alter", "life", "-c", "segment.bytes=100000", "--unset", "retention.ms")
-    cli("topic", "add-partitions", "life", "3")
-    [described] = cli.lines("topic", "describe", "life", "--json")
+def test_topic_is_created_altered_described_and_deleted(cli: Cli) -> None:
+    cli("topic", "create", "orders", "-p", "2", "-c", "retention.ms=60000")
+    assert "orders" in {row["topic"] for row in cli.json_lines("topic", "list", "--json")[0]}
+    cli("topic", "alter", "orders", "-c", "segment.bytes=100000", "--unset", "retention.ms")
+    cli("topic", "add-partitions", "orders", "3")
+    [described] = cli.json_lines("topic", "describe", "orders", "--json")
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
     assert {row["name"]: row["value"] for row in described["configs"]} == {"segment.bytes": "100000"}
-    cli("topic", "delete", "life", "--yes")
-    assert cli.run("topic", "describe", "life").returncode == 4
+    cli("topic", "delete", "orders", "--yes")
+    assert cli.run("topic", "describe", "orders").returncode == 4
 
 
 def test_json_output_reports_changes(cli: Cli) -> None:
-    def run(*words: str) -> Any:
-        [document] = cli.lines(*words, "--json")
+    def run(*arguments: str) -> Any:
+        [document] = cli.json_lines(*arguments, "--json")
         return document
 
     create = ("topic", "create", "changes", "-p", "2")
@@ -85,7 +87,7 @@ def test_records_come_back_with_key_value_and_headers(cli: Cli, codec: str) -> N
         codec,
         stdin="k1=a\nk2=b\nk1=c\nplain é\n".encode(),
     )
-    records = cli.lines("consume", topic, "--from-beginning", "-F", "json")
+    records = cli.json_lines("consume", topic, "--from-beginning", "-F", "json")
     assert sorted((record["key"] or "", record["value"]) for record in records) == [
         ("", "plain é"),
         ("k1", "a"),
@@ -93,15 +95,15 @@ def test_records_come_back_with_key_value_and_headers(cli: Cli, codec: str) -> N
         ("k2", "b"),
     ]
     assert all(record["headers"] == [["from", "test"]] for record in records)
-    of_k1 = [(record["partition"], record["value"]) for record in records if record["key"] == "k1"]
-    assert [value for _, value in of_k1] == ["a", "c"]
-    assert len({partition for partition, _ in of_k1}) == 1
+    k1_records = [record for record in records if record["key"] == "k1"]
+    assert [record["value"] for record in k1_records] == ["a", "c"]
+    assert len({record["partition"] for record in k1_records}) == 1
 
 
-def test_a_tombstone_is_sent_and_shown(cli: Cli) -> None:
+def test_null_marker_produces_a_tombstone_which_consume_prints_as_null(cli: Cli) -> None:
     cli("topic", "create", "tombstones", "-p", "1")
     cli("produce", "tombstones", "-K", ":", "--null-marker", "", stdin=b"a:1\na:\n")
-    records = cli.lines("consume", "tombstones", "--from-beginning", "-F", "json")
+    records = cli.json_lines("consume", "tombstones", "--from-beginning", "-F", "json")
     assert [(record["key"], record["value"]) for record in records] == [("a", "1"), ("a", None)]
 
 
@@ -113,9 +115,10 @@ def test_consume_starts_and_stops_where_requested(cli: Cli) -> None:
     assert cli("consume", "starts", "-t", "1970-01-01") == cli("consume", "starts", "--from-beginning")
     assert cli("consume", "starts", "-t", "2999-01-01") == b""
     assert cli("consume", "starts", "-o", "10", "--exit-at-end") == b""
-    for words in (("--exit-at-end",), ("--follow",)):
-        beyond = cli.run("consume", "starts", "-o", "11", *words)
-        assert (beyond.returncode, b"topic describe starts" in beyond.stderr) == (4, True)
+    for flag in ("--exit-at-end", "--follow"):
+        out_of_range = cli.run("consume", "starts", "-o", "11", flag)
+        assert out_of_range.returncode == 4
+        assert b"topic describe starts" in out_of_range.stderr
 
 
 def test_group_continues_at_its_committed_offsets(cli: Cli) -> None:
@@ -134,28 +137,30 @@ def test_large_input_is_sent_in_several_batches(cli: Cli) -> None:
     assert cli("consume", "large", "--from-beginning") == lines
 
 
-def test_tiers_are_shown_and_explained(cli: Cli) -> None:
+def test_tier_commands_report_offsets_and_the_location_of_a_record(cli: Cli) -> None:
     cli("topic", "create", "cold", "-p", "1", "-c", "remote.storage.enable=true")
     cli("produce", "cold", stdin=b"a\nb\n")
     cli("tier", "flush", "cold")
-    [status] = cli.lines("tier", "status", "cold", "--json")
+    [status] = cli.json_lines("tier", "status", "cold", "--json")
     assert [row["remote_end_offset"] for row in status["partitions"]] == [2]
-    [place] = cli.lines("tier", "explain", "cold", "0", "1", "--json")
-    assert place["base_offset"] <= 1 <= place["last_offset"]
+    [location] = cli.json_lines("tier", "explain", "cold", "0", "1", "--json")
+    assert location["base_offset"] <= 1 <= location["last_offset"]
     assert b"cold" in cli("tier", "status")
     assert cli.run("tier", "flush", "no-such-topic").returncode == 4
     assert cli.run("tier", "status", "no-such-topic").returncode == 4
 
 
-def test_cluster_info(cli: Cli, tierlog_session_broker: TierlogBroker) -> None:
-    [info] = cli.lines("cluster", "info", "--json")
+def test_cluster_info_names_the_leader_and_each_brokers_address(
+    cli: Cli, tierlog_session_broker: TierlogBroker
+) -> None:
+    [info] = cli.json_lines("cluster", "info", "--json")
     assert (info["quorum"]["role"], info["quorum"]["leader"]) == ("leader", info["brokers"][0]["node"])
     assert [row["address"] for row in info["brokers"]] == [tierlog_session_broker.bootstrap]
     assert tierlog_session_broker.bootstrap.encode() in cli("cluster", "info")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "hint"),
+    ("arguments", "exit_code", "hint"),
     [
         (("topic", "create", "bad/name"), 1, "249"),
         (("topic", "create", "t", "-c", "no.such.setting=1"), 1, "settings.md"),
@@ -167,20 +172,20 @@ def test_cluster_info(cli: Cli, tierlog_session_broker: TierlogBroker) -> None:
         (("produce", "nowhere"), 4, "topic list"),
     ],
 )
-def test_errors_have_hints(cli: Cli, words: tuple[str, ...], code: int, hint: str) -> None:
-    ended = cli.run(*words)
-    assert ended.returncode == code
-    assert hint in ended.stderr.decode()
-    assert b"Traceback" not in ended.stderr
+def test_errors_have_hints(cli: Cli, arguments: tuple[str, ...], exit_code: int, hint: str) -> None:
+    result = cli.run(*arguments)
+    assert result.returncode == exit_code
+    assert hint in result.stderr.decode()
+    assert b"Traceback" not in result.stderr
 
 
 def test_error_explains_a_port_in_use(tierlog_session_broker: TierlogBroker) -> None:
     command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--port", str(tierlog_session_broker.port)]
-    ended = subprocess.run(
+    result = subprocess.run(
         [*command, "--admin-port", "0"], capture_output=True, text=True, timeout=60, check=False
     )
-    assert ended.returncode == 1
-    assert "--port or --admin-port" in ended.stderr
+    assert result.returncode == 1
+    assert "--port or --admin-port" in result.stderr
 
 
 def test_produce_waits_for_a_broker_that_restarts(tierlog_broker_factory: TierlogBrokerFactory) -> None:
@@ -188,22 +193,22 @@ def test_produce_waits_for_a_broker_that_restarts(tierlog_broker_factory: Tierlo
     cli = Cli(broker)
     cli("topic", "create", "t", "-p", "1")
     command = [sys.executable, "-m", "tierlog.cli.main", "produce", "t", "-b", broker.bootstrap]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as producing:
-        assert producing.stdin is not None
-        producing.stdin.write(b"x" * 600_000 + b"\n")  # more than a batch: sent before the end of input
-        producing.stdin.flush()
-        wait_for_offset(cli, "t", 1)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"x" * 600_000 + b"\n")  # larger than a batch, so sent before the end of input
+        process.stdin.flush()
+        wait_for_records(cli, "t", 1)
         broker.kill()
         broker.start()
-        producing.stdin.write(b"after\n")
-        producing.stdin.close()
-        assert producing.wait(60) == 0
+        process.stdin.write(b"after\n")
+        process.stdin.close()
+        assert process.wait(60) == 0
     assert len(cli("consume", "t", "--from-beginning").splitlines()) == 2
 
 
-def wait_for_offset(cli: Cli, topic: str, end: int) -> None:
-    """Follow the topic until its end offset is `end`; the command itself waits at the end of the log."""
-    assert len(cli("consume", topic, "--from-beginning", "--follow", "-n", str(end)).splitlines()) == end
+def wait_for_records(cli: Cli, topic: str, count: int) -> None:
+    """Consume `count` records; at the end of the log the command waits for more."""
+    assert len(cli("consume", topic, "--from-beginning", "--follow", "-n", str(count)).splitlines()) == count
 
 
 def test_port_with_another_protocol_fails_at_once() -> None:
@@ -211,10 +216,10 @@ def test_port_with_another_protocol_fails_at_once() -> None:
         server.listen()
         port = server.getsockname()[1]
         command = [sys.executable, "-m", "tierlog.cli.main", "topic", "list", "-b", f"127.0.0.1:{port}"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE) as asking:
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
             connection, _ = server.accept()
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            assert asking.wait(60) == 1
-            assert asking.stderr is not None
-            assert b"Kafka port" in asking.stderr.read()
+            assert process.wait(60) == 1
+            assert process.stderr is not None
+            assert b"Kafka port" in process.stderr.read()
             connection.close()

@@ -108,8 +108,8 @@ class TestConfluent:
         assert self.consume(consumer, 1)[0].offset() == 250
         consumer.seek(TopicPartition(topic, 0, 10))
         assert self.consume(consumer, 1)[0].offset() == 10
-        asked = [TopicPartition(topic, 0, BASE_MS + 123)]
-        (found,) = consumer.offsets_for_times(asked, TIMEOUT_S)
+        requested = [TopicPartition(topic, 0, BASE_MS + 123)]
+        (found,) = consumer.offsets_for_times(requested, TIMEOUT_S)
         assert found.offset == 123
         consumer.seek(found)
         assert self.consume(consumer, 1)[0].timestamp()[1] == BASE_MS + 123

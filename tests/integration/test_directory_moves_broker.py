@@ -86,8 +86,10 @@ def read_all(broker: TierlogBroker, count: int) -> None:
 
 
 def move(broker: TierlogBroker, to: Path) -> int:
-    asked = alter.AlterReplicaLogDirTopic(name="t", partitions=[0])
-    request = alter.AlterReplicaLogDirsRequest(dirs=[alter.AlterReplicaLogDir(path=str(to), topics=[asked])])
+    requested = alter.AlterReplicaLogDirTopic(name="t", partitions=[0])
+    request = alter.AlterReplicaLogDirsRequest(
+        dirs=[alter.AlterReplicaLogDir(path=str(to), topics=[requested])]
+    )
     client = Client(broker.bootstrap)
     answer = client.send("AlterReplicaLogDirs", 2, request)
     client.close()

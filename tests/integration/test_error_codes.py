@@ -182,9 +182,9 @@ def test_fetch_with_a_replica_id_is_rejected(client: Client) -> None:
 
 def test_produce_completes_a_waiting_fetch(client: Client, tierlog_session_broker: TierlogBroker) -> None:
     topic = client.create()
-    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     waiting = fetch.FetchRequest(
-        max_wait_ms=60_000, min_bytes=1, topics=[fetch.FetchTopic(topic=topic, partitions=[asked])]
+        max_wait_ms=60_000, min_bytes=1, topics=[fetch.FetchTopic(topic=topic, partitions=[requested])]
     )
     other = Client(tierlog_session_broker.bootstrap)
     client.post("Fetch", 12, waiting)
@@ -210,9 +210,9 @@ def test_unknown_topic_id_is_reported(client: Client) -> None:
         topics=[metadata.MetadataRequestTopic(name=None, topic_id=uuid.UUID(int=5))]
     )
     assert client.send("Metadata", 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
-    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     by_id = fetch.FetchRequest(
-        max_wait_ms=0, topics=[fetch.FetchTopic(topic_id=uuid.UUID(int=5), partitions=[asked])]
+        max_wait_ms=0, topics=[fetch.FetchTopic(topic_id=uuid.UUID(int=5), partitions=[requested])]
     )
     partition = client.send("Fetch", 16, by_id).responses[0].partitions[0]
     assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -224,11 +224,11 @@ def test_first_batch_is_returned_complete_once_per_request(client: Client) -> No
         for _ in range(2):
             client.produce(topic, bytes(batch(50)))
     size = len(batch(50))
-    asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10)
+    requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10)
     request = fetch.FetchRequest(
         max_wait_ms=0,
         max_bytes=10,
-        topics=[fetch.FetchTopic(topic=topic, partitions=[asked]) for topic in topics],
+        topics=[fetch.FetchTopic(topic=topic, partitions=[requested]) for topic in topics],
     )
     response = client.send("Fetch", 12, request)
     sizes = [len(topic.partitions[0].records or b"") for topic in response.responses]

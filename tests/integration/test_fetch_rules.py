@@ -35,8 +35,8 @@ def other(tierlog_session_broker: TierlogBroker) -> Iterator[Client]:
 
 
 def topic_id(client: Client, name: str) -> uuid.UUID:
-    asked = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
-    found: uuid.UUID = client.send("Metadata", 12, asked).topics[0].topic_id
+    requested = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)])
+    found: uuid.UUID = client.send("Metadata", 12, requested).topics[0].topic_id
     return found
 
 
@@ -47,9 +47,11 @@ def partitions(count: int, offset: int = 0, **fields: Any) -> list[fetch.FetchPa
     ]
 
 
-def request(topic: str | uuid.UUID, asked: list[fetch.FetchPartition], **fields: Any) -> fetch.FetchRequest:
+def request(
+    topic: str | uuid.UUID, requested: list[fetch.FetchPartition], **fields: Any
+) -> fetch.FetchRequest:
     named = {"topic": topic} if isinstance(topic, str) else {"topic_id": topic}
-    topics = [fetch.FetchTopic(**named, partitions=asked)]
+    topics = [fetch.FetchTopic(**named, partitions=requested)]
     return fetch.FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **fields})
 
 
@@ -63,8 +65,8 @@ def fill(client: Client, topic: str, partition: int, batches: int) -> None:
     for _ in range(batches):
         data = produce.PartitionProduceData(index=partition, records=BATCH)
         topics = [produce.TopicProduceData(name=topic, partition_data=[data])]
-        asked = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics)
-        answer = client.send("Produce", 9, asked).responses[0].partition_responses[0]
+        requested = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics)
+        answer = client.send("Produce", 9, requested).responses[0].partition_responses[0]
         assert answer.error_code == ErrorCode.NONE
 
 
@@ -125,8 +127,11 @@ def test_partition_max_bytes_limits_each_partition(client: Client) -> None:
     topic = client.create(2)
     for partition in range(2):
         fill(client, topic, partition, 4)
-    asked = partitions(2, partition_max_bytes=3 * len(BATCH) - 1)
-    assert sizes(client.send("Fetch", 12, request(topic, asked))) == {0: 2 * len(BATCH), 1: 2 * len(BATCH)}
+    requested = partitions(2, partition_max_bytes=3 * len(BATCH) - 1)
+    assert sizes(client.send("Fetch", 12, request(topic, requested))) == {
+        0: 2 * len(BATCH),
+        1: 2 * len(BATCH),
+    }
 
 
 def test_session_serves_partitions_without_data_first(client: Client) -> None:
@@ -155,8 +160,10 @@ def test_session_by_topic_id_adds_and_forgets_partitions(client: Client, version
     assert opened.session_id > 0
 
     def step(epoch: int, **fields: Any) -> dict[tuple[uuid.UUID, int], int]:
-        asked = fetch.FetchRequest(max_wait_ms=0, session_id=opened.session_id, session_epoch=epoch, **fields)
-        answer = client.send("Fetch", version, asked)
+        requested = fetch.FetchRequest(
+            max_wait_ms=0, session_id=opened.session_id, session_epoch=epoch, **fields
+        )
+        answer = client.send("Fetch", version, requested)
         assert (answer.error_code, answer.session_id) == (0, opened.session_id)
         return {
             (topic.topic_id, partition.partition_index): len(partition.records or b"")
@@ -230,9 +237,9 @@ def test_produce_response_in_every_version(client: Client, version: int) -> None
     by_id = topic_id(client, topic)
     data = produce.PartitionProduceData(index=0, records=BATCH)
     named = produce.TopicProduceData(name=topic, topic_id=by_id, partition_data=[data])
-    asked = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[named])
+    requested = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[named])
     for offset in range(2):
-        answer = client.send("Produce", version, asked)
+        answer = client.send("Produce", version, requested)
         [reported] = answer.responses[0].partition_responses
         assert (reported.error_code, reported.base_offset, answer.throttle_time_ms) == (0, offset, 0)
         assert reported.log_append_time_ms > 1_600_000_000_000
@@ -256,8 +263,8 @@ def test_aborted_transactions_are_null_or_empty(client: Client) -> None:
 def test_fetch_beyond_the_end_of_its_epoch_gets_the_diverging_epoch(client: Client) -> None:
     topic = client.create()
     fill(client, topic, 0, 2)
-    asked = partitions(1, offset=5, last_fetched_epoch=0)
-    reported = only(client.send("Fetch", 12, request(topic, asked, max_wait_ms=FOREVER_MS)))
+    requested = partitions(1, offset=5, last_fetched_epoch=0)
+    reported = only(client.send("Fetch", 12, request(topic, requested, max_wait_ms=FOREVER_MS)))
     assert reported.error_code == ErrorCode.NONE
     assert (reported.diverging_epoch.epoch, reported.diverging_epoch.end_offset) == (0, 2)
     assert (reported.high_watermark, reported.records or b"") == (2, b"")
@@ -273,8 +280,10 @@ def test_divergence_below_the_log_start_is_out_of_range(client: Client) -> None:
     before_2 = [delete_records.DeleteRecordsPartition(partition_index=0, offset=2)]
     named = delete_records.DeleteRecordsTopic(name=topic, partitions=before_2)
     client.send("DeleteRecords", 2, delete_records.DeleteRecordsRequest(topics=[named], timeout_ms=5_000))
-    asked = partitions(1, offset=0, last_fetched_epoch=0)
-    assert only(client.send("Fetch", 12, request(topic, asked))).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    requested = partitions(1, offset=0, last_fetched_epoch=0)
+    assert (
+        only(client.send("Fetch", 12, request(topic, requested))).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    )
 
 
 def test_leader_epochs_in_fetches_are_checked(client: Client) -> None:

@@ -50,9 +50,9 @@ def test_timestamp_lookup_in_an_unreadable_batch_is_an_error(client: Client, by_
     first_timestamp = time.time_ns() // 1_000_000
     assert client.produce(topic, unreadable_batch(first_timestamp)).error_code == ErrorCode.NONE
     timestamp = -3 if by_max else first_timestamp + 9
-    asked = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    requested = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = list_offsets.ListOffsetsRequest(
-        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
+        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[requested])]
     )
     (answer,) = client.send("ListOffsets", 7, request).topics[0].partitions
     assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
@@ -78,8 +78,8 @@ def test_topic_id_under_many_names_is_answered_once(client: Client) -> None:
     )
     (topic_id,) = {each.topic_id for each in found.topics}
     assert isinstance(topic_id, uuid.UUID)
-    asked = [metadata.MetadataRequestTopic(name=f"n{n}", topic_id=topic_id) for n in range(TIMES)]
-    assert len(client.send("Metadata", 12, metadata.MetadataRequest(topics=asked)).topics) == 1
+    requested = [metadata.MetadataRequestTopic(name=f"n{n}", topic_id=topic_id) for n in range(TIMES)]
+    assert len(client.send("Metadata", 12, metadata.MetadataRequest(topics=requested)).topics) == 1
 
 
 @pytest.mark.parametrize("version", [7, 9])
@@ -105,8 +105,8 @@ def test_repeated_partition_in_offset_fetch_is_answered_once(client: Client, ver
     indexes = [0] * TIMES
     old = [offset_fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=indexes)] * 2
     new = [offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[*indexes, 1])] * 2
-    asked = offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=new)
-    request = offset_fetch.OffsetFetchRequest(group_id=group, topics=old, groups=[asked] * 3)
+    requested = offset_fetch.OffsetFetchRequestGroup(group_id=group, topics=new)
+    request = offset_fetch.OffsetFetchRequest(group_id=group, topics=old, groups=[requested] * 3)
     answer = client.send("OffsetFetch", version, request)
     topics = answer.topics if version < 8 else [t for each in answer.groups for t in each.topics]
     places = [(p.partition_index, p.committed_offset) for t in topics for p in t.partitions]

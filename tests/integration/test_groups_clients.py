@@ -193,8 +193,8 @@ def test_groups_are_listed_described_and_deleted(broker: TierlogBroker) -> None:
             client.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     moved = ConsumerGroupTopicPartitions("g", [TopicPartition(TOPIC, 1, 1)])
     client.alter_consumer_group_offsets([moved])["g"].result(TIMEOUT_S)
-    asked = ConsumerGroupTopicPartitions("g")
-    kept = client.list_consumer_group_offsets([asked])["g"].result(TIMEOUT_S).topic_partitions
+    requested = ConsumerGroupTopicPartitions("g")
+    kept = client.list_consumer_group_offsets([requested])["g"].result(TIMEOUT_S).topic_partitions
     assert {each.partition: each.offset for each in kept} == {0: 2, 1: 1, 2: 2, 3: 2}
     client.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     assert client.list_consumer_groups().result(TIMEOUT_S).valid == []

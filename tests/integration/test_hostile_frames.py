@@ -49,7 +49,7 @@ def answers(connection: socket.socket) -> bool:
     return struct.unpack_from(">ih", body) == (7, 0)
 
 
-def send_and_settle(broker: TierlogBroker, frame: bytes) -> None:
+def send_until_closed(broker: TierlogBroker, frame: bytes) -> None:
     """Send one frame, then half-close. The broker may respond and must close within the bound."""
     with connect(broker) as connection:
         connection.sendall(frame)
@@ -90,7 +90,7 @@ def test_hostile_frames_do_not_stop_the_broker(tierlog_broker: TierlogBroker) ->
         @given(frames())
         def attack(frame: bytes) -> None:
             nonlocal largest
-            send_and_settle(tierlog_broker, frame)
+            send_until_closed(tierlog_broker, frame)
             assert answers(bystander)
             largest = max(largest, resident_bytes(tierlog_broker.pid))
 

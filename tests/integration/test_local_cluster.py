@@ -115,7 +115,7 @@ def test_cluster_recovers_from_a_killed_node(directory: Path) -> None:
     assert run("cluster", "status", "--data-dir", directory).returncode == 0
     again = ask("cluster", "up", "--data-dir", directory, "--detach")
     assert again["cluster_id"] == up["cluster_id"] and again["bootstrap"] == up["bootstrap"]
-    until(healthy, "the same cluster goes on")
+    until(healthy, "the same cluster continues")
     assert len(partitions("orders")) == 3
 
 
@@ -131,7 +131,7 @@ def test_paused_node_and_lost_majority_are_reported(directory: Path) -> None:
     assert run("topic", "list").returncode == 0  # another node responds
     assert ask("cluster", "info")["partitions"]["counts"]["offline"] == 0
     ask("cluster", "resume", "1")
-    until(healthy, "it goes on")
+    until(healthy, "the cluster continues")
 
     ask("cluster", "kill", "1", "2")
     until(lambda: run("cluster", "health").returncode == 6, "one of three is no quorum")

@@ -90,8 +90,8 @@ def raw_answers(broker: TierlogBroker, partition: int) -> list[int]:
         fetch.FetchRequest(max_bytes=1000, topics=[fetch.FetchTopic(topic="t", partitions=[one])]),
     )
     end = list_offsets.ListOffsetsPartition(partition_index=partition, timestamp=-1)
-    asked = list_offsets.ListOffsetsTopic(name="t", partitions=[end])
-    listed = client.send("ListOffsets", 7, list_offsets.ListOffsetsRequest(topics=[asked]))
+    requested = list_offsets.ListOffsetsTopic(name="t", partitions=[end])
+    listed = client.send("ListOffsets", 7, list_offsets.ListOffsetsRequest(topics=[requested]))
     client.close()
     return [
         produced.responses[0].partition_responses[0].error_code,

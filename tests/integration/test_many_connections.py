@@ -73,8 +73,8 @@ def test_idle_connections_use_little_memory(tierlog_broker_factory: TierlogBroke
 
 def asking(kind: str, topic: str) -> bytes:
     if kind == "fetch":
-        asked = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=16 * KIB)
-        topics = [fetch.FetchTopic(topic=topic, partitions=[asked])]
+        requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=16 * KIB)
+        topics = [fetch.FetchTopic(topic=topic, partitions=[requested])]
         return frame("Fetch", 11, fetch.FetchRequest(max_wait_ms=0, topics=topics))
     batch = encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB if kind == "large" else 100))])
     data = produce.PartitionProduceData(index=0, records=bytes(batch))

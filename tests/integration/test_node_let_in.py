@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 
 
 class Gate(OsFiles):
-    """Holds the recovery of the partition t-0 until it is let go on."""
+    """Holds the recovery of the partition t-0 until the test lets it continue."""
 
     def __init__(self) -> None:
         self.reached, self.passed = threading.Event(), threading.Event()

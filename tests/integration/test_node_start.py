@@ -59,7 +59,7 @@ def waiting_node(tmp_path: Path, ports: list[int]) -> Iterator["subprocess.Popen
             process.kill()
 
 
-def test_node_goes_on_without_a_log_that_can_be_written(tmp_path: Path) -> None:
+def test_node_continues_without_a_writable_log(tmp_path: Path) -> None:
     """A closed pipe ended the metadata node, and a full disk the fetchers."""
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "tierlog.cli.main", "dev", "--json", "--port", "0", "--admin-port", "0"]
@@ -168,8 +168,8 @@ async def test_voter_whose_metadata_disk_fails_stops(
     async with asyncio.timeout(30):
         node = await waiting(broker)
         files.broken = tmp_path / "metadata"
-        asked = VoteRequest(term=7, sender=2, to=1, last_index=0, last_term=0)
-        node.receive((asked,))  # its vote must be on disk before it responds
+        requested = VoteRequest(term=7, sender=2, to=1, last_index=0, last_term=0)
+        node.receive((requested,))  # its vote must be on disk before it responds
         with pytest.raises(NodeFailed, match="Input/output error"):
             await starting
 

@@ -21,16 +21,16 @@ class Apart:
     """A controller node and a broker that is not a voter: it applies a change before it shows it."""
 
     def __init__(self, directory: Path) -> None:
-        self._voter, self._broker = controller_and_broker(directory)
+        self._controller, self._broker = controller_and_broker(directory)
 
     async def start(self) -> str:
-        await self._voter.start()
+        await self._controller.start()
         await self._broker.start()
         return self._broker.bootstrap
 
     async def stop(self) -> None:
         await self._broker.stop()
-        await self._voter.stop()
+        await self._controller.stop()
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +70,20 @@ def produce(topic: str) -> tuple[str, int, Any]:
 
 
 def list_offsets(topic: str, timestamp: int) -> tuple[str, int, Any]:
-    asked = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}
-    return "ListOffsets", 8, message("ListOffsets", {"replica_id": -1, "topics": [asked]})
+    requested = {"name": topic, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}
+    return "ListOffsets", 8, message("ListOffsets", {"replica_id": -1, "topics": [requested]})
 
 
 def metadata(topic: str) -> tuple[str, int, Any]:
-    asked = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-    return "Metadata", 12, message("Metadata", asked)
+    requested = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    return "Metadata", 12, message("Metadata", requested)
 
 
 @pytest.mark.parametrize("_round", range(ROUNDS))
 def test_deleted_records_are_visible_to_pipelined_list_offsets(client: Client, _round: int) -> None:
     topic = client.create(retention_ms="-1")
-    asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]}
-    delete = ("DeleteRecords", 2, message("DeleteRecords", {**asked, "timeout_ms": 5000}))
+    requested = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}]}
+    delete = ("DeleteRecords", 2, message("DeleteRecords", {**requested, "timeout_ms": 5000}))
     answers = client.send_together(
         produce(topic), produce(topic), list_offsets(topic, -1), delete, list_offsets(topic, -2)
     )
@@ -113,10 +113,10 @@ def test_altered_settings_are_visible_to_pipelined_describe(client: Client, _rou
     topic = client.create()
     change = {"name": "retention.ms", "config_operation": 0, "value": "77777"}
     altered = {"resource_type": TOPIC, "resource_name": topic, "configs": [change]}
-    asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    requested = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
     _, described = client.send_together(
         ("IncrementalAlterConfigs", 1, message("IncrementalAlterConfigs", {"resources": [altered]})),
-        ("DescribeConfigs", 4, message("DescribeConfigs", {"resources": [asked]})),
+        ("DescribeConfigs", 4, message("DescribeConfigs", {"resources": [requested]})),
     )
     assert described.results[0].configs[0].value == "77777"
 

@@ -221,8 +221,8 @@ def test_controller_mutation_quota_bounds_created_partitions(broker: TierlogBrok
     assert create("second", 1) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, True)
     assert create("first", 1) == (ErrorCode.TOPIC_ALREADY_EXISTS, False)
     fresh = Client(broker.bootstrap)
-    asked = message("Metadata", {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True})
-    answer = fresh.send("Metadata", 9, asked)
+    requested = message("Metadata", {"topics": [{"name": "asked-for"}], "allow_auto_topic_creation": True})
+    answer = fresh.send("Metadata", 9, requested)
     fresh.close()
     assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert answer.throttle_time_ms > 0
@@ -234,8 +234,8 @@ def test_controller_mutation_quota_bounds_created_partitions(broker: TierlogBrok
 def test_invalid_topic_names_are_not_charged_to_the_quota(broker: TierlogBroker, client: Client) -> None:
     limit(broker, {"user": "ANONYMOUS"}, controller_mutation_rate=5)
     topics = [{"name": f"not/{n}"} for n in range(100)]
-    asked = message("Metadata", {"topics": topics, "allow_auto_topic_creation": True})
-    answer = client.send("Metadata", 9, asked)
+    requested = message("Metadata", {"topics": topics, "allow_auto_topic_creation": True})
+    answer = client.send("Metadata", 9, requested)
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_TOPIC_EXCEPTION}
     assert (len(answer.topics), answer.throttle_time_ms) == (100, 0)
 

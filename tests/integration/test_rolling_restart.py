@@ -49,7 +49,7 @@ class Load:
             self.sent += 1
             self._producer.poll(0.001)
 
-    def goes_on(self) -> None:
+    def wait_for_progress(self) -> None:
         """Wait until each partition has acknowledged a record sent after the call."""
         first = self.sent
         until(
@@ -109,10 +109,10 @@ def test_no_produce_fails_in_a_rolling_restart(cluster: LocalCluster) -> None:
     until(lambda: whole(cluster), "a new cluster is whole")
     load = Load(cluster.bootstrap)
     try:
-        load.goes_on()
+        load.wait_for_progress()
         for node in cluster.nodes.values():
             node.stop()  # SIGTERM, and an exit code of 0
-            load.goes_on()
+            load.wait_for_progress()
             node.start()
             until(lambda: whole(cluster), f"node {node.directory.name} is in sync, and leads what it led")
     finally:

@@ -26,8 +26,8 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def synonyms(client: Client, broker: int, name: str) -> list[tuple[str, int]]:
-    asked = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [name]}
-    request = message("DescribeConfigs", {"resources": [asked], "include_synonyms": True})
+    requested = {"resource_type": BROKER, "resource_name": str(broker), "configuration_keys": [name]}
+    request = message("DescribeConfigs", {"resources": [requested], "include_synonyms": True})
     [config] = client.send("DescribeConfigs", 4, request).results[0].configs
     return [(one.value, one.source) for one in config.synonyms]
 
@@ -50,8 +50,8 @@ def test_leader_with_a_lower_min_insync_setting_does_not_acknowledge_alone(clust
         lambda: list(admin.list_topics("orders", timeout=30).topics["orders"].partitions[0].isrs) == [2],
         "the leader is alone in sync",
     )
-    asked = message("DescribeTopicPartitions", {"topics": [{"name": "orders"}]})
-    [partition] = client.send("DescribeTopicPartitions", 0, asked).topics[0].partitions
+    requested = message("DescribeTopicPartitions", {"topics": [{"name": "orders"}]})
+    [partition] = client.send("DescribeTopicPartitions", 0, requested).topics[0].partitions
     assert (partition.leader_id, partition.eligible_leader_replicas) == (2, [3])
     deliveries = Deliveries()
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 3000})

@@ -102,11 +102,11 @@ async def cold(tmp_path: Path, proxy: S3Proxy) -> AsyncIterator[tuple[TierNode, 
 
 async def fetch(deps: Dependencies) -> list[PartitionData]:
     """Fetch all partitions from their start."""
-    asked = [
+    requested = [
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 16)
         for number in range(PARTITIONS)
     ]
-    request = FetchRequest(max_bytes=100 << 20, topics=[FetchTopic(topic="t", partitions=asked)])
+    request = FetchRequest(max_bytes=100 << 20, topics=[FetchTopic(topic="t", partitions=requested)])
     context = RequestContext(1, 12, 1, "test", Connection(1, "127.0.0.1", 1))
     response: Any = await fetch_handler(deps)(context, request)  # type: ignore[misc]
     found: list[PartitionData] = response.responses[0].partitions
@@ -178,8 +178,8 @@ async def turns() -> None:
 
 async def look_up(deps: Dependencies) -> int:
     """The error of a lookup by timestamp in the remote records of partition 0."""
-    asked = ListOffsetsPartition(partition_index=0, timestamp=0)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+    requested = ListOffsetsPartition(partition_index=0, timestamp=0)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[requested])])
     context = RequestContext(2, 8, 1, "test", Connection(1, "127.0.0.1", 1))
     response: Any = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
     return int(response.topics[0].partitions[0].error_code)

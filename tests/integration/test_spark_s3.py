@@ -43,7 +43,7 @@ def server(
 def history(server: s3_servers.S3Server, tmp_path_factory: pytest.TempPathFactory) -> BucketWriter:
     """The same history in a directory and in the S3 server."""
     written = write_history(tmp_path_factory.mktemp("bucket"))
-    client = server.outside()
+    client = server.minio_client()
     for path in written.root.rglob("*"):
         if path.is_file():
             key = f"pre/fix/{path.relative_to(written.root).as_posix()}"

@@ -101,13 +101,13 @@ def consume(broker: TierlogBroker, topic: str, count: int, start: int = 0) -> li
         {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
     consumer.assign([TopicPartition(topic, partition, start) for partition in range(PARTITIONS)])
-    found: list[list[dict[str, object]]] = [[] for _ in range(PARTITIONS)]
-    while sum(map(len, found)) < count:
+    consumed: list[list[dict[str, object]]] = [[] for _ in range(PARTITIONS)]
+    while sum(map(len, consumed)) < count:
         for message in consumer.consume(500, 20):
             assert message.error() is None, message.error()
-            rows = found[message.partition()]
-            assert message.offset() == start + len(rows)
-            rows.append(
+            records = consumed[message.partition()]
+            assert message.offset() == start + len(records)
+            records.append(
                 {
                     "key": message.key(),
                     "value": message.value(),
@@ -117,37 +117,39 @@ def consume(broker: TierlogBroker, topic: str, count: int, start: int = 0) -> li
                 }
             )
     consumer.close()
-    return found
+    return consumed
 
 
 def expected(numbers: range) -> list[list[dict[str, object]]]:
+    """The records with these numbers, by partition."""
     return [[record(n) for n in numbers if n % PARTITIONS == partition] for partition in range(PARTITIONS)]
 
 
-def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
+def wait_until(broker: TierlogBroker, condition: Callable[[], bool]) -> None:
     """Check the condition again at each event of the broker's admin API."""
     for _ in AdminApi(broker.admin_url, timeout_s=30).changes():
-        if holds():
+        if condition():
             return
     raise AssertionError("the stream of events ended")
 
 
-def status(broker: TierlogBroker, topic: str) -> list[dict[str, int]]:
+def tier_status(broker: TierlogBroker, topic: str) -> list[dict[str, int]]:
+    """A row for each partition."""
     return AdminApi(broker.admin_url).get("/v1/tier/status", topic=topic)["partitions"]
 
 
-def all_local_is_gone(broker: TierlogBroker, topic: str) -> bool:
-    lines = status(broker, topic)
-    return all(line["local_log_start_offset"] == line["log_end_offset"] for line in lines)
+def no_record_is_local(broker: TierlogBroker, topic: str) -> bool:
+    rows = tier_status(broker, topic)
+    return all(row["local_log_start_offset"] == row["log_end_offset"] for row in rows)
 
 
-def objects(s3: s3_servers.S3Server, prefix: str, part: str = "") -> list[str]:
-    found = s3.outside().list_objects(s3_servers.BUCKET, f"{prefix}/it/{part}", recursive=True)
-    return [item.object_name for item in found]
+def object_keys(s3: s3_servers.S3Server, prefix: str, folder: str) -> list[str]:
+    listing = s3.minio_client().list_objects(s3_servers.BUCKET, f"{prefix}/it/{folder}", recursive=True)
+    return [item.object_name for item in listing]
 
 
 def content(s3: s3_servers.S3Server, key: str) -> bytes:
-    return s3.outside().get_object(s3_servers.BUCKET, key).data
+    return s3.minio_client().get_object(s3_servers.BUCKET, key).data
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -155,41 +157,37 @@ def test_history_is_read_back_from_the_bucket(broker, s3, prefix, codec):
     create(broker, "t")
     produce(broker, "t", range(RECORDS), codec)
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
-    wait_until(broker, lambda: all_local_is_gone(broker, "t"))
-    lines = status(broker, "t")
-    assert [line["remote_end_offset"] for line in lines] == [RECORDS // PARTITIONS] * PARTITIONS
-    assert [line["local_bytes"] for line in lines] == [0] * PARTITIONS
+    wait_until(broker, lambda: no_record_is_local(broker, "t"))
+    rows = tier_status(broker, "t")
+    assert [row["remote_end_offset"] for row in rows] == [RECORDS // PARTITIONS] * PARTITIONS
+    assert [row["local_bytes"] for row in rows] == [0] * PARTITIONS
     assert consume(broker, "t", RECORDS) == expected(range(RECORDS))
 
-    (topic_key,) = objects(s3, prefix, "topics/")
-    document = decode_topic(content(s3, topic_key))
-    assert (document.name, document.partitions, document.configs["segment.bytes"]) == (
-        "t",
-        PARTITIONS,
-        "65536",
-    )
-    roots = [decode_root(content(s3, key)) for key in objects(s3, prefix, "manifests/")]
+    (topic_key,) = object_keys(s3, prefix, "topics/")
+    topic = decode_topic(content(s3, topic_key))
+    assert (topic.name, topic.partitions, topic.configs["segment.bytes"]) == ("t", PARTITIONS, "65536")
+    roots = [decode_root(content(s3, key)) for key in object_keys(s3, prefix, "manifests/")]
     for root in roots:
         values = []
         for entry in root.entries:
-            (key,) = [key for key in objects(s3, prefix, "data/") if f"{entry.uuid}.log" in key]
+            (key,) = [key for key in object_keys(s3, prefix, "data/") if f"{entry.uuid}.log" in key]
             segment = content(s3, key)
-            for at, _ in iter_batches(segment):
-                values += [row.value for row in iter_records(segment, at, max_bytes=1 << 20)]
+            for position, _ in iter_batches(segment):
+                values += [row.value for row in iter_records(segment, position, max_bytes=1 << 20)]
         assert values == [row["value"] for row in expected(range(RECORDS))[root.partition]]
 
 
-def test_reads_by_timestamp_and_by_offset_over_both_tiers(broker):
+def test_records_of_both_tiers_are_found_by_timestamp_and_read_by_offset(broker):
     create(broker, "t")
     produce(broker, "t", range(RECORDS))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
     produce(broker, "t", range(RECORDS, RECORDS + 100))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     for number in (0, 1, 777, RECORDS - 1, RECORDS, RECORDS + 99):
-        asked = TopicPartition("t", number % PARTITIONS, START_MS + number)
-        (found,) = consumer.offsets_for_times([asked], timeout=10)
-        assert found.offset == number // PARTITIONS
-        consumer.assign([TopicPartition("t", number % PARTITIONS, found.offset)])
+        timestamp = TopicPartition("t", number % PARTITIONS, START_MS + number)
+        (position,) = consumer.offsets_for_times([timestamp], timeout=10)
+        assert position.offset == number // PARTITIONS
+        consumer.assign([TopicPartition("t", number % PARTITIONS, position.offset)])
         (message,) = consumer.consume(1, 20)
         assert message.key() == b"key-%d" % number
     consumer.close()
@@ -207,20 +205,20 @@ def test_killed_broker_resumes_tiering_and_loses_nothing(broker, s3, prefix):
 
 
 def no_orphans(s3: s3_servers.S3Server, prefix: str) -> bool:
-    """Check that a manifest names every data object, and that interrupted copies have been deleted."""
-    roots = [decode_root(content(s3, key)) for key in objects(s3, prefix, "manifests/")]
+    """Whether the manifests name every data object, so that interrupted copies have been deleted."""
+    roots = [decode_root(content(s3, key)) for key in object_keys(s3, prefix, "manifests/")]
     named = {str(entry.uuid) for root in roots for entry in root.entries}
-    data = objects(s3, prefix, "data/")
-    return all(any(name in key for name in named) for key in data) and len(data) == 2 * len(named)
+    keys = object_keys(s3, prefix, "data/")  # a segment and an index bundle for each entry
+    return all(any(name in key for name in named) for key in keys) and len(keys) == 2 * len(named)
 
 
-def test_retention_deletes_objects(broker, s3, prefix):
+def test_retention_deletes_remote_segments(broker, s3, prefix):
     create(broker, "t")
     produce(broker, "t", range(RECORDS))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
-    before = objects(s3, prefix, "data/")
+    before = object_keys(s3, prefix, "data/")
     alter(broker, "t", {"retention.bytes": "100000"})
-    wait_until(broker, lambda: len(objects(s3, prefix, "data/")) < len(before) and no_orphans(s3, prefix))
+    wait_until(broker, lambda: len(object_keys(s3, prefix, "data/")) < len(before) and no_orphans(s3, prefix))
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     low, high = consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
     assert 0 < low < high == RECORDS // PARTITIONS
@@ -234,19 +232,19 @@ def test_tiering_is_switched_off_and_on_again(broker, s3, prefix):
     create(broker, "t", local_retention_ms="-1", local_retention_bytes="150000")
     produce(broker, "t", range(RECORDS))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
-    wait_until(broker, lambda: all(line["local_log_start_offset"] > 0 for line in status(broker, "t")))
-    starts = [line["local_log_start_offset"] for line in status(broker, "t")]
+    wait_until(broker, lambda: all(row["local_log_start_offset"] > 0 for row in tier_status(broker, "t")))
+    starts = [row["local_log_start_offset"] for row in tier_status(broker, "t")]
     with pytest.raises(KafkaException, match="invalid to disable remote storage without deleting"):
         alter(broker, "t", {"remote.storage.enable": "false"})
     alter(broker, "t", {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"})
-    wait_until(broker, lambda: not objects(s3, prefix, "data/"))
+    wait_until(broker, lambda: not object_keys(s3, prefix, "data/"))
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "none", "auto.offset.reset": "error"}
     )
     for partition, start in enumerate(starts):
-        asked = TopicPartition("t", partition, start - 1)
-        assert consumer.get_watermark_offsets(asked, timeout=10) == (start, RECORDS // PARTITIONS)
-        consumer.assign([asked])
+        requested = TopicPartition("t", partition, start - 1)
+        assert consumer.get_watermark_offsets(requested, timeout=10) == (start, RECORDS // PARTITIONS)
+        consumer.assign([requested])
         (refused,) = consumer.consume(1, 20)
         assert refused.error().code() == KafkaError._AUTO_OFFSET_RESET
     consumer.close()
@@ -260,7 +258,7 @@ def test_tiering_is_switched_off_and_on_again(broker, s3, prefix):
     alter(broker, "t", {"remote.storage.enable": "true", "local.retention.ms": "0"})
     produce(broker, "t", range(RECORDS, RECORDS + 1000))
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": "t"})
-    wait_until(broker, lambda: all_local_is_gone(broker, "t") and no_orphans(s3, prefix))
+    wait_until(broker, lambda: no_record_is_local(broker, "t") and no_orphans(s3, prefix))
     found = consume(broker, "t", 1000 + 100 * PARTITIONS, kept)
     assert found == [rows[kept:] for rows in expected(range(RECORDS + 1000))]
 
@@ -270,15 +268,15 @@ def test_deleted_topic_is_removed_from_the_bucket(broker, s3, prefix):
         create(broker, topic)
         produce(broker, topic, range(1000))
         AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": topic})
-        return objects(s3, prefix, "data/")
+        return object_keys(s3, prefix, "data/")
 
     kept = tier("kept")
     assert len(tier("t")) > len(kept) > 0
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics(["t"])["t"].result(10)
-    wait_until(broker, lambda: objects(s3, prefix, "data/") == kept)
-    assert len(objects(s3, prefix, "topics/")) == 1
-    assert len(objects(s3, prefix, "manifests/")) == PARTITIONS
+    wait_until(broker, lambda: object_keys(s3, prefix, "data/") == kept)
+    assert len(object_keys(s3, prefix, "topics/")) == 1
+    assert len(object_keys(s3, prefix, "manifests/")) == PARTITIONS
 
 
 def test_explain_names_the_object_and_its_bytes(broker, s3, prefix):
@@ -286,9 +284,9 @@ def test_explain_names_the_object_and_its_bytes(broker, s3, prefix):
     produce(broker, "t", range(RECORDS))
     api = AdminApi(broker.admin_url)
     api.post("/v1/tier/flush", {"topic": "t"})
-    wait_until(broker, lambda: all_local_is_gone(broker, "t"))
-    place = api.get("/v1/tier/explain", topic="t", partition=1, offset=1234)
-    assert place["tier"] == "remote"
-    segment = content(s3, f"{prefix}/{place['location']}")
-    batch = segment[place["position"] : place["position"] + place["batch_bytes"]]
+    wait_until(broker, lambda: no_record_is_local(broker, "t"))
+    location = api.get("/v1/tier/explain", topic="t", partition=1, offset=1234)
+    assert location["tier"] == "remote"
+    segment = content(s3, f"{prefix}/{location['location']}")
+    batch = segment[location["position"] : location["position"] + location["batch_bytes"]]
     assert 1234 in [row.offset for row in iter_records(batch, max_bytes=1 << 20)]

@@ -103,8 +103,8 @@ def test_list_offsets_over_both_tiers(tiered: TierlogBroker) -> None:
 
 def look_up(broker: TierlogBroker, position: int, topic: str, version: int = 11) -> tuple[int, int, int]:
     """Error, offset and leader epoch of a special position of ListOffsets."""
-    asked = [{"partition_index": 0, "timestamp": position}]
-    request = {"replica_id": -1, "topics": [{"name": topic, "partitions": asked}]}
+    requested = [{"partition_index": 0, "timestamp": position}]
+    request = {"replica_id": -1, "topics": [{"name": topic, "partitions": requested}]}
     client = Client(broker.bootstrap)
     (answer,) = client.send("ListOffsets", version, request_of("ListOffsets", request)).topics[0].partitions
     client.close()

@@ -49,7 +49,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def with_right_crcs(log: bytearray) -> None:
-    """Repair the CRCs, so that the checks behind them are reached."""
+    """Repair the CRCs, so that the checks after them are reached."""
     at = 0
     while at + HEADER_SIZE <= len(log):
         size = read_header(log, at).size

@@ -27,9 +27,9 @@ def test_rate_is_bounded_by_recent_values(
         now += pause
         rate.record(value, now)
         recorded.append((now, value))
-        lately = sum(value for at, value in recorded if now - at < windows.total_ms + windows.size_ms)
+        recent = sum(value for at, value in recorded if now - at < windows.total_ms + windows.size_ms)
         assert rate.check()
-        assert rate.per_second(now) <= lately * 1000 / windows.min_span_ms + 1e-6
+        assert rate.per_second(now) <= recent * 1000 / windows.min_span_ms + 1e-6
         assert (rate.throttle_ms(bound, now) > 0) <= (rate.per_second(now) > bound)
     assert rate.per_second(now + windows.total_ms) == 0
 

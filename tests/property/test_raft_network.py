@@ -73,7 +73,7 @@ class Node:
         )
         self.state: list[str] = msgspec.json.decode(disk.snapshot.data) if disk.snapshot.index else []
         self.writing: Ready | None = None
-        self.asked: list[tuple[int, int, int, int]] = []  # term, number, commit index, what was committed
+        self.reads: list[tuple[int, int, int, int]] = []  # term, number, commit index, what was committed
 
 
 class Cluster:
@@ -130,13 +130,13 @@ class Cluster:
 
     def answer_reads(self, member: Node, confirmed: int) -> None:
         core = member.core
-        mine = [asked for asked in member.asked if asked[0] == core.term and core.is_leader]
-        for _, _, commit, known in [asked for asked in mine if asked[1] <= confirmed]:
+        mine = [read for read in member.reads if read[0] == core.term and core.is_leader]
+        for _, _, commit, known in [read for read in mine if read[1] <= confirmed]:
             assert commit >= known, "a read that misses what was committed before it"
             self.reads_answered += 1
-        member.asked = [asked for asked in mine if asked[1] > confirmed]
+        member.reads = [read for read in mine if read[1] > confirmed]
 
-    def settle(self, member: Node) -> None:
+    def stabilize(self, member: Node) -> None:
         while member.writing is not None or member.core.has_ready():
             self.start_write(member)
             self.end_write(member)
@@ -216,7 +216,7 @@ class Cluster:
         for member in self.members.values():
             if member.core.has_committed_in_term:
                 number = member.core.request_read()
-                member.asked.append((member.core.term, number, member.core.log.commit, known))
+                member.reads.append((member.core.term, number, member.core.log.commit, known))
 
     def change(self) -> None:
         """Propose a random change of the voters at a node that considers itself leader."""
@@ -329,11 +329,11 @@ class Cluster:
         for _ in range(400):
             for member in self.members.values():
                 member.core.tick()
-                self.settle(member)
+                self.stabilize(member)
             while self.network:
                 self.deliver(reorder=False)
                 for member in self.members.values():
-                    self.settle(member)
+                    self.stabilize(member)
             self.check()
             leader = next((x for x in self.members.values() if x.core.is_leader), None)
             if leader is None:

@@ -221,14 +221,14 @@ class Partition(ReplicaDriver):
         self.replica.raise_log_start(offset)
         assert self.replica.log_start_offset == offset
 
-    @rule(data=st.data(), then=st.sampled_from(["go on", "go on", "follow", "stop", KEPT, TORN]))
+    @rule(data=st.data(), then=st.sampled_from(["continue", "continue", "follow", "stop", KEPT, TORN]))
     def truncate(self, data: st.DataObject, then: str) -> None:
         """Truncate as a follower does after its log diverged from the leader's."""
-        lowest = max(self.model.start, self.model.flushed)
+        lowest = max(self.model.start, self.model.truncation_floor)
         offset = data.draw(st.integers(lowest, self.model.end))
         old_end = self.model.end
         self.answers.clear()  # their bytes are truncated and overwritten
-        if then == "go on":
+        if then == "continue":
             self.read_from_everywhere(1)
         self.cut_unsynced = self.cut_unsynced or offset < self.model.end
         self.model.truncate(self.model.boundary(offset))
@@ -243,7 +243,7 @@ class Partition(ReplicaDriver):
         self.forget_sequences()
         if then == "follow":
             self.follow(data.draw(entries), data.draw(st.integers(1, 3)))
-        if then in ("go on", "follow"):
+        if then in ("continue", "follow"):
             self.new_leader_epoch()
             self.write_past(old_end, data.draw(entries))  # cached state of the old end must not be used
             self.read_from_everywhere(1)

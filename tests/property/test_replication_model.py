@@ -81,7 +81,7 @@ class Request:
     follower: int
     epoch: int
     leader: int
-    asked: FetchPosition
+    position: FetchPosition
 
 
 @dataclass(frozen=True)
@@ -213,24 +213,26 @@ class Partition(RuleBasedStateMachine):
 
     def send_fetch(self, number: int) -> Request | None:
         broker = self.brokers[number]
-        asked = broker.replica.as_follower.fetch_position() if broker.replica is not None else None
-        if broker.replica is None or asked is None:
+        position = broker.replica.as_follower.fetch_position() if broker.replica is not None else None
+        if broker.replica is None or position is None:
             return None
-        return Request(number, broker.epoch, broker.replica.leader, asked)
+        return Request(number, broker.epoch, broker.replica.leader, position)
 
     def response(self, request: Request) -> Response | None:
         """Answer a fetch as the leader's handler does."""
         replica = self.brokers[request.leader].replica
         if replica is None:
             return None
-        asked = request.asked
-        if asked.leader_epoch != replica.leader_epoch or not replica.is_leader:
+        position = request.position
+        if position.leader_epoch != replica.leader_epoch or not replica.is_leader:
             return Response(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
         if not replica.as_leader.knows_follower(request.follower, request.epoch):
             return Response(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
-        found = replica.read_for_follower(asked.offset, 200, last_fetched_epoch=asked.last_fetched_epoch)
+        found = replica.read_for_follower(
+            position.offset, 200, last_fetched_epoch=position.last_fetched_epoch
+        )
         if not found.error and found.diverging == UNKNOWN_END:
-            replica.as_leader.follower_fetched(request.follower, request.epoch, asked.offset, self.now)
+            replica.as_leader.follower_fetched(request.follower, request.epoch, position.offset, self.now)
         fetched = Fetched(found.error, replica.high_watermark, found.log_start_offset, found.diverging)
         parts = found.slice.parts if found.slice is not None else ()
         records = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
@@ -242,7 +244,7 @@ class Partition(RuleBasedStateMachine):
         if broker.replica is None or broker.epoch != response.request.epoch:
             return
         step = broker.replica.as_follower.take_fetched(
-            response.request.asked, response.fetched, memoryview(bytearray(response.records)), NOW
+            response.request.position, response.fetched, memoryview(bytearray(response.records)), NOW
         )
         assert not isinstance(step, StartFromTier)
         if isinstance(step, Retry):

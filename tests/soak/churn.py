@@ -46,7 +46,7 @@ SETTINGS = {
     "remote.cache.bytes": 16 << 20,
     "max.incremental.fetch.session.cache.slots": 10,
 }
-SETTLED_S = 3.0
+QUIET_S = 3.0
 """Longer than each delay in the settings above."""
 
 KEPT_LEAST = 0.2
@@ -286,11 +286,11 @@ class Clients:
         """Fetches whose connection closes while they wait."""
         client = Client(self.bootstrap)
         end = self.wire.fetch(self.topic, 0, max_bytes=1).responses[0].partitions[0].high_watermark
-        asked = {"partition": 0, "fetch_offset": end, "partition_max_bytes": 1 << 20}
+        requested = {"partition": 0, "fetch_offset": end, "partition_max_bytes": 1 << 20}
         values = {
             "max_wait_ms": 500,
             "min_bytes": 1,
-            "topics": [{"topic": self.topic, "partitions": [asked]}],
+            "topics": [{"topic": self.topic, "partitions": [requested]}],
         }
         client.post("Fetch", 12, message("Fetch", values))
         client.close()
@@ -298,12 +298,12 @@ class Clients:
     def fetch_sessions(self, n: int) -> None:
         """Fetch sessions whose connection closes."""
         client = Client(self.bootstrap)
-        asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
+        requested = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1}
         values = {
             "max_wait_ms": 0,
             "session_id": 0,
             "session_epoch": 0,
-            "topics": [{"topic": self.topic, "partitions": [asked]}],
+            "topics": [{"topic": self.topic, "partitions": [requested]}],
         }
         client.send("Fetch", 12, message("Fetch", values))
         client.close()
@@ -360,7 +360,7 @@ def play(broker: Inspected, clients: Clients, kinds: Sequence[str], times: int) 
         for kind in kinds:
             for number in range(third * times, (third + 1) * times):
                 getattr(clients, kind)(number)
-        time.sleep(SETTLED_S)
+        time.sleep(QUIET_S)
         looks.append(broker.look())
     first, middle, last = looks
 

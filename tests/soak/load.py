@@ -74,7 +74,7 @@ class Load:
             self._connections,
         ]
         for worker in workers:
-            threading.Thread(target=self._for_ever, args=(worker,), daemon=True).start()
+            threading.Thread(target=self._forever, args=(worker,), daemon=True).start()
 
     def take(self) -> dict[str, object]:
         with self._lock:
@@ -217,7 +217,7 @@ class Load:
         for created in admin.create_topics(wanted).values():
             created.result(30)
 
-    def _for_ever(self, work: Callable[[], None]) -> None:
+    def _forever(self, work: Callable[[], None]) -> None:
         while True:
             try:
                 work()

@@ -69,7 +69,7 @@ def main() -> int:
     failures = [line for line in log.splitlines() if "error" in line.split(" event=")[0]]
     verdict = verdict_of(
         found.samples,
-        minutes_asked=options.minutes,
+        minutes_planned=options.minutes,
         broker_errors=len(failures),
         latency_level_ms=options.latency_level_ms,
         ended_early=found.ended_early,
@@ -98,9 +98,7 @@ class Run:
     ended_early: str = ""
 
 
-def run(
-    broker: TierlogBroker, minutes: float, load: Sequence[str] = (), patience_s: float = TIMEOUT_S
-) -> Run:
+def run(broker: TierlogBroker, minutes: float, load: Sequence[str] = (), timeout_s: float = TIMEOUT_S) -> Run:
     """`load`: a command other than load.py, for tests. Failures of broker and load do not raise."""
     found = Run()
     command = load or (sys.executable, str(LOAD), broker.bootstrap)
@@ -108,7 +106,7 @@ def run(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
-            if not _listen(process, broker, minutes, found, patience_s):
+            if not _listen(process, broker, minutes, found, timeout_s):
                 found.ended_early = f"the load ended with exit code {process.wait()}"
         except Silent as failure:
             found.ended_early = f"the load hangs: {failure}"
@@ -124,11 +122,11 @@ def run(
 
 
 def _listen(
-    process: "subprocess.Popen[bytes]", broker: TierlogBroker, minutes: float, found: Run, patience_s: float
+    process: "subprocess.Popen[bytes]", broker: TierlogBroker, minutes: float, found: Run, timeout_s: float
 ) -> bool:
     """Wait until the minutes have passed. Returns False if the load ends before."""
     metrics, begin = Metrics(broker.admin_url), time.monotonic()
-    for line in lines(process, patience_s):
+    for line in lines(process, timeout_s):
         reported = json.loads(line)
         found.faults = reported.pop("faults")
         passed = (time.monotonic() - begin) / 60

@@ -100,7 +100,7 @@ class Verdict:
 def verdict_of(
     samples: Sequence[Sample],
     *,
-    minutes_asked: float,
+    minutes_planned: float,
     broker_errors: int = 0,
     latency_level_ms: float = LATENCY_LEVEL_MS,
     ended_early: str = "",
@@ -122,7 +122,7 @@ def verdict_of(
         *_latency(samples, "produce", "p99_ms", latency_level_ms),
         *_latency(samples, "end to end", "e2e_p99_ms", latency_level_ms),
         *_disk(samples),
-        *_load(samples, minutes_asked),
+        *_load(samples, minutes_planned),
         _at_most("runs that ended early", int(bool(ended_early)), 0, ended_early),
         _at_most("faults that clients met", _count(samples, "fault: "), 0),
         _hung(samples),
@@ -205,13 +205,13 @@ def _threads(samples: Sequence[Sample]) -> Check:
     return _at_most("threads, peak of the last third", last, allowed, f"{second:.0f} in the second")
 
 
-def _load(samples: Sequence[Sample], minutes_asked: float) -> list[Check]:
+def _load(samples: Sequence[Sample], minutes_planned: float) -> list[Check]:
     """Every kind of load must appear in each minute, because an idle broker is flat, too."""
     passed = samples[-1].minutes if samples else 0.0
     times = [0.0, *(sample.minutes for sample in samples)]
     gap = max((b - a for a, b in pairwise(times)), default=passed)
     checks = [
-        _at_least("minutes passed", passed, minutes_asked),
+        _at_least("minutes passed", passed, minutes_planned),
         _at_most("minutes without a sample", gap, LONGEST_GAP_MINUTES),
     ]
     minutes = max(int(passed), 1)

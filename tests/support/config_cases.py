@@ -24,8 +24,8 @@ def alter_of(kind: int, resource: str, name: str, value: str | None, operation: 
 
 
 def describe_of(kind: int, resource: str, *keys: str) -> dict[str, Any]:
-    asked = {"resource_type": kind, "resource_name": resource, "configuration_keys": list(keys) or None}
-    return {"resources": [asked], "include_synonyms": True}
+    requested = {"resource_type": kind, "resource_name": resource, "configuration_keys": list(keys) or None}
+    return {"resources": [requested], "include_synonyms": True}
 
 
 def feature(name: str, level: int, **more: Any) -> dict[str, Any]:

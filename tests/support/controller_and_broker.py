@@ -8,19 +8,21 @@ from tierlog.config.sources import settings_from
 
 
 def controller_and_broker(directory: Path) -> tuple[ControllerNode, Broker]:
-    """Nodes 1 and 2, neither started; start the voter first. Their data lies below the directory."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        place = f"127.0.0.1:{held.getsockname()[1]}"
+    """Controller node 1 and broker 2, not started. The test must start the controller first. Their log
+    directories are in `directory`.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        controller_address = f"127.0.0.1:{probe.getsockname()[1]}"  # a free port
     shared = {
-        "cluster.id": "apart",
-        "controller.quorum.voters": f"1@{place}",
+        "cluster.id": "controller-and-broker",
+        "controller.quorum.voters": f"1@{controller_address}",
         "controller.quorum.secret": "s",
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "offsets.topic.replication.factor": "1",
     }
-    voter = {"node.id": "1", "process.roles": "controller", "admin.listener": place}
+    controller = {"node.id": "1", "process.roles": "controller", "admin.listener": controller_address}
     broker = {"node.id": "2", "process.roles": "broker", "admin.listener": "127.0.0.1:0"}
     return (
-        ControllerNode(settings_from({**shared, **voter, "log.dirs": str(directory / "1")})),
+        ControllerNode(settings_from({**shared, **controller, "log.dirs": str(directory / "1")})),
         Broker(settings_from({**shared, **broker, "log.dirs": str(directory / "2")})),
     )

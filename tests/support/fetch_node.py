@@ -119,23 +119,25 @@ class Node:
     def follow(self, records: int, committed: int) -> None:
         """Append `records` from the leader of the other partition, of which `committed` are committed."""
         replica = self.replica(FOLLOWED)
-        asked = replica.as_follower.fetch_position()
-        assert asked is not None
+        requested = replica.as_follower.fetch_position()
+        assert requested is not None
         batches = b""
         for number in range(records):
             one = encode_batch([NewRecord(0, None, b"v")])
-            assign(one, 0, asked.offset + number, EPOCH)
+            assign(one, 0, requested.offset + number, EPOCH)
             batches += one
-        replica.as_follower.take_fetched(asked, Fetched(ErrorCode.NONE, committed, 0), memoryview(batches), 0)
+        replica.as_follower.take_fetched(
+            requested, Fetched(ErrorCode.NONE, committed, 0), memoryview(batches), 0
+        )
 
     async def read(self, partition: int, offset: int, *, version: int = NEWEST, **fields: Any) -> Any:
-        asked = fetch.FetchPartition(
+        requested = fetch.FetchPartition(
             partition=partition,
             fetch_offset=offset,
             partition_max_bytes=1_000_000,
             current_leader_epoch=fields.pop("epoch", EPOCH),
         )
-        topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[asked])
+        topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[requested])
         request = fetch.FetchRequest(**{"max_wait_ms": 0, "min_bytes": 1, "topics": [topic], **fields})
         answer = await self.client.ask(FETCH_KEY, version, request)
         return answer.responses[0].partitions[0]

@@ -47,7 +47,7 @@ class LogModel:
         self.start = start
         self.cleaned = start
         """Compaction has cleaned, or may have cleaned, below this offset."""
-        self.flushed = start
+        self.truncation_floor = start
         """A compaction has relied on the markers and last values below this offset, so it is never truncated.
         """
         self._begin = start
@@ -73,13 +73,13 @@ class LogModel:
             self._begin = end
         self.start = min(self.start, self.end)
         self.cleaned = min(self.cleaned, self.end)
-        self.flushed = min(self.flushed, self.end)
+        self.truncation_floor = min(self.truncation_floor, self.end)
         self._first_cleaned_ms = {at: ms for at, ms in self._first_cleaned_ms.items() if at < end}
 
     def cleaning(self, end: int, now_ms: int) -> None:
         """Begin a compaction up to `end`."""
         self.cleaned = max(self.cleaned, end)
-        self.flushed = self.end
+        self.truncation_floor = self.end
         for record in self.records():
             if record.offset < end and record.value is None:
                 self._first_cleaned_ms.setdefault(record.offset, now_ms)

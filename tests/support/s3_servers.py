@@ -57,7 +57,7 @@ class S3Server:
     def url(self, prefix: str) -> str:
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
 
-    def outside(self) -> minio.Minio:
+    def minio_client(self) -> minio.Minio:
         """The bucket through another client library than the product's."""
         return minio.Minio(self.address, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION)
 
@@ -76,7 +76,7 @@ def running(name: str, directory: Path) -> Iterator[S3Server]:
     server = S3Server(name, f"127.0.0.1:{free_port()}", directory)
     try:
         server.start()
-        server.outside().make_bucket(BUCKET)
+        server.minio_client().make_bucket(BUCKET)
         yield server
     finally:
         server.stop()

@@ -1,5 +1,6 @@
 """The parts of a broker that tiering needs: quorum of one, replicas, driver, housekeeper, remote log."""
 
+import asyncio
 import random
 import struct
 import uuid
@@ -155,6 +156,12 @@ class TierNode:
                 log_start_offset=offset,
             )
         )
+
+    async def finish_tiering(self) -> None:
+        """Wait until the remote log manager has nothing left to do for any partition."""
+        self.log_manager.wake_all()
+        while jobs := self.log_manager.jobs():
+            await asyncio.wait(jobs)
 
     async def __aenter__(self) -> "TierNode":
         await self.node.start()

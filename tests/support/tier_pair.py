@@ -142,10 +142,10 @@ class Pair:
 
     async def tier(self) -> None:
         """All rolled segments are remote, and deleted locally by the leader."""
-        await self.settled()
+        await self.finish_tiering()
         assert self.leader.local_log_start_offset == self.leader.log.active_base_offset > 0
 
-    async def settled(self) -> None:
+    async def finish_tiering(self) -> None:
         for driver in (self.node.log_manager, self.other.log_manager):
             driver.wake_all()
             while jobs := driver.jobs():
@@ -232,13 +232,13 @@ def content(result: ReadResult) -> memoryview:
 
 
 def fetch(follower: Replica, leader: Replica) -> Step:
-    asked = follower.as_follower.fetch_position()
-    assert asked is not None
-    found = leader.read_for_follower(asked.offset, 1 << 20, last_fetched_epoch=asked.last_fetched_epoch)
+    position = follower.as_follower.fetch_position()
+    assert position is not None
+    found = leader.read_for_follower(position.offset, 1 << 20, last_fetched_epoch=position.last_fetched_epoch)
     if not found.error and found.diverging == UNKNOWN_END:
-        leader.as_leader.follower_fetched(follower._core.broker_id, 1, asked.offset, START_MS)
+        leader.as_leader.follower_fetched(follower._core.broker_id, 1, position.offset, START_MS)
     answer = Fetched(found.error, leader.high_watermark, found.log_start_offset, found.diverging)
-    return follower.as_follower.take_fetched(asked, answer, content(found), START_MS)
+    return follower.as_follower.take_fetched(position, answer, content(found), START_MS)
 
 
 def catch_up(follower: Replica, leader: Replica) -> None:

@@ -47,7 +47,8 @@ class Client:
     def send_together(self, *requests: tuple[str, int, Any]) -> list[Any]:
         """Send several requests with one system call; return their responses in order."""
         frames = [
-            encode_request(BY_NAME[name], version, 1, "test", asked) for name, version, asked in requests
+            encode_request(BY_NAME[name], version, 1, "test", requested)
+            for name, version, requested in requests
         ]
         self._socket.sendall(b"".join(frames))
         return [self.receive(name, version) for name, version, _ in requests]
@@ -96,11 +97,11 @@ class Client:
         return answer
 
     def fetch(self, topic: str, offset: int, **fields: Any) -> fetch.FetchResponse:
-        asked = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        requested = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = fetch.FetchRequest(
             max_wait_ms=0,
             min_bytes=1,
-            topics=[fetch.FetchTopic(topic=topic, partitions=[asked])],
+            topics=[fetch.FetchTopic(topic=topic, partitions=[requested])],
             **fields,
         )
         response: fetch.FetchResponse = self.send("Fetch", 12, request)
@@ -114,11 +115,11 @@ class Client:
 
     def wait_for_leaders(self, topic: str, partitions: int = 1) -> None:
         """Wait for leaders: Apache Kafka responds to CreateTopics before partitions have leaders."""
-        asked = [
+        requested = [
             list_offsets.ListOffsetsPartition(partition_index=n, timestamp=-1) for n in range(partitions)
         ]
         request = list_offsets.ListOffsetsRequest(
-            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=asked)]
+            replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=requested)]
         )
         while any(each.error_code for each in self.send("ListOffsets", 7, request).topics[0].partitions):
             time.sleep(0.01)

@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 class Safeguard(NamedTuple):
     """`breaks`: what could happen without the safeguard. `of_quorum`: only quorum runs notice it.
     `replacements`: by the names of the product. Each gets the original function and its arguments. There are
-    more than one if another safeguard stands behind this one.
+    more than one if another safeguard backs up this one.
     """
 
     name: str

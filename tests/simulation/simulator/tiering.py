@@ -26,7 +26,7 @@ from tierlog.tiering.format.keys import Keys
 TIERED = 0.55
 """Share of the cluster runs in which the topics are tiered."""
 
-SETTLED_S = 120.0
+COMPLETION_TIMEOUT_S = 120.0
 """Virtual seconds within which all due uploads must complete. A retry comes after thirty at most, and
 producers write small segments faster than a leader uploads them: seven a second, of up to 450 left."""
 
@@ -158,7 +158,7 @@ class Tiering:
         if not self.is_on:
             return
         remote.SPILL_TIMEOUT_MS = max(SPILL_MS)  # else every page may time out
-        deadline = asyncio.get_running_loop().time() + SETTLED_S
+        deadline = asyncio.get_running_loop().time() + COMPLETION_TIMEOUT_S
         while why := self.witness.pending_work():
             raise_violation()
             if asyncio.get_running_loop().time() > deadline:
@@ -189,6 +189,6 @@ async def read_back(client: Client, partition: int, end: int) -> None:
             continue
         shown = [record for record in values_of(bytes(result.records or b"")) if record[0] >= offset]
         if [number for number, _ in shown] != list(range(offset, offset + len(shown))):
-            raise Violation(f"partition {partition}: records are missing behind {offset}: {shown}")
+            raise Violation(f"partition {partition}: records are missing after {offset}: {shown}")
         client.history.note(partition, shown, "seen")
         offset += len(shown)

@@ -11,7 +11,7 @@ def epochs() -> LeaderEpochs:
 
 
 @pytest.mark.parametrize(
-    ("asked", "end"),
+    ("requested", "end"),
     [
         (-1, UNKNOWN_END),
         (1, EpochEnd(1, 10)),
@@ -23,8 +23,8 @@ def epochs() -> LeaderEpochs:
         (8, UNKNOWN_END),
     ],
 )
-def test_end_of_an_epoch(epochs: LeaderEpochs, asked: int, end: EpochEnd) -> None:
-    assert epochs.end_offset_for(asked, 99) == end
+def test_end_of_an_epoch(epochs: LeaderEpochs, requested: int, end: EpochEnd) -> None:
+    assert epochs.end_offset_for(requested, 99) == end
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(9, -1), (10, 2), (19, 2), (20, 4), (1000, 7)])

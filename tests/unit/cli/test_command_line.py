@@ -70,10 +70,14 @@ def test_every_command_has_json_output() -> None:
     [("tierlog top", "topic"), ("tierlog topic al", "alter"), ("tierlog consume --from", "--from-beginning")],
 )
 def test_shell_completion(words: str, expected: str) -> None:
-    asked = {"_TIERLOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    requested = {
+        "_TIERLOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }
     command = Path(sys.executable).with_name("tierlog")
     ended = subprocess.run(
-        [command], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=False
+        [command], env={**os.environ, **requested}, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.stdout.split() == [expected]
 

@@ -105,8 +105,8 @@ async def test_cancelled_move_fails_and_removes_its_throttle(cluster: Cluster) -
 
 
 async def test_refused_move_keeps_the_throttle_of_the_current_one(cluster: Cluster) -> None:
-    asked = {"moves": [{"topic": "orders", "partition": 0, "replicas": [1, 3]}], "throttle": 1000}
-    await asyncio.to_thread(AdminApi(cluster.url).post, "/v1/partitions/move", asked)
+    requested = {"moves": [{"topic": "orders", "partition": 0, "replicas": [1, 3]}], "throttle": 1000}
+    await asyncio.to_thread(AdminApi(cluster.url).post, "/v1/partitions/move", requested)
     assert cluster.partition.is_reassigned
     assert (await move(cluster, "1,1")).returncode == 1  # not distinct
     assert cluster.throttles.keys() == RATES.keys()

@@ -147,8 +147,8 @@ class Bench:
         if seen:
             self.send(TopicsChanged(ids=dict(self.topics), deleted=frozenset({topic})))
 
-    def settle(self) -> None:
-        """Zero-delay timers fire."""
+    def fire_due_timers(self) -> None:
+        """Let timers without a delay fire."""
         self.advance(0)
 
     def release(self, error: ErrorCode = ErrorCode.NONE) -> None:

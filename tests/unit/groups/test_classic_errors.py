@@ -40,7 +40,7 @@ def test_join_with_an_inconsistent_protocol_is_rejected(bench):
 def test_static_member_is_fenced(bench):
     b = bench()
     b.join(instance="a")
-    b.settle()
+    b.fire_due_timers()
     waiting = b.sync("m1", 1, group_instance_id="a")
     assert b.response(waiting).error == E.NONE
     b.join(instance="a")
@@ -97,7 +97,7 @@ def test_protocol_is_chosen_by_votes_among_the_common_ones(bench):
         b.join(protocols=(("sticky", b""), ("range", b""))),
         b.join(protocols=(("sticky", b""), ("range", b""))),
     ]
-    b.settle()
+    b.fire_due_timers()
     assert [b.response(token).protocol_name for token in tokens] == ["sticky"] * 3
     assert b.response(tokens[0]).members[0] == ("m1", None, b"2")
 
@@ -106,7 +106,7 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout(bench):
     b = bench()
     b.join(session_timeout_ms=100_000)
     silent = b.join(session_timeout_ms=100_000)
-    b.settle()
+    b.fire_due_timers()
     assert b.response(silent).generation == 1
     synced = b.sync("m1", 1, {"m1": b"x"})
     assert b.response(synced).assignment == b"x"
@@ -120,7 +120,7 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout(bench):
 def test_failed_append_of_an_assignment_starts_another_rebalance(bench):
     b = bench()
     b.join()
-    b.settle()
+    b.fire_due_timers()
     b.append_error = E.NOT_ENOUGH_REPLICAS
     assert b.error(b.sync("m1", 1, {"m1": b"x"})) == E.COORDINATOR_NOT_AVAILABLE
     assert b.state == "PreparingRebalance"
@@ -131,7 +131,7 @@ def test_failed_append_of_an_assignment_starts_another_rebalance(bench):
 def test_assignment_counts_only_when_it_is_durable(bench):
     b = bench()
     b.join()
-    b.settle()
+    b.fire_due_timers()
     b.hold_appends = True
     waiting = b.sync("m1", 1, {"m1": b"x"})
     assert b.response(waiting) is None and b.state == "CompletingRebalance"
@@ -144,7 +144,7 @@ def test_assignment_counts_only_when_it_is_durable(bench):
 def test_static_member_keeps_its_old_id_if_the_new_one_cannot_be_stored(bench):
     b = bench()
     b.join(instance="a")
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"x"}, group_instance_id="a")
     b.append_error = E.KAFKA_STORAGE_ERROR
     assert b.error(b.join(instance="a")) == E.NOT_COORDINATOR
@@ -154,7 +154,7 @@ def test_static_member_keeps_its_old_id_if_the_new_one_cannot_be_stored(bench):
 def test_member_lost_after_its_join_expires_after_one_session(bench):
     b = bench()
     b.join()
-    b.settle()
+    b.fire_due_timers()
     b.advance(9_999)
     assert b.state == "CompletingRebalance"
     b.advance(1)

@@ -50,7 +50,7 @@ def test_member_joins_twice_for_its_id_and_the_join_phase_waits_for_it(bench):
     b = bench()
     b.join(member_id_required=True)
     b.join("m1", member_id_required=True)
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"all"})
     b.join(member_id_required=True)
     b.join("m1")
@@ -112,7 +112,7 @@ def test_killed_member_expires_and_its_partitions_are_reassigned(bench):
 def test_static_member_restarts_without_a_rebalance(bench):
     b = bench()
     first, second = b.join(instance="a"), b.join(instance="b")
-    b.settle()
+    b.fire_due_timers()
     assert [b.response(token).member_id for token in (first, second)] == ["m1", "m2"]
     b.sync("m2", 1, group_instance_id="b")
     b.sync("m1", 1, {"m1": b"t0", "m2": b"t1"}, group_instance_id="a")

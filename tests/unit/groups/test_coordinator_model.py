@@ -1,4 +1,4 @@
-"""Random clients, late appends, failing disks: invariants hold after each event, no request waits for ever.
+"""Random clients, late appends, failing disks: invariants hold after each event, no request waits forever.
 
 Each seed is one history. At the end the world calms down (appends become durable, members follow the protocol
 as clients do): every group must come to rest with an assignment for each member, and every request must have
@@ -27,7 +27,7 @@ class Client:
         self.instance = f"static-{number}" if rng.random() < 0.3 else None
         self.member_id, self.generation, self.assigned = "", -1, False
         self.pending: int | None = None
-        self.asked = ""
+        self.last_request = ""
         self.joined = False
         self.leads: list[str] = []
         self.protocols = rng.choice([(("range", b""),), (("sticky", b""), ("range", b""))])
@@ -50,12 +50,12 @@ class Client:
             self.leads = [name for name, _, _ in response.members] if not response.skip_assignment else []
             self.joined = True
             return
-        elif self.asked == "sync":
+        elif self.last_request == "sync":
             self.assigned = True
         self.joined = False
 
     def join(self) -> None:
-        self.pending, self.asked = (
+        self.pending, self.last_request = (
             self.bench.join(
                 self.member_id,
                 instance=self.instance,
@@ -72,11 +72,11 @@ class Client:
         self.pending = self.bench.sync(
             self.member_id, self.generation, given, group_instance_id=self.instance
         )
-        self.asked, self.joined = "sync", False
+        self.last_request, self.joined = "sync", False
 
     def heartbeat(self) -> None:
         self.pending = self.bench.beat(self.member_id, self.generation, group_instance_id=self.instance)
-        self.asked = "heartbeat"
+        self.last_request = "heartbeat"
 
     def follow(self) -> None:
         """The next step of a well-behaved client."""

@@ -105,7 +105,7 @@ def test_silent_static_member_with_a_short_rebalance_timeout_causes_no_busy_loop
     b = bench()
     for instance in ("i", "j"):
         b.join(instance=instance, rebalance_timeout_ms=1)
-    b.settle()
+    b.fire_due_timers()
     for member_id in ("m2", "m1"):
         b.sync(member_id, 1, {"m1": b"", "m2": b""})
     b.leave(Leaver("m2", "j"))
@@ -125,7 +125,7 @@ def test_generation_wraps_after_the_largest_int32(bench):
         ],
     )
     token = b.join()
-    b.settle()
+    b.fire_due_timers()
     assert b.response(token).generation == 1
 
 

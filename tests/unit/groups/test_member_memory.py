@@ -18,7 +18,7 @@ def test_member_over_the_memory_limit_is_rejected(bench):
     assert b.core.member_bytes == 0 and b.core.list_groups() == []
     first = b.join(**ENOUGH)
     assert b.core.member_bytes > 1_000_000
-    b.settle()
+    b.fire_due_timers()
     assert b.error(first) == E.NONE
 
 
@@ -57,9 +57,9 @@ def test_join_costs_the_same_in_a_large_group(bench):
 def test_rejoining_member_needs_memory_only_for_what_is_new(bench):
     b = bench()
     b.join(**ENOUGH)
-    b.settle()
+    b.fire_due_timers()
     again = b.join("m1", protocols=(("range", b"y" * 1_000_000),), free_bytes=0)
-    b.settle()
+    b.fire_due_timers()
     assert b.error(again) == E.NONE
     assert b.error(b.join("m1", protocols=(("range", b"y" * 1_000_001),), free_bytes=0)) == (
         E.COORDINATOR_NOT_AVAILABLE
@@ -70,10 +70,10 @@ def test_rejoining_member_needs_memory_only_for_what_is_new(bench):
 def test_restarted_static_member_needs_no_memory(bench):
     b = bench()
     b.join(**ENOUGH, instance="i")
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"mine"})
     again = b.join(protocols=LARGE, instance="i", free_bytes=0)
-    b.settle()
+    b.fire_due_timers()
     assert b.error(again) == E.NONE
 
 
@@ -81,14 +81,14 @@ def test_pending_member_that_joins_needs_no_memory_for_its_id(bench):
     b = bench()
     b.join(member_id_required=True)
     again = b.join("m1", protocols=(("range", b""),), free_bytes=PROTOCOL_OVERHEAD_BYTES + len("range"))
-    b.settle()
+    b.fire_due_timers()
     assert b.error(again) == E.NONE
 
 
 def test_assignments_need_memory(bench):
     b = bench()
     b.join()
-    b.settle()
+    b.fire_due_timers()
     before = b.core.member_bytes
     refused = b.sync("m1", 1, {"m1": b"a" * 1_000}, free_bytes=999)
     assert b.error(refused) == E.COORDINATOR_NOT_AVAILABLE
@@ -110,7 +110,7 @@ def test_silent_new_member_holds_memory_for_a_minute_at_most(bench, version_4):
     b = bench()
     longest = {"session_timeout_ms": 1_800_000, "rebalance_timeout_ms": 2**31 - 1}
     b.join(**ENOUGH, **longest, member_id_required=version_4)
-    b.settle()
+    b.fire_due_timers()
     b.advance(b.settings.new_member_response_timeout_ms)
     assert b.core.member_bytes == 0
 
@@ -118,7 +118,7 @@ def test_silent_new_member_holds_memory_for_a_minute_at_most(bench, version_4):
 def test_member_has_its_session_timeout_after_its_first_request(bench):
     b = bench()
     b.join(**ENOUGH, session_timeout_ms=1_800_000)
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"mine"})
     b.advance(1_799_000)
     assert b.error(b.beat("m1", 1)) == E.NONE
@@ -127,7 +127,7 @@ def test_member_has_its_session_timeout_after_its_first_request(bench):
 def test_member_that_leaves_releases_its_memory(bench):
     b = bench()
     b.join(**ENOUGH, instance="i")
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"mine"})
     b.leave(Leaver("", "i"))
     assert b.core.member_bytes == 0
@@ -136,7 +136,7 @@ def test_member_that_leaves_releases_its_memory(bench):
 def test_restarted_coordinator_counts_loaded_members(bench):
     b = bench()
     b.join(**ENOUGH)
-    b.settle()
+    b.fire_due_timers()
     b.sync("m1", 1, {"m1": b"mine"})
     held = b.core.member_bytes
     b.restart()

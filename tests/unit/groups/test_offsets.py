@@ -53,7 +53,7 @@ def test_commit_checks(bench, fields, error):
 def test_commit_is_rejected_before_the_assignment_and_accepted_while_revoking(bench):
     b = bench()
     b.join()
-    b.settle()
+    b.fire_due_timers()
     assert b.error(b.commit(1, member_id="m1", generation=1)) == E.REBALANCE_IN_PROGRESS
     b.sync("m1", 1)
     b.join()

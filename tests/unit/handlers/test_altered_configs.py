@@ -63,21 +63,21 @@ async def test_documentation_of_an_inert_setting_says_so(
     cluster: AdminCluster, name: str, has_effect: bool
 ) -> None:
     assert await alter(cluster, "1", name, "2") == E.NONE
-    asked = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}
-    answer = await cluster.ask("DescribeConfigs", 4, resources=[asked], include_documentation=True)
+    requested = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}
+    answer = await cluster.ask("DescribeConfigs", 4, resources=[requested], include_documentation=True)
     [found] = answer.results[0].configs
     assert found.documentation and ("it has no effect" in found.documentation) is not has_effect
 
 
 async def alter(cluster: AdminCluster, resource: str, name: str, value: str | None) -> int:
     change = {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
-    asked = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}
-    answer = await cluster.ask("IncrementalAlterConfigs", 1, resources=[asked], validate_only=False)
+    requested = {"resource_type": BROKER, "resource_name": resource, "configs": [change]}
+    answer = await cluster.ask("IncrementalAlterConfigs", 1, resources=[requested], validate_only=False)
     return int(answer.responses[0].error_code)
 
 
 async def described(cluster: AdminCluster, kind: int, resource: str, name: str) -> tuple[str, int]:
-    asked = {"resource_type": kind, "resource_name": resource, "configuration_keys": [name]}
-    answer = await cluster.ask("DescribeConfigs", 4, resources=[asked])
+    requested = {"resource_type": kind, "resource_name": resource, "configuration_keys": [name]}
+    answer = await cluster.ask("DescribeConfigs", 4, resources=[requested])
     [found] = answer.results[0].configs
     return found.value, found.config_source

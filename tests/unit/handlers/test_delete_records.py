@@ -30,11 +30,13 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield made
 
 
-def asked_to_delete(
+def start_delete(
     node: Node, timeout_ms: int = LONG_MS, partitions: Sequence[int] = (LED,), offset: int = DELETED
 ) -> "asyncio.Task[Any]":
-    asked = [delete_records.DeleteRecordsPartition(partition_index=one, offset=offset) for one in partitions]
-    topic = delete_records.DeleteRecordsTopic(name="t", partitions=asked)
+    requested = [
+        delete_records.DeleteRecordsPartition(partition_index=one, offset=offset) for one in partitions
+    ]
+    topic = delete_records.DeleteRecordsTopic(name="t", partitions=requested)
     context = RequestContext(21, 2, 1, "test", Connection(1, "127.0.0.1", 5000))
     request = delete_records.DeleteRecordsRequest(topics=[topic], timeout_ms=timeout_ms)
     return asyncio.ensure_future(delete_records_handler(node.deps)(context, request))  # type: ignore[arg-type]
@@ -50,7 +52,7 @@ async def waits(node: Node) -> None:
 
 
 async def test_delete_records_completes_when_all_live_replicas_have_the_log_start(node: Node) -> None:
-    answer = asked_to_delete(node)
+    answer = start_delete(node)
     await waits(node)
     assert node.replica(LED).log_start_offset == DELETED
     for follower in ALIVE:
@@ -63,7 +65,7 @@ async def test_delete_records_completes_when_all_live_replicas_have_the_log_star
 
 @pytest.mark.parametrize("offset", [-2, RECORDS + 1])
 async def test_no_record_is_deleted_at_an_offset_outside_of_the_log(node: Node, offset: int) -> None:
-    answer = asked_to_delete(node, offset=offset)
+    answer = start_delete(node, offset=offset)
     await answer
     assert answer_of(answer)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
     assert node.replica(LED).log_start_offset == 0
@@ -72,7 +74,7 @@ async def test_no_record_is_deleted_at_an_offset_outside_of_the_log(node: Node, 
 async def test_offset_minus_one_deletes_up_to_the_high_watermark(node: Node) -> None:
     for follower in ALIVE:
         node.hear(follower, RECORDS, RECORDS)
-    answer = asked_to_delete(node, offset=-1)
+    answer = start_delete(node, offset=-1)
     await answer
     assert answer_of(answer) == (ErrorCode.NONE, RECORDS)
 
@@ -80,13 +82,13 @@ async def test_offset_minus_one_deletes_up_to_the_high_watermark(node: Node) -> 
 async def test_timed_out_delete_records_has_the_low_watermark(node: Node) -> None:
     for follower in ALIVE:
         node.hear(follower, RECORDS, 2)
-    answer = asked_to_delete(node, timeout_ms=1)
+    answer = start_delete(node, timeout_ms=1)
     await answer
     assert answer_of(answer) == (ErrorCode.REQUEST_TIMED_OUT, 2)
 
 
 async def test_delete_records_does_not_wait_for_a_dead_broker(node: Node) -> None:
-    answer = asked_to_delete(node)
+    answer = start_delete(node)
     await waits(node)
     node.hear(2, RECORDS, DELETED)
     node.hear(3, RECORDS, DELETED)
@@ -100,7 +102,7 @@ async def test_log_start_of_a_restarted_follower_counts(node: Node) -> None:
     for follower in ALIVE:
         node.hear(follower, RECORDS, DELETED)
     node.replica(LED).as_leader.set_live({1: 1, 2: 22, 3: 3, 4: 4})
-    answer = asked_to_delete(node)
+    answer = start_delete(node)
     await waits(node)
     node.replica(LED).as_leader.follower_fetched(2, 22, RECORDS, 0, DELETED)
     await until(answer.done)
@@ -116,7 +118,7 @@ async def test_completed_deletions_of_a_large_request_are_not_checked_again(
     node.lead(RECORDS, FOLLOWED)
     for follower in ALIVE:
         other.as_leader.follower_fetched(follower, follower, RECORDS, 0)
-    answer = asked_to_delete(node, partitions=[FOLLOWED, *[LED] * 100])
+    answer = start_delete(node, partitions=[FOLLOWED, *[LED] * 100])
     await waits(node)
     for follower in ALIVE:
         node.hear(follower, RECORDS, DELETED)
@@ -134,7 +136,7 @@ async def test_completed_deletions_of_a_large_request_are_not_checked_again(
 
 
 async def test_former_leader_has_no_low_watermark(node: Node) -> None:
-    answer = asked_to_delete(node)
+    answer = start_delete(node)
     await waits(node)
     node.replica(LED).become_follower(2, EPOCH + 1, 1)
     await answer
@@ -159,7 +161,7 @@ async def test_new_log_start_completes_a_followers_fetch(node: Node) -> None:
     opened = await node.ask(request(0, 0, 0))
     waiting = asyncio.ensure_future(node.ask(request(1, opened.session_id, LONG_MS)))
     await until(lambda: len(node.purgatory) == 1)
-    deletion = asked_to_delete(node)
+    deletion = start_delete(node)
     reported = await waiting
     assert reported.responses[0].partitions[0].log_start_offset == DELETED
     deletion.cancel()

@@ -13,11 +13,11 @@ PREFERRED, UNCLEAN = 0, 1
 async def elect(
     cluster: AdminCluster, partitions: dict[str, list[int]] | None, kind: int = PREFERRED, version: int = 2
 ) -> Any:
-    asked = None
+    requested = None
     if partitions is not None:
-        asked = [{"topic": name, "partitions": numbers} for name, numbers in partitions.items()]
+        requested = [{"topic": name, "partitions": numbers} for name, numbers in partitions.items()]
     fields = {"election_type": kind} if version else {}
-    return await cluster.ask("ElectLeaders", version, topic_partitions=asked, **fields)
+    return await cluster.ask("ElectLeaders", version, topic_partitions=requested, **fields)
 
 
 def outcomes(answer: Any) -> dict[str, E]:

@@ -1,6 +1,5 @@
 """Fetch and ListOffsets over both tiers: aborted transactions, the high watermark, the largest timestamp."""
 
-import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -35,22 +34,23 @@ from tierlog.tiering.memory_store import MemoryStore
 async def fetch(
     node: TierNode, replica: Replica, offset: int, deps: Dependencies | None = None
 ) -> PartitionData:
-    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    """One partition of a response to a `read_committed` consumer."""
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_bytes=1 << 20,
         isolation_level=1,
-        topics=[FetchTopic(topic=replica.name.topic, partitions=[asked])],
+        topics=[FetchTopic(topic=replica.name.topic, partitions=[partition])],
     )
     context = RequestContext(1, 12, 1, "test", Connection(1, "127.0.0.1", 1))
     reply: Any = fetch_handler(deps or dependencies(node))(context, request)
     response = await reply if isinstance(reply, Pending) else reply
-    answer: PartitionData = response.responses[0].partitions[0]
-    return answer
+    data: PartitionData = response.responses[0].partitions[0]
+    return data
 
 
-@pytest.mark.parametrize("marker_tiered", [False, True])
-async def test_aborted_remote_transactions_are_returned_wherever_the_marker_is(
-    tmp_path: Path, marker_tiered: bool
+@pytest.mark.parametrize("marker_is_remote", [False, True])
+async def test_aborted_remote_transactions_are_returned_for_local_and_remote_markers(
+    tmp_path: Path, marker_is_remote: bool
 ) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
@@ -58,34 +58,28 @@ async def test_aborted_remote_transactions_are_returned_wherever_the_marker_is(
         replica.log.roll(START_MS)
         write_transactional(replica, ABORT, control=True)
         produce(replica, 1)
-        if marker_tiered:
+        if marker_is_remote:
             await node.log_manager.flush("t")
-        await settled(node)
-        assert replica.local_log_start_offset == (replica.log_end_offset if marker_tiered else first + 1)
-        answer = await fetch(node, replica, first)
-        assert answer.records.size > 0
-        assert [(line.producer_id, line.first_offset) for line in answer.aborted_transactions or ()] == [
-            (PRODUCER, first)
-        ]
+        await node.finish_tiering()
+        assert replica.local_log_start_offset == (replica.log_end_offset if marker_is_remote else first + 1)
+        data = await fetch(node, replica, first)
+        assert data.records.size > 0
+        assert [
+            (aborted.producer_id, aborted.first_offset) for aborted in data.aborted_transactions or ()
+        ] == [(PRODUCER, first)]
 
 
-async def settled(node: TierNode) -> None:
-    node.log_manager.wake_all()
-    while jobs := node.log_manager.jobs():
-        await asyncio.wait(jobs)
-
-
-async def test_no_remote_record_is_returned_above_the_returned_high_watermark(tmp_path: Path) -> None:
-    """A new leader's high watermark may be behind, although all remote records are committed."""
+async def test_returned_high_watermark_covers_the_returned_remote_records(tmp_path: Path) -> None:
+    """A new leader's high watermark may lag, although all remote records are committed."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
         produce(replica, 3)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         replica._core.high_watermark = 3
-        answer = await fetch(node, replica, 0)
-        assert answer.records.end_offset == 15
-        assert (answer.high_watermark, answer.last_stable_offset) == (15, 15)
+        data = await fetch(node, replica, 0)
+        assert data.records.end_offset == 15
+        assert (data.high_watermark, data.last_stable_offset) == (15, 15)
 
 
 async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_local_search(
@@ -95,62 +89,62 @@ async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_lo
         replica = await node.create("t")
         produce(replica, 2)
         await node.log_manager.flush("t")
-        await settled(node)
-        newest = replica.log_end_offset
+        await node.finish_tiering()
+        end_of_first_flush = replica.log_end_offset
         produce(replica, 1)
 
-        class Tiering(BatchValidator):
+        class TieringValidator(BatchValidator):
             """Tiers all local records before a search of them begins."""
 
             async def run(self, steps: Any) -> Any:
                 await node.log_manager.flush("t")
-                await settled(node)
-                assert replica.local_log_start_offset == replica.log_end_offset > newest
+                await node.finish_tiering()
+                assert replica.local_log_start_offset == replica.log_end_offset > end_of_first_flush
                 return await super().run(steps)
 
-        found = await largest_timestamp(dataclasses.replace(dependencies(node), validator=Tiering()))
+        deps = dataclasses.replace(dependencies(node), validator=TieringValidator())
         last = replica.log_end_offset - 1
-        assert found == (ErrorCode.NONE, last, START_MS + last)
+        assert await largest_timestamp(deps) == (ErrorCode.NONE, last, START_MS + last)
 
 
 async def largest_timestamp(deps: Dependencies) -> tuple[int, int, int]:
-    """Error code, offset and timestamp."""
-    asked = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[asked])])
+    """Error code, offset and timestamp of a ListOffsets response."""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=MAX_TIMESTAMP)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[partition])])
     context = RequestContext(2, 8, 1, "test", Connection(1, "127.0.0.1", 1))
-    answer = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
-    [found] = answer.topics[0].partitions
-    return found.error_code, found.offset, found.timestamp
+    response = await list_offsets_handler(deps)(context, request)  # type: ignore[misc]
+    [result] = response.topics[0].partitions
+    return result.error_code, result.offset, result.timestamp
 
 
 @pytest.mark.parametrize("start", [0, 30, 31, 45, 59, 100])
 async def test_largest_timestamp_ignores_remote_records_below_the_log_start(
     tmp_path: Path, start: int
 ) -> None:
-    """The oldest record of each segment has its largest timestamp, and the oldest segment the largest."""
+    """Timestamps fall with the offset, so the record at the log start always has the largest one."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
-        stamps = [START_MS + 1000 - 100 * (offset // 30) - offset % 30 for offset in range(120)]
+        timestamps = [START_MS + 1000 - 100 * (offset // 30) - offset % 30 for offset in range(120)]
         for base in range(0, 120, 5):
-            new = [NewRecord(stamps[base + n], b"k", b"v" * 400, ()) for n in range(5)]
-            assert replica.as_leader.append(memoryview(encode_batch(new)), START_MS).error == ErrorCode.NONE
+            batch = encode_batch([NewRecord(timestamps[base + n], b"k", b"v" * 400, ()) for n in range(5)])
+            assert replica.as_leader.append(memoryview(batch), START_MS).error == ErrorCode.NONE
             if base % 30 == 25:
                 replica.log.roll(START_MS)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         await node.move_log_start(replica, start)
         replica.raise_log_start(start)
-        expected = max(range(start, 120), key=stamps.__getitem__)
-        assert await largest_timestamp(dependencies(node)) == (ErrorCode.NONE, expected, stamps[expected])
+        expected = ErrorCode.NONE, start, timestamps[start]
+        assert await largest_timestamp(dependencies(node)) == expected
 
 
-async def test_records_of_a_topic_that_was_compacted_are_served_after_their_upload(tmp_path: Path) -> None:
-    """Their offsets have gaps."""
+async def test_records_with_gaps_between_their_offsets_are_served_after_their_upload(tmp_path: Path) -> None:
+    """The topic was compacted before it was tiered."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", remote_storage_enable="false", cleanup_policy="compact")
         for number in range(300):
-            new = [NewRecord(START_MS + number, b"%d" % (number % 7), b"%0200d" % number, ())]
-            assert replica.as_leader.append(memoryview(encode_batch(new)), START_MS).error == ErrorCode.NONE
+            batch = encode_batch([NewRecord(START_MS + number, b"%d" % (number % 7), b"%0200d" % number, ())])
+            assert replica.as_leader.append(memoryview(batch), START_MS).error == ErrorCode.NONE
         assert clean(replica.log)
         changes = tuple(
             c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
@@ -161,23 +155,23 @@ async def test_records_of_a_topic_that_was_compacted_are_served_after_their_uplo
         kept = await consume(node, replica)
         assert len(kept) < 50
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         assert replica.local_log_start_offset == replica.log_end_offset
         for start in range(0, replica.log_end_offset, 9):
             assert await consume(node, replica, start) == [offset for offset in kept if offset >= start]
 
 
 async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_records(tmp_path: Path) -> None:
-    """Apache Kafka's cleaner may remove the last batch of a segment. The last remote gap ends in the local
-    log."""
+    """Apache Kafka's cleaner may remove the last batch of a segment. After the last gap, the next records are
+    local."""
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", index_interval_bytes="100000")
         produce(replica, 20)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         produce(replica, 1)
         remote, entries, gaps = node.remote(replica), [], []
-        for entry in node.remote(replica).entries:
+        for entry in remote.entries:
             key = node.keys.log(node.where(replica), entry)
             data = await node.store.get(key)
             position, last = list(iter_batches(data))[-1]
@@ -188,21 +182,21 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
         state = msgspec.structs.replace(remote, entries=tuple(entries))
         for start, end in gaps:
             deps = dependencies(node, node.fresh_remote_log(state))
-            answer = await fetch(node, replica, start, deps)
-            assert answer.error_code == ErrorCode.NONE
-            assert next(iter(iter_batches(content(answer.records))))[1].base_offset == end
+            data = await fetch(node, replica, start, deps)
+            assert data.error_code == ErrorCode.NONE
+            assert next(iter(iter_batches(content(data.records))))[1].base_offset == end
 
 
 async def consume(node: TierNode, replica: Replica, start: int = 0) -> list[int]:
-    """The offsets of all records from one on, read as a consumer does: each fetch begins after the last
-    batch."""
+    """Offsets of all records from `start` on, read as a consumer does: each fetch begins after the last batch
+    of the previous one."""
     offsets: list[int] = []
-    following = start
-    while following < replica.high_watermark:
-        answer = await fetch(node, replica, following)
-        assert answer.error_code == ErrorCode.NONE and answer.records
-        data = content(answer.records)
-        for at, header in iter_batches(data):
-            offsets += [record.offset for record in iter_records(data, at, max_bytes=1 << 20)]
-            following = header.next_offset
+    fetch_offset = start
+    while fetch_offset < replica.high_watermark:
+        data = await fetch(node, replica, fetch_offset)
+        assert data.error_code == ErrorCode.NONE and data.records
+        records = content(data.records)
+        for position, header in iter_batches(records):
+            offsets += [record.offset for record in iter_records(records, position, max_bytes=1 << 20)]
+            fetch_offset = header.next_offset
     return [offset for offset in offsets if offset >= start]

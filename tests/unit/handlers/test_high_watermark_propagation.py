@@ -25,7 +25,7 @@ async def node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
 
 
 def asks(offset: int, *, session: tuple[int, int], wait_ms: int, follower: int) -> fetch.FetchRequest:
-    asked = fetch.FetchPartition(
+    requested = fetch.FetchPartition(
         partition=LED, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=EPOCH
     )
     return fetch.FetchRequest(
@@ -33,7 +33,7 @@ def asks(offset: int, *, session: tuple[int, int], wait_ms: int, follower: int) 
         session_epoch=session[1],
         max_wait_ms=wait_ms,
         min_bytes=1,
-        topics=[fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])],
+        topics=[fetch.FetchTopic(topic_id=TOPIC, partitions=[requested])],
         replica_state=fetch.ReplicaState(replica_id=follower, replica_epoch=follower),
     )
 

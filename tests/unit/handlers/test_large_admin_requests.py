@@ -126,11 +126,11 @@ async def test_resources_of_several_commands_are_changed_in_their_order(
     cluster: AdminCluster, api: str
 ) -> None:
     count = CHANGES_PER_COMMAND + 1
-    asked = resources(count, api)
-    asked[7] = {**asked[7], "configs": [{"name": GROUP_SETTING, "value": "soon"}]}
-    asked[-1] = asked[3]
-    answer = await cluster.ask(api, 1, resources=asked)
-    assert [each.resource_name for each in answer.responses] == [each["resource_name"] for each in asked]
+    requested = resources(count, api)
+    requested[7] = {**requested[7], "configs": [{"name": GROUP_SETTING, "value": "soon"}]}
+    requested[-1] = requested[3]
+    answer = await cluster.ask(api, 1, resources=requested)
+    assert [each.resource_name for each in answer.responses] == [each["resource_name"] for each in requested]
     failed = {number: each.error_code for number, each in enumerate(answer.responses) if each.error_code}
     assert failed == {3: E.INVALID_REQUEST, 7: E.INVALID_CONFIG, count - 1: E.INVALID_REQUEST}
     kept = {name for scope, name in cluster.metadata.image.configs if scope is ConfigScope.GROUP}
@@ -142,12 +142,12 @@ async def test_resources_are_described_equally_alone_and_in_bulk(cluster: AdminC
     await cluster.ask("IncrementalAlterConfigs", 1, resources=resources(30, "alter")[3:5])
     await cluster.create("t", (1,), retention_ms="7", segment_bytes="200000")
     await cluster.create("u", (1,))
-    asked = [{"resource_type": 2, "resource_name": name} for name in ("t", "u", "no", "a b")]
-    asked += [{"resource_type": CLIENT_METRICS, "resource_name": name} for name in ("s", "")]
-    asked += [{"resource_type": 4, "resource_name": name} for name in ("", "1", "2")]
-    asked += [{"resource_type": 9, "resource_name": "x"}, *resources(30, "DescribeConfigs")]
+    requested = [{"resource_type": 2, "resource_name": name} for name in ("t", "u", "no", "a b")]
+    requested += [{"resource_type": CLIENT_METRICS, "resource_name": name} for name in ("s", "")]
+    requested += [{"resource_type": 4, "resource_name": name} for name in ("", "1", "2")]
+    requested += [{"resource_type": 9, "resource_name": "x"}, *resources(30, "DescribeConfigs")]
     for keys in (None, ["retention.ms", GROUP_SETTING, "message.max.bytes"]):
-        each = [one | {"configuration_keys": keys} for one in asked]
+        each = [one | {"configuration_keys": keys} for one in requested]
         more = {"include_synonyms": True, "include_documentation": True}
         alone = [
             (await cluster.ask("DescribeConfigs", version, resources=[one], **more)).results[0]
@@ -186,8 +186,8 @@ async def test_overlong_value_fails_only_its_resource(tmp_path: Path, version: i
     """Such values come from a node's file, or from versions before values were limited."""
     cluster = AdminCluster(tmp_path, **{"broker.rack": "x" * 40_000})
     await cluster.start(1)
-    asked = [{"resource_type": 4, "resource_name": "1"}, {"resource_type": GROUP, "resource_name": "g"}]
-    node, group = (await cluster.ask("DescribeConfigs", version, resources=asked)).results
+    requested = [{"resource_type": 4, "resource_name": "1"}, {"resource_type": GROUP, "resource_name": "g"}]
+    node, group = (await cluster.ask("DescribeConfigs", version, resources=requested)).results
     assert (node.error_code, node.configs) == (E.INVALID_CONFIG, [])
     assert "broker.rack" in node.error_message
     assert group.error_code == E.NONE and group.configs
@@ -198,8 +198,8 @@ async def test_topics_of_several_commands_are_deleted(cluster: AdminCluster) -> 
     names = [f"t{n}" for n in range(2 * TOPICS_PER_DELETION)]
     await cluster.ask("CreateTopics", 7, topics=topics(len(names)), timeout_ms=30_000)
     twice, ids = names[::50], cluster.metadata.image.topic_ids
-    asked = [{"name": name} for name in [*names, *twice, "no"]] + [{"name": None, "topic_id": ids["t1"]}]
-    answer = await cluster.ask("DeleteTopics", 6, topics=asked)
+    requested = [{"name": name} for name in [*names, *twice, "no"]] + [{"name": None, "topic_id": ids["t1"]}]
+    answer = await cluster.ask("DeleteTopics", 6, topics=requested)
     failed = {(each.name, each.error_code) for each in answer.responses if each.error_code}
     again = {(name, E.INVALID_REQUEST) for name in [*twice, "t1", None]}
     assert failed == again | {("no", E.UNKNOWN_TOPIC_OR_PARTITION)}

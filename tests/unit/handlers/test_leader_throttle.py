@@ -22,11 +22,11 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 async def replicate(node: Node, follower: int, offset: int = 0) -> Any:
-    asked = fetch.FetchPartition(
+    requested = fetch.FetchPartition(
         partition=LED, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=EPOCH
     )
     state = fetch.ReplicaState(replica_id=follower, replica_epoch=follower)
-    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])
+    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[requested])
     request = fetch.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[topic], replica_state=state)
     answer = await node.client.ask(FETCH_KEY, NEWEST, request)
     reported = answer.responses[0].partitions[0]

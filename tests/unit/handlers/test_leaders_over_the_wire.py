@@ -113,10 +113,10 @@ async def send(client: Client, version: int, *partitions: int) -> Any:
 
 
 async def read(client: Client, version: int, partition: int, leader_epoch: int = -1) -> Any:
-    asked = fetch.FetchPartition(
+    requested = fetch.FetchPartition(
         partition=partition, partition_max_bytes=1_000, current_leader_epoch=leader_epoch
     )
-    topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[asked])
+    topic = fetch.FetchTopic(topic="t", topic_id=TOPIC, partitions=[requested])
     return await client.ask(FETCH_KEY, version, fetch.FetchRequest(max_wait_ms=0, topics=[topic]))
 
 

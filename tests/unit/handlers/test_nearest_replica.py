@@ -82,8 +82,10 @@ async def test_redirected_consumer_is_answered_at_once_even_in_a_session(node: N
     topic = fetch.FetchTopic(
         topic_id=TOPIC, partitions=[fetch.FetchPartition(partition=LED, partition_max_bytes=1_000_000)]
     )
-    asked = fetch.FetchRequest(session_epoch=0, min_bytes=1, max_wait_ms=600_000, topics=[topic], rack_id="b")
-    first = await node.client.ask(FETCH_KEY, NEWEST, asked)
+    requested = fetch.FetchRequest(
+        session_epoch=0, min_bytes=1, max_wait_ms=600_000, topics=[topic], rack_id="b"
+    )
+    first = await node.client.ask(FETCH_KEY, NEWEST, requested)
     again = fetch.FetchRequest(
         session_id=first.session_id, session_epoch=1, min_bytes=1, max_wait_ms=600_000, rack_id="b"
     )
@@ -158,8 +160,8 @@ async def test_follower_with_another_epoch_than_the_consumer_returns_an_error(
 
 async def test_consumer_waits_at_a_follower_for_the_high_watermark(node: Node) -> None:
     node.follow(records=2, committed=1)
-    asked = fetch.FetchPartition(partition=FOLLOWED, fetch_offset=1, partition_max_bytes=1_000_000)
-    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[asked])
+    requested = fetch.FetchPartition(partition=FOLLOWED, fetch_offset=1, partition_max_bytes=1_000_000)
+    topic = fetch.FetchTopic(topic_id=TOPIC, partitions=[requested])
     request = fetch.FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[topic])
     node.client.send(FETCH_KEY, NEWEST, request)
     await until(lambda: len(node.purgatory) == 1)

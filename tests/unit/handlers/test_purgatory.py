@@ -65,7 +65,7 @@ async def test_coalesced_operation_gets_the_bytes_of_the_next_turn_too() -> None
         purgatory.check_and_complete("a")
 
     bring()
-    asyncio.get_running_loop().call_soon(bring)  # behind those that were tried because of the first
+    asyncio.get_running_loop().call_soon(bring)  # after those that were tried because of the first
     assert (await immediate, await coalesced) == ("1 bytes", "2 bytes")
     assert len(purgatory) == 0
 
@@ -77,13 +77,13 @@ async def test_coalesced_operation_waits_at_most_its_turns() -> None:
     def bring_on() -> None:
         box.bytes += 1
         purgatory.check_and_complete("a")
-        if not coalesced.done():  # for ever, if it were not for the bound
+        if not coalesced.done():  # forever, if it were not for the bound
             asyncio.get_running_loop().call_soon(bring_on)
 
     bring_on()
     assert (await coalesced, box.attempts) == (f"{COALESCED_TURNS + 2} bytes", 1)
 
-    box = Box(2)  # one that has waited for its turns in vain has them again
+    box = Box(2)  # one that has used up its turns without result gets them again
     coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
     box.bytes = 1
     purgatory.check_and_complete("a")

@@ -14,11 +14,11 @@ TOPIC = "__cluster_metadata"
 
 
 async def ask(cluster: AdminCluster, version: int, *topics: tuple[str, list[int]]) -> Any:
-    asked = [
+    requested = [
         {"topic_name": name, "partitions": [{"partition_index": number} for number in numbers]}
         for name, numbers in topics
     ]
-    return await cluster.ask("DescribeQuorum", version, topics=asked)
+    return await cluster.ask("DescribeQuorum", version, topics=requested)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

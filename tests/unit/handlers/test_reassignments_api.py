@@ -8,7 +8,7 @@ from admin_cluster import AdminCluster
 from tierlog.protocol.errors import ErrorCode as E
 
 
-def asked(name: str, number: int, replicas: list[int] | None) -> dict[str, Any]:
+def requested(name: str, number: int, replicas: list[int] | None) -> dict[str, Any]:
     return {"name": name, "partitions": [{"partition_index": number, "replicas": replicas}]}
 
 
@@ -17,7 +17,7 @@ async def alter(cluster: AdminCluster, *topics: dict[str, Any], version: int = 1
 
 
 async def move(cluster: AdminCluster, *replicas: int, name: str = "t", number: int = 0, **more: Any) -> E:
-    answer = await alter(cluster, asked(name, number, list(replicas)), **more)
+    answer = await alter(cluster, requested(name, number, list(replicas)), **more)
     assert answer.error_code == E.NONE
     return E(answer.responses[0].partitions[0].error_code)
 
@@ -44,7 +44,7 @@ async def test_reassignment_is_listed_until_it_ends(cluster: AdminCluster, versi
 
 async def test_a_move_is_cancelled(cluster: AdminCluster) -> None:
     await cluster.create("t", (1, 2))
-    cancel = asked("t", 0, None)
+    cancel = requested("t", 0, None)
     answer = await alter(cluster, cancel)
     assert answer.responses[0].partitions[0].error_code == E.NO_REASSIGNMENT_IN_PROGRESS
     await move(cluster, 3, 4)
@@ -80,7 +80,7 @@ async def test_each_partition_has_its_own_outcome(cluster: AdminCluster) -> None
                 {"partition_index": 7, "replicas": [1]},
             ],
         },
-        asked("nope", 0, [1]),
+        requested("nope", 0, [1]),
     )
     reported = {
         (topic.name, one.partition_index): E(one.error_code)

@@ -343,11 +343,11 @@ async def test_work_grows_linearly_with_the_partitions_of_a_request(node: Node) 
         for index in (0, 1):
             data += [produce.PartitionProduceData(index=index, records=b"") for _ in range(entries)]
         topic = produce.TopicProduceData(name="t", partition_data=data)
-        asked = produce.ProduceRequest(acks=LEADER, timeout_ms=60_000, topic_data=[topic])
+        requested = produce.ProduceRequest(acks=LEADER, timeout_ms=60_000, topic_data=[topic])
         node.threads.held, calls = None, 0
         sys.setprofile(count)
         try:
-            client.send(PRODUCE_KEY, 9, asked)
+            client.send(PRODUCE_KEY, 9, requested)
             assert len(await receive(client)) == 2 * entries + 1
         finally:
             sys.setprofile(None)

@@ -332,7 +332,7 @@ async def test_move_without_space_waits_for_files_of_an_earlier_one_to_be_remove
     node.to("b")
     await until(lambda: not node.moves.under_way)
     assert node.replica.log.directory.parent.name == "b"
-    node.to("a")  # where its old directory still lies
+    node.to("a")  # where its old directory still is
     await node.moved()
     assert node.places() == ["a/t-0"]
     assert node.values() == list(range(count))

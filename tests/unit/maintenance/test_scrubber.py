@@ -54,7 +54,7 @@ class Peers:
     def __init__(self) -> None:
         self.batches: dict[str, dict[int, bytes]] = {}
         """By the host of the broker, and the offset."""
-        self.asked: list[tuple[str, int]] = []
+        self.requests: list[tuple[str, int]] = []
         self.throttled_ms: list[int] = []
         self.log_start = 0
         self._host = ""
@@ -69,11 +69,11 @@ class Peers:
         self, api_key: int, version: int, request: FetchRequest, timeout_s: float, again: Any = None
     ) -> FetchResponse:
         [topic] = request.topics
-        [asked] = topic.partitions
-        offset, answer = asked.fetch_offset, PartitionData(partition_index=0, records=b"")
+        [partition] = topic.partitions
+        offset, answer = partition.fetch_offset, PartitionData(partition_index=0, records=b"")
         if self.throttled_ms:
             return FetchResponse(throttle_time_ms=self.throttled_ms.pop())
-        self.asked.append((self._host, offset))
+        self.requests.append((self._host, offset))
         has = self.batches[self._host]
         if offset < self.log_start:
             answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -324,10 +324,10 @@ async def test_follower_does_not_truncate_where_damage_hides_the_new_end(tmp_pat
     first = replica.segments[1].base_offset
     node.damage(first, LENGTH_AT)
     replica.become_follower(2, 1, 1)
-    asked = replica.as_follower.fetch_position()
-    assert asked is not None
+    position = replica.as_follower.fetch_position()
+    assert position is not None
     diverging = Fetched(diverging=EpochEnd(0, first + 2))
-    assert replica.as_follower.take_fetched(asked, diverging, memoryview(b""), 0) == Retry(
+    assert replica.as_follower.take_fetched(position, diverging, memoryview(b""), 0) == Retry(
         ErrorCode.CORRUPT_MESSAGE
     )
     assert replica.log_end_offset == BATCHES
@@ -344,9 +344,9 @@ async def test_unknown_leader_epoch_of_the_last_batch_triggers_a_check(tmp_path:
     [position, path] = next(node._batches(BATCHES - 1))
     replica.log.epochs.assign(read_header(path.read_bytes(), position).leader_epoch, BATCHES - 1)
     replica.become_follower(2, 1, 1)
-    assert (asked := replica.as_follower.fetch_position()) is not None and asked.last_fetched_epoch > 1
+    assert (fetch := replica.as_follower.fetch_position()) is not None and fetch.last_fetched_epoch > 1
     refused = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
-    assert isinstance(replica.as_follower.take_fetched(asked, refused, memoryview(b""), 0), Retry)
+    assert isinstance(replica.as_follower.take_fetched(fetch, refused, memoryview(b""), 0), Retry)
     await asyncio.wait_for(node.found.wait(), 30)
     assert node.damaged_from == BATCHES - 1
     await node.stop()
@@ -360,7 +360,7 @@ async def test_damaged_log_still_accepts_records(node: Node) -> None:
     result = node.read(BATCHES)
     assert result.slice is not None and result.slice.end_offset == BATCHES + 1
     with pytest.raises(CorruptLog):
-        list(node.replica.log.batches(0))  # a coordinator must not go on without it
+        list(node.replica.log.batches(0))  # a coordinator must not continue without it
 
 
 async def test_damage_is_removed_with_its_segment(node: Node) -> None:
@@ -421,7 +421,7 @@ async def test_leader_repairs_its_log_from_a_follower_and_stays_leader(
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and (node.repair.repaired, node.replica.repairs) == (1, 1)
     assert node.reported == [] and node.replica.is_leader and node.replica.log_end_offset == BATCHES
-    assert {host for host, _ in node.peers.asked} == {"h2"}
+    assert {host for host, _ in node.peers.requests} == {"h2"}
     node.replica.check()
     await node.scrubber.scrub_all()
     assert node.repair.found_count == 1
@@ -438,13 +438,13 @@ async def test_replicas_damaged_in_different_places_repair_each_other(tmp_path: 
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and node.repair.repaired == 2
-    assert set(node.peers.asked) == {("h2", 4), ("h2", 13), ("h3", 13)}
+    assert set(node.peers.requests) == {("h2", 4), ("h2", 13), ("h3", 13)}
     assert node.reported == []
     await node.stop()
 
 
 async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
-    """No replica serves it, and no client reads it: not a reason to give up the log behind it."""
+    """No replica serves it, and no client reads it: not a reason to give up the log after it."""
     node = await Node(tmp_path, in_sync=(1, 2)).start()
     node.replica.raise_log_start(10)
     for host in ("h2", "h3"):
@@ -455,12 +455,12 @@ async def test_damage_below_the_log_start_is_left_alone(tmp_path: Path) -> None:
     await node.repair.stop()
     for tries in range(2 * REPAIR_TRIES):
         assert not await node.repair._continue(node.replica, tries)
-    assert (node.peers.asked, node.reported, node.replica.log_end_offset) == ([], [], BATCHES)
+    assert (node.peers.requests, node.reported, node.replica.log_end_offset) == ([], [], BATCHES)
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.repair.stop()
     await node.repair._continue(node.replica, 0)
-    assert [one.start_offset for one in node.replica.log.damage] == [4], "what lies above is repaired"
+    assert [one.start_offset for one in node.replica.log.damage] == [4], "what is above it is repaired"
     await node.stop()
 
 
@@ -474,7 +474,7 @@ async def test_a_quota_of_consumers_is_waited_for_unless_that_takes_long(
     node.damage(13)
     await node.scrubber.scrub_all()
     await node.whole()
-    assert (node.batches(), node.peers.asked) == (whole, [(host, 13)])
+    assert (node.batches(), node.peers.requests) == (whole, [(host, 13)])
     await node.stop()
 
 
@@ -523,7 +523,7 @@ async def test_log_is_truncated_only_after_another_replica_serves_the_rest(tmp_p
     await node.scrubber.scrub_all()
     await node.repair.stop()
     assert not await node.repair._continue(replica, REPAIR_TRIES)
-    assert node.reported == [] and replica.is_leader, "the other lacks a batch behind the damage"
+    assert node.reported == [] and replica.is_leader, "the other lacks a batch after the damage"
     batches[BATCHES - 1] = last
     assert not await node.repair._continue(replica, REPAIR_TRIES)
     assert node.reported == [(TOPIC_ID, 0)] and not replica.is_leader
@@ -542,7 +542,7 @@ async def test_damage_below_the_log_start_is_not_reported_and_needs_no_repair(tm
     node.replica.raise_log_start(5)
     node.damage(4)
     await node.scrubber.scrub_all()
-    assert node.repair.damaged == [] and node.repair._repairing == {} and node.peers.asked == []
+    assert node.repair.damaged == [] and node.repair._repairing == {} and node.peers.requests == []
     assert offsets_served(node)[:2] == [5, 6]
     node.replica.check()
     await node.stop()
@@ -575,7 +575,7 @@ async def test_batch_around_the_log_start_is_restored(tmp_path: Path) -> None:
     await node.scrubber.scrub_all()
     await asyncio.wait_for(node.whole(), 30)
     assert node.batches() == whole and node.repair.repaired == 1 and node.reported == []
-    assert node.peers.asked == [("h2", BATCHES + 2)]
+    assert node.peers.requests == [("h2", BATCHES + 2)]
     await node.stop()
 
 

@@ -63,7 +63,7 @@ def test_request_for_the_current_in_sync_set_raises_only_the_partition_epoch(thr
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("requested", "error"),
     [
         ({"leader_epoch": -1}, E.FENCED_LEADER_EPOCH),
         ({"leader_epoch": 1}, E.NOT_CONTROLLER),
@@ -72,10 +72,10 @@ def test_request_for_the_current_in_sync_set_raises_only_the_partition_epoch(thr
         ({"broker_id": 2}, E.INVALID_REQUEST),
     ],
 )
-def test_stale_and_invalid_requests_change_nothing(three: World, asked: dict[str, int], error: E) -> None:
+def test_stale_and_invalid_requests_change_nothing(three: World, requested: dict[str, int], error: E) -> None:
     three.in_sync(1, 3)
     before = three.partition()
-    assert three.in_sync(1, **asked).partitions[0].error == error
+    assert three.in_sync(1, **requested).partitions[0].error == error
     assert three.partition() == before
 
 

@@ -57,7 +57,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(world: World) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("requested", "error"),
     [
         ({"partitions": 0}, E.INVALID_PARTITIONS),
         ({"partitions": -2}, E.INVALID_PARTITIONS),
@@ -76,10 +76,10 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(world: World) ->
         ({"assignments": ((0, (1,)),), "partitions": 1}, E.INVALID_REQUEST),
     ],
 )
-def test_invalid_requests_are_refused(world: World, asked: dict[str, Any], error: E) -> None:
+def test_invalid_requests_are_refused(world: World, requested: dict[str, Any], error: E) -> None:
     world.brokers(1, 2)
     configs = world.image.configs
-    outcome = world.create("t", **asked)
+    outcome = world.create("t", **requested)
     assert outcome.error == error
     assert outcome.message
     assert not world.image.topics
@@ -160,8 +160,8 @@ def test_partitions_only_grow(world: World) -> None:
     world.create("t", partitions=2, replication_factor=2)
 
     def grow(name: str, count: int, assignments: Any = (), **more: Any) -> E:
-        asked = c.MorePartitions(name=name, count=count, assignments=assignments)
-        return world.do(c.CreatePartitions(topics=(asked,), **more)).topics[0].error
+        requested = c.MorePartitions(name=name, count=count, assignments=assignments)
+        return world.do(c.CreatePartitions(topics=(requested,), **more)).topics[0].error
 
     assert grow("nope", 3) == E.UNKNOWN_TOPIC_OR_PARTITION
     assert grow("t", 2) == E.INVALID_PARTITIONS
@@ -221,8 +221,8 @@ def test_topics_after_an_oversized_one_are_not_placed(world: World, monkeypatch:
     """Placing their partitions would take long."""
     monkeypatch.setattr(topics, "MAX_RECORDS_PER_COMMAND", 500)
     world.brokers(1)
-    asked = tuple(c.NewTopic(name=f"t{number}", partitions=100) for number in range(50))
+    requested = tuple(c.NewTopic(name=f"t{number}", partitions=100) for number in range(50))
     with LoopSteps("metadata/controller") as steps:
-        outcomes = world.do(c.CreateTopics(topics=asked)).topics
+        outcomes = world.do(c.CreateTopics(topics=requested)).topics
     assert [one.error for one in outcomes] == [E.NONE] * 4 + [E.POLICY_VIOLATION] * 46
     assert steps.total < 10 * 500

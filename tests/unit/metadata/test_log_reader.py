@@ -86,7 +86,7 @@ async def test_diverging_log_is_reported_once_per_source() -> None:
 
 
 async def test_reading_ends_if_the_node_cannot_accept_a_page() -> None:
-    """As in a node that has failed: it would get the same page for ever."""
+    """As in a node that has failed: it would get the same page forever."""
     peers = Sources(LogPage((m.Entry(1, 1, b"x"),), 2, {}))
 
     def accept(page: LogPage, data: bytes) -> bool:
@@ -97,7 +97,7 @@ async def test_reading_ends_if_the_node_cannot_accept_a_page() -> None:
 
 
 async def test_source_that_is_not_a_voter_is_not_read_again() -> None:
-    """Two removed nodes used to read from each other for ever, and got nothing new."""
+    """Two removed nodes used to read from each other forever, and got nothing new."""
     peers = Sources(LogPage((), 2, {2: "", 5: ""}))
     reader = LogReader(peers, lambda: [3, 2], lambda: 7, lambda page, data: True)
     await reader.read(lambda: len(peers.read_from) < 4)

@@ -36,7 +36,7 @@ class SilentPeers(Peers):
     """Drops messages; a forwarded command is accepted and never answered. Tests call `on_death`."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.request_received = asyncio.Event()
         self.on_death: Callable[[int], None] = lambda peer: None
 
     def start(
@@ -52,7 +52,7 @@ class SilentPeers(Peers):
         return
 
     async def submit(self, leader: int, command: c.AnyCommand) -> tuple[c.AnyReply, int]:
-        self.asked.set()
+        self.request_received.set()
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -133,10 +133,10 @@ async def test_command_is_forwarded_once_the_leader_responds_again(tmp_path: Pat
                 node.receive((heartbeat,))
             finally:
                 gate.set()
-            asked = asyncio.ensure_future(peers.asked.wait())
-            await asyncio.wait({asking, asked}, return_when=asyncio.FIRST_COMPLETED)
-            assert peers.asked.is_set()
-            for task in (asking, asked):
+            requested = asyncio.ensure_future(peers.request_received.wait())
+            await asyncio.wait({asking, requested}, return_when=asyncio.FIRST_COMPLETED)
+            assert peers.request_received.is_set()
+            for task in (asking, requested):
                 task.cancel()
 
 
@@ -178,16 +178,16 @@ async def test_leaders_snapshot_may_arrive_while_the_nodes_own_is_written(tmp_pa
 
 
 async def test_failed_node_accepts_and_serves_no_log_pages(tmp_path: Path) -> None:
-    """A reader that continued would get the same page for ever, because its position does not move."""
+    """A reader that continued would get the same page forever, because its position does not move."""
     failures = Failures()
     async with follower(tmp_path, failures) as node:
-        asked = asyncio.ensure_future(node.log_page(0, 1))
+        requested = asyncio.ensure_future(node.log_page(0, 1))
         await asyncio.sleep(0)
         with pytest.raises(InvariantViolation):
             node.receive((append(7, 7),))
         await failures.get()
         with pytest.raises(MetadataUnavailable, match="failed"):
-            await asked
+            await requested
         page = LogPage(append(1, 2).entries, leader=LEADER, voters={}, term=1, after_term=0)
         with pytest.raises(MetadataUnavailable, match="failed"):
             node._accept_page(page, b"")

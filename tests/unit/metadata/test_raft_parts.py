@@ -395,7 +395,7 @@ def test_learner_is_caught_up_after_a_short_round() -> None:
     progress.round_end, progress.round_ticks = 100, 30
     progress.on_accepted(99)
     progress.end_round(200, max_ticks=10)
-    assert not progress.caught_up  # the round goes on
+    assert not progress.caught_up  # the round continues
     progress.on_accepted(100)
     progress.end_round(200, max_ticks=10)
     assert not progress.caught_up  # it took too long: another

@@ -28,7 +28,7 @@ ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2 << 100)
 STATE = ReplicaState(replica_id=3, replica_epoch=2**40)
 
 
-def asked(number: int, **fields: object) -> FetchPartition:
+def requested(number: int, **fields: object) -> FetchPartition:
     return FetchPartition(
         partition=number,
         current_leader_epoch=4,
@@ -47,12 +47,12 @@ REQUESTS = {
     "two topics": FetchRequest(
         replica_state=STATE,
         topics=[
-            FetchTopic(topic_id=ONE, partitions=[asked(0), asked(1)]),
-            FetchTopic(topic_id=OTHER, partitions=[asked(5)]),
+            FetchTopic(topic_id=ONE, partitions=[requested(0), requested(1)]),
+            FetchTopic(topic_id=OTHER, partitions=[requested(5)]),
         ],
     ),
     "more than one byte counts": FetchRequest(
-        replica_state=STATE, topics=[FetchTopic(topic_id=ONE, partitions=[asked(n) for n in range(300)])]
+        replica_state=STATE, topics=[FetchTopic(topic_id=ONE, partitions=[requested(n) for n in range(300)])]
     ),
     "some that left": FetchRequest(
         replica_state=STATE,
@@ -66,7 +66,9 @@ REQUESTS = {
     "a cluster id": FetchRequest(replica_state=STATE, cluster_id="c"),
     "a directory": FetchRequest(
         replica_state=STATE,
-        topics=[FetchTopic(topic_id=ONE, partitions=[asked(0), asked(1, replica_directory_id=OTHER)])],
+        topics=[
+            FetchTopic(topic_id=ONE, partitions=[requested(0), requested(1, replica_directory_id=OTHER)])
+        ],
     ),
 }
 

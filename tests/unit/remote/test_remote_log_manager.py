@@ -50,7 +50,7 @@ async def test_remote_reads_return_the_produced_bytes(tmp_path: Path) -> None:
         before = whole_log(replica)
         await node.log_manager.flush("t")
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
-        await settled(node)
+        await node.finish_tiering()
         assert replica.local_log_start_offset == replica.log_end_offset == 300
         assert node.remote(replica).end_offset == 300
         assert await read_all(node, replica) == before
@@ -68,7 +68,7 @@ async def test_rolled_segments_are_uploaded_automatically(tmp_path: Path) -> Non
             ),
         )
         assert image.remote_partition(*node.where(replica)).started == ()
-        await settled(node)
+        await node.finish_tiering()
         assert replica.local_log_start_offset == replica.log.active_base_offset
         root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
         assert root.entries == node.remote(replica).entries
@@ -93,7 +93,7 @@ async def test_retention_raises_the_log_start_and_deletes_objects_after_the_grac
         everything = await node.objects(f"{node.keys.cluster_id}/data/")
         first_end = node.remote(replica).entries[1].end_offset
         await node.move_log_start(replica, first_end)
-        await settled(node)
+        await node.finish_tiering()
         assert replica.log_start_offset == first_end
         await node.storage_cleaner.clean()
         assert await node.objects(f"{node.keys.cluster_id}/data/") == everything
@@ -109,7 +109,7 @@ async def test_retention_by_bytes_over_both_tiers_keeps_the_newest_segments(tmp_
         replica = await node.create("t", retention_bytes="9000")
         produce(replica, 100)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         kept = sum(entry.log_bytes for entry in node.remote(replica).entries)
         assert 9000 <= kept < 9000 + 4000
         assert replica.log_start_offset == node.remote(replica).entries[0].base_offset > 0
@@ -126,7 +126,7 @@ async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
         document = decode_topic(await node.store.get(node.keys.topic(where.topic_id)))
         assert (document.name, document.partitions) == ("t", 1)
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        await settled(node)
+        await node.finish_tiering()
         while node.metadata.image.delete_queue:
             await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
@@ -156,7 +156,7 @@ async def test_deletion_of_a_large_topic_is_a_few_commits_and_bounded_requests(t
             await store.put(f"{node.keys.data(node.where(replica))}{number}", b"")
         before = node.metadata.image.index
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        await settled(node)
+        await node.finish_tiering()
         while node.metadata.image.delete_queue:
             await node.storage_cleaner.clean()
         assert node.metadata.image.index - before == 3  # deleted, marked, confirmed
@@ -191,7 +191,7 @@ async def test_manifest_written_after_its_topic_was_deleted_is_deleted(tmp_path:
         where = node.where(replica)
         root = await node.store.get(node.keys.root(where))
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-        await settled(node)
+        await node.finish_tiering()
         await node.storage_cleaner.clean()
         await node.store.put(node.keys.root(where), root)  # another broker was writing it
         node.clock.pass_time(1001)
@@ -223,12 +223,12 @@ async def test_broker_that_becomes_cleaner_again_reads_the_topic_documents_again
 async def test_partition_led_again_has_one_listener(tmp_path: Path) -> None:
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t")
-        await settled(node)
+        await node.finish_tiering()
         listeners = len(replica.listeners)
         for tiered in ("false", "true", "false", "true"):
             replica.update_config(TopicConfig.parse({**TIERED, "remote.storage.enable": tiered}))
-            await settled(node)
-        await settled(node)
+            await node.finish_tiering()
+        await node.finish_tiering()
         assert len(replica.listeners) == listeners
 
 
@@ -260,7 +260,7 @@ async def test_explain_returns_the_location_of_an_offset(tmp_path: Path) -> None
         newest = await node.log_manager.explain("t", 0, 201)
         assert (newest.tier, newest.also_remote, newest.position) == ("local", None, 0)
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "local.retention.ms", "0"),)))
-        await settled(node)
+        await node.finish_tiering()
         remote = await node.log_manager.explain("t", 0, 7)
         assert (remote.tier, remote.base_offset, remote.location) == ("remote", 5, both.also_remote)
         stored = await node.store.get(remote.location, remote.position, remote.position + remote.batch_bytes)
@@ -278,7 +278,7 @@ async def test_status_covers_both_tiers(tmp_path: Path) -> None:
         replica = await node.create("t", partitions=2)
         produce(replica, 40)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         first, second = node.log_manager.status()
         assert (first.topic, first.partition) == ("t", 0)
         assert (first.remote_start_offset, first.remote_end_offset) == (0, 200)
@@ -296,7 +296,7 @@ async def test_remote_log_copy_disable_stops_uploads(tmp_path: Path) -> None:
         end = node.remote(replica).end_offset
         await node.metadata.submit(c.AlterConfigs(resources=(_set("t", "remote.log.copy.disable", "true"),)))
         produce(replica, 60)
-        await settled(node)
+        await node.finish_tiering()
         assert node.remote(replica).end_offset == end
         with pytest.raises(TierRefused, match=r"remote\.log\.copy\.disable is set"):
             await node.log_manager.flush("t")
@@ -313,13 +313,6 @@ async def test_flush_is_refused_if_it_cannot_succeed(tmp_path: Path) -> None:
             await node.log_manager.flush("plain")
         with pytest.raises(TierRefused, match="leads no partition"):
             await node.log_manager.flush("missing")
-
-
-async def settled(node: TierNode) -> None:
-    """Returns once no partition has anything left to do."""
-    node.log_manager.wake_all()
-    while jobs := node.log_manager.jobs():
-        await asyncio.wait(jobs)
 
 
 def _set(topic: str, key: str, value: str) -> c.ConfigResource:

@@ -63,7 +63,7 @@ async def test_failure_at_every_call_of_a_copy(tmp_path: Path, kind: str, fault:
             await node.log_manager.flush("t")
             fired += store.fired.is_set()
             store.disarm()
-            await settled(node)
+            await node.finish_tiering()
             assert replica.log_end_offset == BATCHES * RECORDS
             assert replica.local_log_start_offset == replica.log_end_offset
             assert node.remote(replica).started == ()
@@ -81,7 +81,7 @@ async def test_failure_at_every_call_of_a_read(tmp_path: Path, fault: str) -> No
         replica = await node.create("t")
         produce(replica, BATCHES, records=RECORDS)
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         for at in range(6):
             node.remote_log = node.fresh_remote_log()
             store.arm(fault, at, "get")
@@ -112,7 +112,7 @@ async def test_failure_at_every_call_of_a_deletion(tmp_path: Path, fault: str) -
             await node.storage_cleaner.clean()
             topic_id = str(replica.topic_id)
             await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
-            await settled(node)
+            await node.finish_tiering()
             store.arm(fault, at, "delete", "list")
             for _ in range(3):
                 with suppress(ObjectStoreError):
@@ -126,7 +126,7 @@ async def test_produce_and_retention_continue_while_the_store_is_unavailable(tmp
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t", retention_bytes="9000")
-        await settled(node)
+        await node.finish_tiering()
         store.down = True
         produce(replica, 100)
         retained = asyncio.Event()
@@ -152,7 +152,7 @@ async def test_failing_partition_does_not_stop_another(tmp_path: Path) -> None:
     limits = TierLimits(copy_seconds=30, small_seconds=30, stall_seconds=0.001)
     async with TierNode(tmp_path, store, limits=limits) as node:
         replica = await node.create("stuck")
-        await settled(node)
+        await node.finish_tiering()
         store.arm("stall", 0, "put")
         produce(replica, BATCHES)
         await store.fired.wait()
@@ -168,7 +168,7 @@ async def test_store_outage_fills_neither_the_quorums_log_nor_the_delete_queue(t
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
-        await settled(node)
+        await node.finish_tiering()
         store.down = True
         before = len(store.calls)
         produce(replica, BATCHES)
@@ -199,7 +199,7 @@ async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_p
         assert 1 <= reported.count("503 Slow Down") <= 2  # when it failed, and when that copy was given up
         store.down = False
         await node.log_manager.flush("t")
-        await settled(node)
+        await node.finish_tiering()
         assert reported[-1] is None
 
 
@@ -207,7 +207,7 @@ async def test_copy_that_waits_for_a_slot_is_not_announced(tmp_path: Path) -> No
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
         first, second = await node.create("first"), await node.create("second")
-        await settled(node)
+        await node.finish_tiering()
         store.arm("hold", 0, "put")
         produce(first, BATCHES)
         await store.fired.wait()
@@ -227,7 +227,7 @@ async def test_topic_deleted_during_its_upload_leaves_no_objects(tmp_path: Path)
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store) as node:
         replica = await node.create("t")
-        await settled(node)
+        await node.finish_tiering()
         topic_id = str(replica.topic_id)
         for at in range(2):
             store.arm("hold", at, "put")
@@ -238,7 +238,7 @@ async def test_topic_deleted_during_its_upload_leaves_no_objects(tmp_path: Path)
         await asyncio.sleep(0)
         store.gate.set()
         await keeping
-        await settled(node)
+        await node.finish_tiering()
         await cleaned_up(node)
         assert [key for key in await node.objects() if topic_id in key] == []
 
@@ -259,9 +259,3 @@ async def cleaned_up(node: TierNode) -> None:
         with suppress(ObjectStoreError):
             await node.storage_cleaner.clean()
             tried = True
-
-
-async def settled(node: TierNode) -> None:
-    node.log_manager.wake_all()
-    while jobs := node.log_manager.jobs():
-        await asyncio.wait(jobs)

@@ -37,11 +37,11 @@ async def test_follower_deletes_remote_segments_locally_and_uploads_nothing(
 async def test_follower_keeps_segments_above_its_high_watermark(pair: Pair) -> None:
     """Its log may be truncated there; and if elected, it would start above its high watermark."""
     pair.produce(60)
-    asked = pair.follower.as_follower.fetch_position()
-    assert asked is not None
+    requested = pair.follower.as_follower.fetch_position()
+    assert requested is not None
     found = content(pair.leader.read_for_follower(0, 1 << 20))
     assert (
-        pair.follower.as_follower.take_fetched(asked, Fetched(ErrorCode.NONE, 12, 0), found, START_MS)
+        pair.follower.as_follower.take_fetched(requested, Fetched(ErrorCode.NONE, 12, 0), found, START_MS)
         == Append()
     )
     await pair.tier()
@@ -69,7 +69,7 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
     pair.leader.log.roll(START_MS)
-    await pair.settled()
+    await pair.finish_tiering()
     boundary = pair.remote.end_offset
     assert boundary == 65
     pair.produce(60)
@@ -77,7 +77,7 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
     log = bytes(whole(pair.follower))
     await pair.elect(2)
     assert boundary not in [segment.base_offset for segment in pair.follower.segments]
-    await pair.settled()
+    await pair.finish_tiering()
     remote = pair.remote
     ends = [(entry.base_offset, entry.end_offset) for entry in remote.entries]
     assert ends[0][0] == 0 and all(a[1] == b[0] for a, b in itertools.pairwise(ends))
@@ -102,7 +102,7 @@ async def within_a_segment(pair: Pair, *, uploads: bool = True) -> None:
     pair.produce(13)
     catch_up(pair.follower, pair.leader)
     pair.leader.log.roll(START_MS)
-    await pair.settled()
+    await pair.finish_tiering()
     if not uploads:
         await pair.configure("remote.log.copy.disable", "true")
     pair.produce(60)
@@ -118,7 +118,7 @@ async def test_suffix_is_not_copied_on_a_nearly_full_disk(pair: Pair) -> None:
     assert not list(pair.other.directory.rglob("*.tmp"))
     assert send(pair.follower, pair.sequence).error == ErrorCode.NONE
     pair.other.files.usable = None
-    await pair.settled()
+    await pair.finish_tiering()
     assert pair.remote.end_offset == pair.follower.log.active_base_offset
     copies = [by_thread for what, by_thread in pair.other.files.done if what == "unlink copy"]
     assert copies and all(copies), "and the loop did not wait for its end"
@@ -133,7 +133,7 @@ async def test_suffix_of_a_partly_remote_segment_must_be_intact(
     flip_a_bit(pair.follower, batch * 5)
     await pair.elect(2)
     await pair.configure("remote.log.copy.disable", "false")
-    await pair.settled()
+    await pair.finish_tiering()
     assert pair.node.causes == ["upload"]
     assert pair.remote.end_offset == (end or pair.follower.log.active_base_offset)
     assert log.startswith(await pair.remote_bytes())
@@ -146,10 +146,10 @@ async def test_next_leader_uploads_segments_that_were_damaged_on_the_previous_on
     log, at = bytes(whole(pair.leader)), pair.leader.segments[1].base_offset
     flip_a_bit(pair.leader, at)
     await pair.configure("remote.log.copy.disable", "false")
-    await pair.settled()
+    await pair.finish_tiering()
     assert (pair.node.causes, pair.remote.end_offset) == (["upload"], at)
     await pair.elect(2)
-    await pair.settled()
+    await pair.finish_tiering()
     assert pair.remote.end_offset == pair.follower.log.active_base_offset > at
     assert log.startswith(await pair.remote_bytes())
 
@@ -164,7 +164,7 @@ async def test_upload_of_a_former_leader_is_not_committed(pair: Pair, store: Fau
     (started,) = pair.remote.started
     await pair.elect(2)
     store.gate.set()
-    await pair.settled()
+    await pair.finish_tiering()
     assert started.uuid not in [entry.uuid for entry in pair.remote.entries]
     assert started.uuid in pair.node.metadata.image.delete_queue
     assert pair.remote.end_offset == pair.follower.log.active_base_offset > 0

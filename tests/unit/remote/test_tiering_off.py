@@ -24,7 +24,7 @@ ON = {"remote.storage.enable": "true"}
 LOCAL_PART = {"local_retention_ms": "-1", "local_retention_bytes": "8000"}
 
 
-async def settled(*managers: RemoteLogManager) -> None:
+async def finish_jobs(*managers: RemoteLogManager) -> None:
     """Returns once no partition has anything left to do."""
     for manager in managers:
         manager.wake_all()
@@ -62,7 +62,7 @@ async def tiered_log(node: TierNode, **settings: str) -> Replica:
     """A log whose beginning is only remote, its middle in both tiers, and its end only local."""
     replica = await node.create("t", **{**LOCAL_PART, **settings})
     produce(replica, 60)
-    await settled(node.log_manager)
+    await finish_jobs(node.log_manager)
     end = node.remote(replica).end_offset
     assert end is not None and 0 < replica.local_log_start_offset < end < replica.log_end_offset
     return replica
@@ -74,7 +74,7 @@ async def test_switching_off_deletes_what_is_remote_and_keeps_what_is_local(tmp_
         start, objects = replica.local_log_start_offset, await data_objects(node)
         before = await records(node, replica, start)
         assert await node.alter("t", OFF) == ErrorCode.NONE
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         assert node.remote(replica).log_start_offset == replica.log_start_offset == start
         assert replica.local_log_start_offset == start
         assert replica.read(start - 1, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -93,17 +93,17 @@ async def test_log_that_is_local_from_its_start_loses_no_record(tmp_path: Path) 
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, 60)
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         before = await records(node, replica, 0)
         for settings in (OFF, ON, OFF, ON):
             await node.alter("t", settings)
-            await settled(node.log_manager)
+            await finish_jobs(node.log_manager)
             root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
             assert root.entries == node.remote(replica).entries
         await delete_due(node)
         assert await data_objects(node) == await manifest_objects(node, replica) != set()
         await node.alter("t", {"local.retention.ms": "0"})
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         assert replica.local_log_start_offset == node.remote(replica).end_offset
         assert await records(node, replica, 0) == before
 
@@ -116,20 +116,20 @@ async def test_copies_continue_at_the_local_log_start_after_tiering_is_on_again(
         replica = await tiered_log(node)
         was_remote = node.remote(replica).end_offset or 0
         await node.alter("t", OFF)
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         produce(replica, 60)
         if how == "DeleteRecords":
             await node.move_log_start(replica, was_remote + 7)
         if how == "retention":
             await node.alter("t", {"retention.bytes": "12000"})
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         start = replica.log_start_offset
         assert node.remote(replica).log_start_offset == start
         assert start > was_remote or how == "nothing"
         before = await records(node, replica, start)
         await node.alter("t", {**ON, "retention.bytes": "-1", "local.retention.ms": "0"})
         await node.log_manager.flush("t")
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         remote = node.remote(replica)
         assert remote.first_offset is not None and remote.first_offset <= start
         assert remote.end_offset == replica.local_log_start_offset == replica.log_end_offset
@@ -143,11 +143,11 @@ async def test_log_start_that_an_earlier_version_moved_is_committed(tmp_path: Pa
     async with TierNode(tmp_path, MemoryStore()) as node:
         replica = await node.create("t", local_retention_ms="-1")
         produce(replica, 30)
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         off = {**TIERED, "remote.storage.enable": "false", "retention.bytes": "9000"}
         replica.update_config(TopicConfig.parse(off))
         replica.log.has_been_tiered = False
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         produce(replica, 60)
         assert replica.apply_retention(node.clock.now_ms()) > 0
         start = replica.log_start_offset
@@ -169,7 +169,7 @@ async def test_upload_under_way_when_tiering_is_switched_off_leaves_no_object(tm
         await store.fired.wait()
         await node.alter("t", OFF)
         store.gate.set()
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         assert node.remote(replica).first_offset is None and not node.remote(replica).started
         assert len(await records(node, replica, 0)) == 60
         await delete_due(node)
@@ -188,7 +188,7 @@ async def test_tiering_is_switched_off_while_the_store_is_unavailable(tmp_path: 
             lambda image: image.remote_partition(*node.where(replica)).log_start_offset == start,
         )
         store.down = False
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         assert replica.log_start_offset == start
         await delete_due(node)
         assert not await data_objects(node)
@@ -205,12 +205,12 @@ async def test_read_only_tier_stays_readable_and_expires(tmp_path: Path) -> None
         (replica,) = node
         assert await records(node, replica, 0) == before
         await node.alter("t", {"retention.bytes": "15000"})
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         start = node.remote(replica).entries[0].base_offset
         assert 0 < start == replica.log_start_offset < replica.local_log_start_offset
         local = {"local.retention.bytes": "1", "local.retention.ms": "1"}
         assert await node.alter("t", {"retention.ms": "1", **local}) == ErrorCode.NONE
-        await settled(node.log_manager)
+        await finish_jobs(node.log_manager)
         assert node.remote(replica).first_offset is None
         await delete_due(node)
         assert not await data_objects(node)
@@ -235,16 +235,12 @@ def follower(pair: Pair) -> Replica:
     return pair.follower if pair.leader.is_leader else pair.leader
 
 
-async def all_settled(pair: Pair) -> None:
-    await settled(pair.node.log_manager, pair.other.log_manager)
-
-
 async def follower_with_less(pair: Pair) -> int:
     """The follower has deleted what is remote from its disk, and the leader has not. Returns the follower's
     local log start."""
     pair.produce(60)
     catch_up(pair.follower, pair.leader)
-    await pair.settled()
+    await pair.finish_tiering()
     assert pair.leader.local_log_start_offset == 0
     config = pair.follower.config
     pair.follower.update_config(TopicConfig.parse(TIERED))
@@ -259,18 +255,18 @@ async def test_followers_delete_only_what_is_below_the_log_start_once_tiering_is
     async with opened_pair(tmp_path, MemoryStore(), **LOCAL_PART) as pair:
         pair.produce(60)
         catch_up(pair.follower, pair.leader)
-        await pair.settled()
+        await pair.finish_tiering()
         start = pair.leader.local_log_start_offset
         assert start > 0
         await pair.node.alter("t", {**OFF, "local.retention.bytes": "1"})
-        await all_settled(pair)
+        await pair.finish_tiering()
         await pair.other.log_manager.apply_followers_retention()
         assert pair.follower.local_log_start_offset == 0, "it does not know the log start yet"
         catch_up(pair.follower, pair.leader)
         await pair.other.log_manager.apply_followers_retention()
         assert pair.follower.log_start_offset == pair.follower.local_log_start_offset == start
         await pair.elect(2)
-        await all_settled(pair)
+        await pair.finish_tiering()
         before = await records(pair.node, pair.leader, start)
         assert await records(pair.node, pair.follower, start) == before
 
@@ -279,11 +275,11 @@ async def test_leader_with_less_on_disk_moves_the_log_start_once_tiering_is_off(
     async with opened_pair(tmp_path, MemoryStore(), local_retention_ms="-1") as pair:
         start = await follower_with_less(pair)
         await pair.node.alter("t", OFF)
-        await all_settled(pair)
+        await pair.finish_tiering()
         assert (pair.remote.log_start_offset, pair.remote.first_offset) == (0, None)
         catch_up(pair.follower, pair.leader)
         await pair.elect(2)
-        await all_settled(pair)
+        await pair.finish_tiering()
         assert pair.remote.log_start_offset == pair.follower.log_start_offset == start
         assert pair.follower.read(start - 1, 1).error == ErrorCode.OFFSET_OUT_OF_RANGE
         assert min(await records(pair.node, pair.follower, start)) == start
@@ -295,12 +291,12 @@ async def test_leader_with_less_on_disk_than_is_remote_uploads_nothing(tmp_path:
         start = await follower_with_less(pair)
         before = await records(pair.node, pair.leader, 0)
         await pair.node.alter("t", OFF)
-        await all_settled(pair)
+        await pair.finish_tiering()
         await pair.node.alter("t", {**ON, "remote.log.copy.disable": "true"})
         catch_up(pair.follower, pair.leader)
         await pair.elect(2)
         await pair.node.alter("t", {"remote.log.copy.disable": "false"})
-        await all_settled(pair)
+        await pair.finish_tiering()
         (status,) = pair.other.log_manager.status("t")
         assert f"elect a replica that has the offsets between, or delete the records before {start}" in (
             status.last_error or ""
@@ -308,11 +304,11 @@ async def test_leader_with_less_on_disk_than_is_remote_uploads_nothing(tmp_path:
         assert (pair.remote.log_start_offset, pair.remote.first_offset) == (0, None)
         catch_up(pair.leader, pair.follower)
         await pair.elect(1)
-        await all_settled(pair)
+        await pair.finish_tiering()
         assert (pair.remote.first_offset, pair.remote.end_offset) == (0, pair.leader.log.active_base_offset)
         catch_up(pair.follower, pair.leader)
         await pair.elect(2)
-        await all_settled(pair)
+        await pair.finish_tiering()
         assert await records(pair.node, pair.follower, 0) == before
 
 
@@ -321,7 +317,7 @@ async def test_deposed_leader_keeps_local_data_that_its_successor_deleted_remote
     async with opened_pair(tmp_path, store, local_retention_ms="-1") as pair:
         pair.produce(8)
         pair.leader.log.roll(START_MS)
-        await pair.settled()
+        await pair.finish_tiering()
         pair.produce(8)
         catch_up(pair.follower, pair.leader)
         store.arm("hold", 2, "put")  # the manifest root, after the log and its index
@@ -331,15 +327,15 @@ async def test_deposed_leader_keeps_local_data_that_its_successor_deleted_remote
         assert pair.remote.end_offset == 80
         await pair.elect(2)
         await pair.node.alter("t", {**OFF, "local.retention.ms": "0"})
-        await settled(pair.other.log_manager)
+        await finish_jobs(pair.other.log_manager)
         await pair.node.alter("t", {**ON, "remote.log.copy.disable": "true"})
         store.gate.set()
-        await all_settled(pair)
+        await pair.finish_tiering()
         assert pair.leader.local_log_start_offset == 0
         assert (pair.remote.log_start_offset, pair.remote.first_offset) == (0, None)
 
 
-STEPS = ("produce", "produce", "settle", "switch", "switch", "elect", "delete local", "restart")
+STEPS = ("produce", "produce", "finish tiering", "switch", "switch", "elect", "delete local", "restart")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -355,8 +351,8 @@ async def test_no_order_of_events_loses_a_record_that_was_never_copied(tmp_path:
                     for _ in range(rng.randint(1, 30)):
                         assert send(leader(pair), sequence).error == ErrorCode.NONE
                         sequence += 5
-                case "settle":
-                    await all_settled(pair)
+                case "finish tiering":
+                    await pair.finish_tiering()
                 case "switch":
                     if is_on:
                         deletable_end = leader(pair).log.active_base_offset  # at most this is remote
@@ -376,10 +372,10 @@ async def test_no_order_of_events_loses_a_record_that_was_never_copied(tmp_path:
             assert found.items() >= {at: data for at, data in written.items() if at >= deletable_end}.items()
             written |= found
         await node.alter("t", ON)
-        await all_settled(pair)
+        await pair.finish_tiering()
         for _ in range(2):
             await elect_other(pair)
-            await all_settled(pair)
+            await pair.finish_tiering()
         last, remote = leader(pair), pair.remote
         assert (remote.end_offset or remote.copied_end_offset or 0) == last.log.active_base_offset
         kept = await records(node, last, last.log_start_offset)

@@ -79,10 +79,9 @@ async def reading(node: TierNode, replica: Replica) -> HeldThreads:
     return threads
 
 
-async def settled(node: TierNode) -> None:
-    node.log_manager.wake_all()
-    while jobs := node.log_manager.jobs():
-        await asyncio.wait(jobs)
+async def finish_jobs(node: TierNode) -> None:
+    """Wait until no partition has anything left to do, and no job of a removed partition runs."""
+    await node.finish_tiering()
     await node.log_manager.wait_for_removed()
 
 
@@ -102,7 +101,7 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         log, third = local_bytes(replica), replica.segments[2].base_offset
         flip_a_bit(replica, third + 7)
         await allow_copies(node)
-        await settled(node)
+        await finish_jobs(node)
         assert node.causes == ["upload"] and node.repair.damaged == [replica]
         assert [(one.start_offset, one.end_offset) for one in replica.log.damage] == [(third + 5, third + 10)]
         for offset in range(third + 5, third + 10):
@@ -115,7 +114,7 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         with pytest.raises(TierRefused, match="is damaged"):
             await node.log_manager.flush("t")
         produce(replica, 20)
-        await settled(node)
+        await finish_jobs(node)
         remote = node.remote(replica)
         assert (remote.end_offset, remote.started) == (third, ())
         assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(remote.entries) == 4
@@ -136,7 +135,7 @@ async def test_segment_with_a_wrong_header_is_not_uploaded(tmp_path: Path, byte:
         third = replica.segments[2].base_offset
         flip_a_bit(replica, third + 7, byte)
         await allow_copies(node)
-        await settled(node)
+        await finish_jobs(node)
         assert node.causes == ["upload"]
         assert [one.start_offset for one in replica.log.damage] == [third + 5]
         assert node.remote(replica).end_offset == third
@@ -148,7 +147,7 @@ async def test_uploads_continue_after_the_damage_is_deleted(tmp_path: Path) -> N
         fourth = replica.segments[3].base_offset
         flip_a_bit(replica, replica.segments[2].base_offset)
         await allow_copies(node)
-        await settled(node)
+        await finish_jobs(node)
         assert replica.log.damage
         await node.move_log_start(replica, fourth)
         await node.log_manager.flush("t")
@@ -167,7 +166,7 @@ async def test_each_attempt_reads_the_segment_again(tmp_path: Path) -> None:
         assert node.causes == [] and not await node.objects(node.keys.data(node.where(replica)))
         flip_a_bit(replica, 0)
         threads.answer()
-        await settled(node)
+        await finish_jobs(node)
         assert node.causes == ["upload"]
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -202,7 +201,7 @@ async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) ->
         threads = await reading(node, replica)
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         threads.answer()
-        await settled(node)
+        await finish_jobs(node)
         assert node.causes == []
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -218,7 +217,7 @@ async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) ->
         replica.as_follower.truncate_to(20, node.clock.now_ms())
         replica.become_leader(epoch + 2, partition_epoch + 2, (1,))
         threads.answer()
-        await settled(node)
+        await finish_jobs(node)
         assert node.causes == [] and replica.log.damage == ()
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -244,13 +243,13 @@ class HeldStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.put_started, self.may_continue = asyncio.Event(), asyncio.Event()
 
     async def put(
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        self.asked.set()
-        await self.goes_on.wait()
+        self.put_started.set()
+        await self.may_continue.wait()
         return await super().put(key, body, crc32c=crc32c, condition=condition)
 
 
@@ -259,14 +258,14 @@ async def test_segment_found_damaged_during_its_upload_is_not_committed(tmp_path
     async with TierNode(tmp_path, store) as node:
         replica = await filled(node)
         await allow_copies(node)
-        await store.asked.wait()
+        await store.put_started.wait()
         flip_a_bit(replica, 0)
         scrub = SegmentScrub(replica.log, replica.log.rolled_below(replica.log_end_offset)[0])
         while not scrub.done:
             scrub.step()
         node.emit(DamageFound(replica, scrub.segment, scrub.found, "scrub"))
-        store.goes_on.set()
-        await settled(node)
+        store.may_continue.set()
+        await finish_jobs(node)
         assert node.remote(replica).entries == ()
         assert node.log_manager.status("t")[0].last_error == "the local segment from 0 is damaged"
 
@@ -282,7 +281,7 @@ async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Pa
 
         stop_listening = node.node.publish_to([Publisher("test", flip_once)])
         await allow_copies(node)
-        await settled(node)
+        await finish_jobs(node)
         assert node.remote(replica).entries == ()
         assert replica.log.rolled_below(replica.log_end_offset)[0].damage  # the next check has found it
 

@@ -111,7 +111,7 @@ def test_header_timestamp_of_1970_deletes_no_record_early(tmp_path: Path) -> Non
     replica.apply_retention(NOW + 6 * DAY)
     assert replica.log_start_offset == 0
     replica.apply_retention(NOW + 8 * DAY)
-    assert replica.log_start_offset == replica.log_end_offset, "nor is any kept for ever"
+    assert replica.log_start_offset == replica.log_end_offset, "nor is any kept forever"
 
 
 @pytest.mark.parametrize("said", [NOW + PLAUSIBLE_LEAD_MS, NOW + 30 * DAY, 2**62])

@@ -143,11 +143,11 @@ def test_other_errors_are_retried(error: ErrorCode) -> None:
 )
 def test_response_to_another_position_is_stale(answer: Fetched) -> None:
     core, log = follower(), log_of(1, 2)
-    for asked in (FetchPosition(1, 1, 9), FetchPosition(2, 1, 9), FetchPosition(2, 2, 8)):
-        assert core.on_fetched(asked, answer, log) == STALE
-    asked = core.position(log)
+    for requested in (FetchPosition(1, 1, 9), FetchPosition(2, 1, 9), FetchPosition(2, 2, 8)):
+        assert core.on_fetched(requested, answer, log) == STALE
+    requested = core.position(log)
     core.follow(-1, 10)
-    assert core.on_fetched(asked, answer, log) == STALE
+    assert core.on_fetched(requested, answer, log) == STALE
 
 
 def agree(mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], int]:
@@ -156,12 +156,12 @@ def agree(mine: Sequence[int], theirs: Sequence[int]) -> tuple[list[int], int]:
     while True:
         log = log_of(*kept)
         core = follower()
-        asked = core.position(log)
-        end = leaders.epochs.end_offset_for(asked.last_fetched_epoch, leaders.log_end_offset)
-        disagree = end.epoch < asked.last_fetched_epoch or end.end_offset < asked.offset
-        if asked.last_fetched_epoch < 0 or not disagree:
+        requested = core.position(log)
+        end = leaders.epochs.end_offset_for(requested.last_fetched_epoch, leaders.log_end_offset)
+        disagree = end.epoch < requested.last_fetched_epoch or end.end_offset < requested.offset
+        if requested.last_fetched_epoch < 0 or not disagree:
             return kept, cuts
-        found = core.on_fetched(asked, Fetched(diverging=end, log_start_offset=0), log)
+        found = core.on_fetched(requested, Fetched(diverging=end, log_start_offset=0), log)
         assert isinstance(found, Truncate), found
         kept, cuts = kept[: found.offset], cuts + 1
 

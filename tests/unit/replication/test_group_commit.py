@@ -161,8 +161,8 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
-    settled = append(replica, 0)
-    assert await outcome(replica, settled) == ErrorCode.NONE
+    synced = append(replica, 0)
+    assert await outcome(replica, synced) == ErrorCode.NONE
     entered = held(disk, replica)
     ends = [append(replica, 1)]
     await entered()
@@ -171,7 +171,7 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     disk.release("t-0")
     refused = [await outcome(replica, end, acks) for end in ends for acks in (ALL, LEADER)]
     assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
-    assert replica.as_leader.acknowledgement(settled) == ErrorCode.NONE
+    assert replica.as_leader.acknowledgement(synced) == ErrorCode.NONE
     disk.broken.clear()
     assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(SyncFailed):

@@ -117,8 +117,8 @@ def test_acks_all_is_rejected_below_min_insync_replicas() -> None:
 def test_follower_rejects_appends() -> None:
     core = leader(1)
     core.resign(5, 8)
-    for asked in (core, LeaderCore(1, 0, 0)):
-        verdict = asked.decide_append(HEADER, ProducerStateManager(), acks=1)
+    for requested in (core, LeaderCore(1, 0, 0)):
+        verdict = requested.decide_append(HEADER, ProducerStateManager(), acks=1)
         assert isinstance(verdict, Rejection) and verdict.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

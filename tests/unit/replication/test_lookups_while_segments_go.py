@@ -108,9 +108,11 @@ def handler_of(*replicas: Replica) -> Callable[..., Any]:
     )
     handle = list_offsets_handler(deps)
     partitions = [{"partition_index": n, "timestamp": MAX_TIMESTAMP} for n in range(len(replicas))]
-    asked = message("ListOffsets", {"replica_id": -1, "topics": [{"name": "t", "partitions": partitions}]})
+    requested = message(
+        "ListOffsets", {"replica_id": -1, "topics": [{"name": "t", "partitions": partitions}]}
+    )
     context: Any = SimpleNamespace(version=8)
-    return lambda: handle(context, asked)
+    return lambda: handle(context, requested)
 
 
 @pytest.mark.parametrize("led_again", [False, True])

@@ -21,7 +21,7 @@ from tierlog.metadata.image import ClusterImage
 
 
 class Meeting(OsFiles):
-    """Opening a log waits until so many are being opened; `most` is the largest number of them."""
+    """Opening a log waits until this many are being opened; `most` is the largest number of them."""
 
     def __init__(self, parties: int) -> None:
         self.all_here = threading.Barrier(parties, timeout=30)

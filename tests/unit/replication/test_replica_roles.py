@@ -64,13 +64,15 @@ def content(result: ReadResult) -> memoryview:
 
 def fetch(follower: Replica, leader: Replica, max_bytes: int = UNLIMITED) -> Step:
     """One fetch, as the fetcher does it."""
-    asked = follower.as_follower.fetch_position()
-    assert asked is not None
-    found = leader.read_for_follower(asked.offset, max_bytes, last_fetched_epoch=asked.last_fetched_epoch)
+    requested = follower.as_follower.fetch_position()
+    assert requested is not None
+    found = leader.read_for_follower(
+        requested.offset, max_bytes, last_fetched_epoch=requested.last_fetched_epoch
+    )
     if not found.error and found.diverging == UNKNOWN_END:
-        leader.as_leader.follower_fetched(follower._core.broker_id, 1, asked.offset, NOW)
+        leader.as_leader.follower_fetched(follower._core.broker_id, 1, requested.offset, NOW)
     answer = Fetched(found.error, leader.high_watermark, found.log_start_offset, found.diverging)
-    step = follower.as_follower.take_fetched(asked, answer, content(found), NOW)
+    step = follower.as_follower.take_fetched(requested, answer, content(found), NOW)
     follower.check()
     leader.check()
     return step
@@ -261,12 +263,12 @@ def test_former_leader_drops_an_epoch_without_records(tmp_path: Path) -> None:
 def test_late_and_repeated_responses_change_nothing(pair: tuple[Replica, Replica]) -> None:
     leader, follower = pair
     leader.as_leader.append(batch(2), NOW)
-    asked = follower.as_follower.fetch_position()
-    assert asked is not None
+    requested = follower.as_follower.fetch_position()
+    assert requested is not None
     records = content(leader.read_for_follower(0, UNLIMITED))
     answer = Fetched(ErrorCode.NONE, 0, 0)
-    follower.as_follower.take_fetched(asked, answer, records, NOW)
-    assert follower.as_follower.take_fetched(asked, answer, records, NOW) == STALE
+    follower.as_follower.take_fetched(requested, answer, records, NOW)
+    assert follower.as_follower.take_fetched(requested, answer, records, NOW) == STALE
     late = follower.as_follower.fetch_position()
     assert late is not None
     follower.become_follower(3, 1, 1)
@@ -485,12 +487,12 @@ def test_checkpoint_without_other_replicas_has_no_high_watermark(tmp_path: Path)
 def test_follower_fetches_only_above_what_flush_messages_requires_to_be_durable(tmp_path: Path) -> None:
     leader = replica(tmp_path, 1)
     follower = replica(tmp_path, 2, TopicConfig(flush_messages=1))
-    asked_for: list[Replica] = []
-    follower.flusher = asked_for.append
+    flush_requests: list[Replica] = []
+    follower.flusher = flush_requests.append
     lead(leader, 0, follower)
     leader.as_leader.append(batch(2), NOW)
     fetch(follower, leader)
-    assert asked_for == [follower] and follower.as_follower.fetch_position() is None
+    assert flush_requests == [follower] and follower.as_follower.fetch_position() is None
     follower.flush()
     follower.flushed()
     position = follower.as_follower.fetch_position()
@@ -538,10 +540,10 @@ def test_truncation_fails_during_a_flush(tmp_path: Path) -> None:
         assert begun.wait(30)
         with pytest.raises(BlockingIOError):
             follower.as_follower.truncate_to(0, NOW)
-        asked = follower.as_follower.fetch_position()
-        assert asked is not None
+        requested = follower.as_follower.fetch_position()
+        assert requested is not None
         answer = Fetched(ErrorCode.OFFSET_OUT_OF_RANGE, 9, 9)
-        assert follower.as_follower.take_fetched(asked, answer, memoryview(b""), NOW) == Retry(
+        assert follower.as_follower.take_fetched(requested, answer, memoryview(b""), NOW) == Retry(
             ErrorCode.KAFKA_STORAGE_ERROR
         )
         go_on.set()
@@ -568,7 +570,7 @@ class FullDisk:
     refusal: str | None = None
     threads = None
 
-    def found_hanging(self, patience_s: float) -> None:
+    def found_hanging(self, timeout_s: float) -> None:
         return
 
 

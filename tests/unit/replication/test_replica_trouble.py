@@ -54,7 +54,7 @@ def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     replica.listeners.append(
         lambda moved: heard.append((moved.high_watermark, moved.as_leader.acknowledgement(1)))
     )
-    refused, settled = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
+    refused, accepted = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
     files.full = True  # the leader epoch's file cannot be replaced
     for _ in range(2):
         assert replica.as_leader.append(batch(), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -62,7 +62,7 @@ def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     files.full = False
     again = replica.as_leader.append(batch(), NOW)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
-    assert (replica.log_end_offset, replica.log.recovery_point, heard) == (1, 1, [refused, refused, settled])
+    assert (replica.log_end_offset, replica.log.recovery_point, heard) == (1, 1, [refused, refused, accepted])
     assert replica.as_leader.append(batch(1), NOW).base_offset == 1
     replica.check()
 

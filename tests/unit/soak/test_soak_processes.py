@@ -45,11 +45,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
 def test_hanging_load_keeps_its_measurements(broker: TierlogBroker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     load = ["sh", "-c", f"sleep 600 & echo $! > {note}; echo '{REPORT}'; wait"]
-    found = run(broker, 10, load, patience_s=3.0)
+    found = run(broker, 10, load, timeout_s=3.0)
     assert [sample.counts["read"] for sample in found.samples] == [3]
     assert found.faults == {"consume": "the first one"}
     assert found.ended_early.startswith("the load hangs")
-    with pytest.raises(ProcessLookupError):  # nor does what it started go on
+    with pytest.raises(ProcessLookupError):  # what it started does not continue either
         while True:
             os.kill(int(note.read_text()), 0)
 
@@ -62,6 +62,6 @@ def test_load_that_ends_early_keeps_its_measurements(broker: TierlogBroker) -> N
 
 def test_dead_broker_ends_the_run(broker: TierlogBroker) -> None:
     load = ["sh", "-c", f"echo '{REPORT}'; kill -9 {broker.pid}; echo '{REPORT}'; exec sleep 600"]
-    found = run(broker, 10, load, patience_s=30)
+    found = run(broker, 10, load, timeout_s=30)
     assert found.ended_early == "the broker ended"
     assert len(found.samples) <= 1

@@ -43,7 +43,7 @@ def history(change: Change = lambda sample: sample, minutes: float = MINUTES) ->
 
 
 def flagged(samples: list[Sample], **options: object) -> set[str]:
-    verdict: Verdict = verdict_of(samples, **{"minutes_asked": MINUTES, **options})  # type: ignore[arg-type]
+    verdict: Verdict = verdict_of(samples, **{"minutes_planned": MINUTES, **options})  # type: ignore[arg-type]
     reported = verdict.as_json()["verdict"]
     assert (reported == "flat") == (not verdict.bad)
     return {check.what for check in verdict.bad}
@@ -104,7 +104,7 @@ def memory(minutes: float, mib: Callable[[float], float]) -> list[Sample]:
 class TestMemory:
     def test_steady_growth_in_a_short_run_is_flagged(self) -> None:
         samples = memory(18, lambda minute: 0.37 * minute)
-        assert flagged(samples, minutes_asked=18.0) == {f"sure {ANON}"}
+        assert flagged(samples, minutes_planned=18.0) == {f"sure {ANON}"}
 
     def test_small_growth_in_a_short_run_passes(self) -> None:
         assert flagged(memory(10, lambda minute: 0.1 * minute)) == set()
@@ -115,19 +115,19 @@ class TestMemory:
     @pytest.mark.parametrize(("an_hour", "bad"), [(0.0, False), (0.5, False), (1.5, True), (4.0, True)])
     def test_long_run_must_be_flat(self, an_hour: float, bad: bool) -> None:
         samples = memory(120, lambda minute: an_hour * minute / 60)
-        assert flagged(samples, minutes_asked=120.0) == ({ANON} if bad else set())
+        assert flagged(samples, minutes_planned=120.0) == ({ANON} if bad else set())
 
     def test_fluctuation_is_flat(self) -> None:
         samples = memory(120, lambda minute: 0.3 * (minute % 5))
-        assert flagged(samples, minutes_asked=120.0) == set()
+        assert flagged(samples, minutes_planned=120.0) == set()
 
     def test_long_run_with_wide_uncertainty_is_flagged(self) -> None:
         samples = memory(120, lambda minute: 6.0 * (int(minute) // 13 % 2))
-        assert "uncertainty of that, anonymous memory, MiB an hour" in flagged(samples, minutes_asked=120.0)
+        assert "uncertainty of that, anonymous memory, MiB an hour" in flagged(samples, minutes_planned=120.0)
 
 
 def threads(count: Callable[[float], int]) -> list[Sample]:
-    """A run of two hours with so many threads by the minute."""
+    """A run of two hours with this many threads in each minute."""
     return history(lambda sample: replace(sample, threads=count(sample.minutes)), 120)
 
 
@@ -135,11 +135,11 @@ class TestThreads:
     def test_pools_that_fill_and_stay_are_flat(self) -> None:
         filled_at = (0.3, 0.4, 1.1, 1.8, 1.8, 4.1, 63.8, 75.6, 76.7)  # minutes, of a run that was measured
         samples = threads(lambda minute: 7 + sum(at <= minute for at in filled_at))
-        assert flagged(samples, minutes_asked=120.0) == set()
+        assert flagged(samples, minutes_planned=120.0) == set()
 
     def test_one_more_every_quarter_of_an_hour_is_growth(self) -> None:
         samples = threads(lambda minute: 13 + int(minute // 15))
-        assert flagged(samples, minutes_asked=120.0) == {"threads, peak of the last third"}
+        assert flagged(samples, minutes_planned=120.0) == {"threads, peak of the last third"}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_idle_minute_of_a_load_is_flagged(what: str, idle_minute: int) -> None:
         return with_counts(sample, **{what: 0}) if inside else sample
 
     samples = history(pause)
-    verdict = verdict_of(samples, minutes_asked=MINUTES)
+    verdict = verdict_of(samples, minutes_planned=MINUTES)
     (check,) = verdict.bad
     assert check.what == f"{what}, least of a minute"
     assert check.note == f"nothing in minute {idle_minute + 1}"
@@ -240,7 +240,7 @@ def test_hanging_clients_are_limited_to_a_share(closed: int, hung: int, allowed:
 
 
 def test_reason_of_an_early_end_is_reported() -> None:
-    verdict = verdict_of(history(minutes=4), minutes_asked=MINUTES, ended_early="the broker ended")
+    verdict = verdict_of(history(minutes=4), minutes_planned=MINUTES, ended_early="the broker ended")
     assert {check.what: check.note for check in verdict.bad} == {
         "runs that ended early": "the broker ended",
         "minutes passed": "",
@@ -252,9 +252,9 @@ def test_logged_error_is_flagged() -> None:
 
 
 def test_short_run_is_checked_by_the_same_thirds() -> None:
-    assert flagged(history(minutes=2.0), minutes_asked=2.0) == set()
+    assert flagged(history(minutes=2.0), minutes_planned=2.0) == set()
 
     def jump(sample: Sample) -> Sample:
         return replace(sample, p99_ms=40.0) if sample.minutes > 1.4 else sample
 
-    assert flagged(history(jump, minutes=2.0), minutes_asked=2.0) == {"produce p99, last third, ms"}
+    assert flagged(history(jump, minutes=2.0), minutes_planned=2.0) == {"produce p99, last third, ms"}

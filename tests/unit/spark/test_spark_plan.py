@@ -98,7 +98,7 @@ def test_splits_cover_each_wanted_batch_once(seed: int) -> None:
         assert len(holding) == 1 if overlapping else len(holding) <= 1
 
 
-def test_splits_are_no_longer_than_asked_where_the_index_allows() -> None:
+def test_splits_are_no_longer_than_requested_if_the_index_allows() -> None:
     index = bundle(encode_offset_index(0, [OffsetEntry(i, 100 * i) for i in range(1, 100)]))
     splits = split_segment(
         KEYS, SOURCE, remote_segment(0, 100, log_bytes=10_100), index, OffsetRange(0, 101), 1_000

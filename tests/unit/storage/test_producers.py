@@ -23,7 +23,8 @@ def header(
     return BatchHeader(0, 100, 0, 2, 0, attributes, count - 1, 50, 50, producer, epoch, sequence, count)
 
 
-def written(*batches: BatchHeader) -> ProducerStateManager:
+def state_after(*batches: BatchHeader) -> ProducerStateManager:
+    """The state after these batches are appended from offset 100 on."""
     state, offset = ProducerStateManager(), 100
     for batch in batches:
         assert state.validate(batch) is None
@@ -33,8 +34,9 @@ def written(*batches: BatchHeader) -> ProducerStateManager:
     return state
 
 
-def error(verdict: Duplicate | Rejection | None) -> ErrorCode | None:
-    return verdict.error if isinstance(verdict, Rejection) else None
+def error(result: Duplicate | Rejection | None) -> ErrorCode | None:
+    """The error code of a rejected batch; None for an accepted or duplicate one."""
+    return result.error if isinstance(result, Rejection) else None
 
 
 def test_unknown_producer_may_start_at_any_sequence() -> None:
@@ -42,20 +44,20 @@ def test_unknown_producer_may_start_at_any_sequence() -> None:
 
 
 def test_retry_of_any_of_the_last_five_batches_is_a_duplicate() -> None:
-    state = written(*(header(n * 2, 2) for n in range(6)))
+    state = state_after(*(header(n * 2, 2) for n in range(6)))
     assert error(state.validate(header(0, 2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for n in range(1, 6):
         assert state.validate(header(n * 2, 2)) == Duplicate(100 + n * 2, 101 + n * 2, 50)
-    assert error(state.validate(header(4, 1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # not the same batch
+    assert error(state.validate(header(4, 1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # fewer records
     assert state.validate(header(12)) is None
 
 
 def test_sequence_gap_is_rejected() -> None:
-    assert error(written(header(0)).validate(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert error(state_after(header(0)).validate(header(2))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_new_epoch_fences_the_old_one_and_starts_at_sequence_zero() -> None:
-    state = written(header(0, epoch=3))
+    state = state_after(header(0, epoch=3))
     assert error(state.validate(header(1, epoch=2))) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert error(state.validate(header(1, epoch=4))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.validate(header(0, epoch=4)) is None
@@ -66,29 +68,29 @@ def test_new_epoch_fences_the_old_one_and_starts_at_sequence_zero() -> None:
 
 def test_sequences_wrap_around() -> None:
     assert advance_sequence(LARGEST_SEQUENCE, 1) == 0
-    state = written(header(LARGEST_SEQUENCE - 1, 4))
+    state = state_after(header(LARGEST_SEQUENCE - 1, 4))
     assert state.validate(header(LARGEST_SEQUENCE - 1, 4)) == Duplicate(100, 103, 50)
     assert state.validate(header(2)) is None
     assert error(state.validate(header(1))) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_idle_producers_expire_unless_in_a_transaction() -> None:
-    state = written(header(0), header(0, producer=10, attributes=TRANSACTIONAL))
-    assert state.expire(7000, 1000) == 0  # begins to count
+    state = state_after(header(0), header(0, producer=10, attributes=TRANSACTIONAL))
+    assert state.expire(7000, 1000) == 0  # idle time is counted from the first check
     assert state.expire(7999, 1000) == 0
     assert state.expire(8000, 1000) == 1
     assert state.get(9) is None and state.get(10) is not None
 
 
 def test_active_producer_does_not_expire() -> None:
-    state = written(header(0))
+    state = state_after(header(0))
     for now_ms in range(0, 5000, 900):
         assert state.expire(now_ms, 1000) == 0
         state.apply(header(1 + now_ms), 200 + now_ms)
 
 
 def test_idle_time_continues_after_a_restart_with_a_new_clock() -> None:
-    state = written(header(0))
+    state = state_after(header(0))
     for now_ms in (90_000, 90_600):
         state.expire(now_ms, 1000)
     state = ProducerStateManager.decode(state.encode())
@@ -98,18 +100,23 @@ def test_idle_time_continues_after_a_restart_with_a_new_clock() -> None:
 
 
 def test_no_producer_expires_at_once_after_loading_a_kafka_snapshot() -> None:
-    kafkas = ProducerStateManager.decode(snapshot(written(header(0)).encode()[6:56]))
-    assert not kafkas.has_all_batches
-    assert kafkas.expire(10**12, 1000) == 0
+    restored = ProducerStateManager.decode(snapshot_file(kafka_entry(state_after(header(0)))))
+    assert not restored.has_all_batches
+    assert restored.expire(10**12, 1000) == 0
 
 
-def snapshot(content: bytes) -> bytes:
-    """With version and checksum at the start."""
+def kafka_entry(state: ProducerStateManager) -> bytes:
+    """The part of the snapshot of one producer that Kafka writes too, without version and checksum."""
+    return state.encode()[6:56]
+
+
+def snapshot_file(content: bytes) -> bytes:
+    """Version, CRC-32C of the content, content."""
     return b"\0\1" + crc32c(content).to_bytes(4, "big") + content
 
 
 def test_open_transaction_holds_the_last_stable_offset_until_its_marker_is_committed() -> None:
-    state = written(
+    state = state_after(
         header(0, 3, attributes=TRANSACTIONAL), header(0, 2, producer=10, attributes=TRANSACTIONAL)
     )
     assert state.first_unstable_offset() == 100
@@ -127,52 +134,55 @@ def test_open_transaction_holds_the_last_stable_offset_until_its_marker_is_commi
 
 
 def test_snapshot_has_the_last_five_batches() -> None:
-    heads = [header(2 * n, 2) for n in range(7)]
-    state = written(*heads, header(0, 1, producer=10))
-    again = ProducerStateManager.decode(state.encode())
-    assert again.encode() == state.encode()
-    assert again.has_all_batches
-    for head in heads[-5:]:
-        first = 100 + head.base_sequence
-        assert again.validate(head) == state.validate(head) == Duplicate(first, first + 1, 50)
-    assert error(again.validate(heads[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    again.check()
+    batches = [header(2 * n, 2) for n in range(7)]
+    state = state_after(*batches, header(0, 1, producer=10))
+    restored = ProducerStateManager.decode(state.encode())
+    assert restored.encode() == state.encode()
+    assert restored.has_all_batches
+    for batch in batches[-5:]:
+        first = 100 + batch.base_sequence
+        assert restored.validate(batch) == state.validate(batch) == Duplicate(first, first + 1, 50)
+    assert error(restored.validate(batches[1])) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    restored.check()
 
 
 def test_snapshot_has_the_timestamps_of_all_batches() -> None:
-    """Kafka's entry only has the time at which a batch was written."""
+    """Duplicate returns a batch's timestamp; Kafka's entry has only the time at which it was written."""
     state = ProducerStateManager()
     for n in range(3):
         state.apply(header(n), 100 + n, now_ms=9000 + n)
-    again = ProducerStateManager.decode(state.encode())
-    assert [again.validate(header(n)) for n in range(3)] == [
+    restored = ProducerStateManager.decode(state.encode())
+    assert [restored.validate(header(n)) for n in range(3)] == [
         Duplicate(100 + n, 100 + n, 50) for n in range(3)
     ]
 
 
 def test_unknown_data_after_kafkas_entries_is_skipped() -> None:
-    kafkas = written(header(0, 2)).encode()[6:56]
-    again = ProducerStateManager.decode(snapshot(kafkas + b"TLPB\0\2 whatever"))
-    assert not again.has_all_batches
-    assert again.validate(header(2)) is None
+    entry = kafka_entry(state_after(header(0, 2)))
+    restored = ProducerStateManager.decode(snapshot_file(entry + b"TLPB\0\2 whatever"))
+    assert not restored.has_all_batches
+    assert restored.validate(header(2)) is None
 
 
 def test_snapshot_has_the_last_batch_and_the_open_transaction() -> None:
-    state = written(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
-    again = ProducerStateManager.decode(state.encode())
-    assert again.encode() == state.encode()
-    assert again.validate(header(2, 3)) == Duplicate(102, 104, 50)
-    assert again.validate(header(5)) is None
-    assert again.first_unstable_offset() == 105
-    again.check()
+    state = state_after(header(0, 2), header(2, 3), header(0, 1, producer=10, attributes=TRANSACTIONAL))
+    restored = ProducerStateManager.decode(state.encode())
+    assert restored.encode() == state.encode()
+    assert restored.validate(header(2, 3)) == Duplicate(102, 104, 50)
+    assert restored.validate(header(5)) is None
+    assert restored.first_unstable_offset() == 105
+    restored.check()
 
 
-@pytest.mark.parametrize("at", range(79))
-def test_flipped_byte_in_a_snapshot_is_detected(at: int) -> None:
-    content = bytearray(written(header(0)).encode())
-    assert len(content) == 79
-    content[at] ^= 1
+SNAPSHOT_BYTES = 79  # of one producer with one batch
+
+
+@pytest.mark.parametrize("position", range(SNAPSHOT_BYTES))
+def test_flipped_bit_or_cut_in_a_snapshot_is_detected(position: int) -> None:
+    content = bytearray(state_after(header(0)).encode())
+    assert len(content) == SNAPSHOT_BYTES
+    content[position] ^= 1
     with pytest.raises(MalformedSnapshot):
         ProducerStateManager.decode(bytes(content))
     with pytest.raises(MalformedSnapshot):
-        ProducerStateManager.decode(bytes(content[:at]))
+        ProducerStateManager.decode(bytes(content[:position]))

@@ -267,8 +267,8 @@ async def test_fetch_refuses_the_damaged_range_and_serves_the_other_partition(no
             (ErrorCode.CORRUPT_MESSAGE, False),
             (ErrorCode.NONE, True),
         ]
-    asked = [ListOffsetsPartition(partition_index=number, timestamp=0) for number in range(2)]
-    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=asked)])
+    requested = [ListOffsetsPartition(partition_index=number, timestamp=0) for number in range(2)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=requested)])
     response: Any = await list_offsets_handler(dependencies(node))(_context(2, 8), request)  # type: ignore[misc]
     codes = [one.error_code for one in response.topics[0].partitions]
     assert codes == [ErrorCode.CORRUPT_MESSAGE, ErrorCode.NONE]
@@ -289,11 +289,11 @@ def _context(key: int, version: int) -> RequestContext:
 
 
 async def fetch(node: TierNode, partitions: int = 2) -> list[Any]:
-    asked = [
+    requested = [
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
         for number in range(partitions)
     ]
-    request = FetchRequest(max_bytes=100 << 20, topics=[FetchTopic(topic="t", partitions=asked)])
+    request = FetchRequest(max_bytes=100 << 20, topics=[FetchTopic(topic="t", partitions=requested)])
     reply: Any = fetch_handler(dependencies(node))(_context(1, 12), request)
     response = await reply if hasattr(reply, "__await__") else reply
     found: list[Any] = response.responses[0].partitions
