@@ -3,8 +3,10 @@
 
 It gets the local log start from the leader. From the remote segment before it, it restores the leader epochs
 and the producer state at the segment's end: without producer state, the replica as a later leader would
-append a retried batch twice. While the image does not have that segment, or the object store is unavailable,
-the fetcher backs off and retries. Called by the fetchers, through app.py.
+append a retried batch twice. If the leader drops that offset before the follower has fetched it, the follower
+starts at the end of the remote log instead, which the leader drops last. While the image does not have that
+segment, or the object store is unavailable, the fetcher backs off and retries. Called by the fetchers,
+through app.py.
 """
 
 import asyncio
@@ -81,7 +83,10 @@ class TierStateMachine:
         local_start = await self._local_start(replica, position)
         if local_start <= position.offset:
             return True  # this leader, unlike the previous one, has the offset locally
-        history = await self._remote.history(replica.id, local_start - 1)
+        start = local_start
+        if replica.log.is_empty and position.offset > replica.log_start_offset:  # the leader was faster
+            start = max(start, self._image().remote_partition(*replica.id).end_offset or 0)
+        history = await self._remote.history(replica.id, start - 1)
         if replica.as_follower.fetch_position() != position:
             return False  # the leader has changed, or the replica was removed or has failed
         replica.as_follower.start_at(

@@ -13,6 +13,8 @@ from tier_pair import PRODUCER, Caller, Pair, catch_up, fetch, send
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.replication.core.follower import StartFromTier
+from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 
 
@@ -119,21 +121,41 @@ async def test_second_start_at_the_same_offset_keeps_the_state(pair: Pair) -> No
     assert follower.log.producers.get(PRODUCER).batches[-1].last_offset == start - 1
 
 
+class LeaderWithEarlierLocalStart(Caller):
+    """Its local log starts within a segment, and is dropped before the follower fetches it."""
+
+    def __init__(self, leader: Replica, within: RemoteSegment) -> None:
+        super().__init__(leader)
+        self.within = within
+
+    async def call(self, *args: Any) -> Any:
+        response = await super().call(*args)
+        response.topics[0].partitions[0].offset = self.within.base_offset + 5
+        return response
+
+
 async def test_follower_starts_at_the_end_of_the_segment_with_the_leaders_local_log_start(pair: Pair) -> None:
     pair.produce(60)
     pair.leader.log.roll(START_MS)
     await pair.finish_tiering()
-    within = pair.remote.entries[1].base_offset + 5
+    second = pair.remote.entries[1]
+    starts = pair.start(LeaderWithEarlierLocalStart(pair.leader, second))
+    assert await starts.start(pair.follower, fetch(pair.follower, pair.leader))
+    assert pair.follower.log_end_offset == second.end_offset
 
-    class Early(Caller):
-        async def call(self, *args: Any) -> Any:
-            answer = await super().call(*args)
-            answer.topics[0].partitions[0].offset = within
-            return answer
 
-    step = fetch(pair.follower, pair.leader)
-    assert await pair.start(Early(pair.leader)).start(pair.follower, step)
-    assert pair.follower.log_end_offset == pair.remote.entries[1].end_offset
+async def test_follower_whose_start_the_leader_has_dropped_starts_at_the_end_of_the_remote_log(
+    pair: Pair,
+) -> None:
+    """Otherwise a leader that drops segments soon after their upload is always ahead of it."""
+    pair.produce(60)
+    pair.leader.log.roll(START_MS)
+    await pair.finish_tiering()
+    starts = pair.start(LeaderWithEarlierLocalStart(pair.leader, pair.remote.entries[1]))
+    assert await starts.start(pair.follower, fetch(pair.follower, pair.leader))
+    starts = pair.start(LeaderWithEarlierLocalStart(pair.leader, pair.remote.entries[3]))
+    assert await starts.start(pair.follower, fetch(pair.follower, pair.leader))
+    assert pair.follower.log_end_offset == pair.remote.end_offset
 
 
 async def test_replica_is_unchanged_while_the_store_is_unavailable(pair: Pair, store: FaultyStore) -> None:
