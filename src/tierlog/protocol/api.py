@@ -1,10 +1,9 @@
 """Table of APIs, and the framing of requests and responses: size, header, body.
 
-`APIS` has every API that tierlog could serve; a node advertises those with a handler. Message classes are
-imported when an API is first used. Servers use `decode_request_header` and `encode_response`, clients
-`encode_request` and `decode_response`. A header is flexible (v2 of requests, v1 of responses) if the body is,
-except that ApiVersions responses always have the old header: the client does not know their version yet
-(KIP-511).
+`APIS` has every API that tierlog serves. Message classes are imported when an API is first used. Servers use
+`decode_request_header` and `encode_response`, clients `encode_request` and `decode_response`. A header is
+flexible (v2 of requests, v1 of responses) if the body is, except that ApiVersions responses always have the
+old header: the client does not know their version yet (KIP-511).
 """
 
 import importlib

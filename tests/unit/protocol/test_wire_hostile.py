@@ -207,7 +207,7 @@ def test_request_envelope(version: int, client_id: str | None) -> None:
             decode_request_header(frame, 4, end)
 
 
-@pytest.mark.parametrize(("key", "version"), [(18, 0), (18, 3), (18, 4), (3, 0), (3, 12), (22, 6), (17, 1)])
+@pytest.mark.parametrize(("key", "version"), [(18, 0), (18, 3), (18, 4), (3, 0), (3, 12), (22, 6), (47, 0)])
 def test_response_envelope(key: int, version: int) -> None:
     api = APIS[key]
     message = api.response()
