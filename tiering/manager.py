@@ -1,9 +1,9 @@
 """Tier manager: all writes to the bucket (copies, manifests, cluster and topic descriptions, deletions).
 
 Each call is one attempt with a deadline; the caller (`remote_log_manager`) retries, and commits to the
-quorum. Copies of all partitions share a limit, so that uploads cannot use all memory or bandwidth. A copy
-that takes too long is reported in the log and in the counts, and then cancelled at its deadline, so that one
-stuck partition does not block others.
+quorum. Copies of all partitions share slots (`copy_slots`), so that uploads cannot use all memory or
+bandwidth. A copy that takes too long is reported in the log and in the counts, and then cancelled at its
+deadline.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.tiering.copier import Attempt, copy_segment
+from tierlog.tiering.copy_slots import CopySlots
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt
 from tierlog.tiering.format.manifest import (
     ClusterDocument,
@@ -59,11 +60,12 @@ KEYS_PER_REQUEST = 2 * DELETES_PER_REQUEST
 class TierLimits:
     """Limits of concurrency and time."""
 
-    copies_at_once: int = 2
+    copies_at_once: int = 8  # of at most 16 MiB in memory each (tiering.s3)
     check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check before a copy
     copy_seconds: float = 120.0  # for each copy, plus
-    copy_seconds_per_mib: float = 1.0  # a slower link cannot keep up with a log
-    stall_seconds: float = 30.0  # plus the time for its size, after which a copy is reported as stalled
+    copy_seconds_per_mib: float = 8.0  # all slots share a link, and one of 1 MiB/s cannot keep up with a log
+    stall_seconds: float = 30.0  # after which a copy is reported as stalled, plus
+    stall_seconds_per_mib: float = 1.0
     small_seconds: float = 60.0  # for a manifest, a page, or one batch of deletes
 
 
@@ -88,7 +90,7 @@ class TierManager:
         self._store = store
         self._keys = keys
         self._limits = limits or TierLimits()
-        self.copying = asyncio.Semaphore(self._limits.copies_at_once)
+        self.copies = CopySlots(self._limits.copies_at_once)
         """The caller holds a slot from StartCopy on, so that an upload follows soon after its
         announcement."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
@@ -102,17 +104,18 @@ class TierManager:
         return self._limits.check_seconds
 
     async def copy(self, exported: SegmentExport, checksum: int, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copying`. `checksum`: the CRC-32C of its
+        """Upload and verify one segment. The caller holds a slot of `copies`. `checksum`: the CRC-32C of its
         verified bytes.
 
         Raises ObjectStoreError, or OSError of the local file.
         """
         limits = self._limits
-        share = limits.copy_seconds_per_mib * exported.descriptor.size_bytes / (1 << 20)
-        async with self._alarm(attempt, limits.stall_seconds + share):
+        mib = exported.descriptor.size_bytes / (1 << 20)
+        async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):
             self.counts.uploading += 1
             try:
-                async with deadline(limits.copy_seconds + share, f"copy of {attempt.partition}"):
+                seconds = limits.copy_seconds + limits.copy_seconds_per_mib * mib
+                async with deadline(seconds, f"copy of {attempt.partition}"):
                     entry = await copy_segment(self._store, self._keys, exported, checksum, attempt)
             finally:
                 self.counts.uploading -= 1

@@ -22,6 +22,10 @@ class ObjectStoreError(Exception):
     """A store operation failed; a retry may succeed."""
 
 
+class ObjectStoreTimeout(ObjectStoreError):
+    """The store did not respond in time, so the caller held its resources for long."""
+
+
 class InvalidStoreUrl(ValueError):
     """A URL that does not name an object store; the message shows valid forms."""
 
@@ -86,14 +90,14 @@ def call_deadline(what: str, size_bytes: int, call_s: float) -> AbstractAsyncCon
 
 @asynccontextmanager
 async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
-    """Cancel the block after this time, and raise ObjectStoreError."""
+    """Cancel the block after this time, and raise ObjectStoreTimeout."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise ObjectStoreError(f"{what}: timed out after {seconds:g} s") from error
+        raise ObjectStoreTimeout(f"{what}: timed out after {seconds:g} s") from error
 
 
 def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:

@@ -1,7 +1,8 @@
 """S3 object store on aioboto3: one client; total time, attempts and memory of each call are limited.
 
-Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 16 MiB
-are uploaded in parts, a few at a time, which are read from the file as needed. aioboto3 takes a second to
+Checksums are CRC-32C: sent with each put, verified by the server, and returned by head. Bodies over 8 MiB
+are uploaded in parts, two at a time, which are read from the file as needed. Each part has its own deadline,
+so that an upload that hangs ends soon, however large it is. aioboto3 takes a second to
 import, so it is imported in a thread at the first call. All errors of the server become the errors of
 `object_store`. A crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
 AbortIncompleteMultipartUpload.
@@ -11,7 +12,7 @@ import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from tierlog.tiering.object_store import (
     ObjectInfo,
     ObjectNotFound,
     ObjectStoreError,
+    ObjectStoreTimeout,
     PreconditionFailed,
     call_deadline,
     exact_range,
@@ -35,9 +37,9 @@ from tierlog.tiering.object_store import (
 
 T = TypeVar("T")
 
-PART_BYTES = 16 << 20  # smaller bodies are uploaded in one request
+PART_BYTES = 8 << 20  # smaller bodies are uploaded in one request
 _PARTS_MAX = 10_000  # S3's limit
-_PARTS_AT_ONCE = 4  # bounds the memory of one upload: this many times the part size
+_PARTS_AT_ONCE = 2  # bounds the memory of one upload: this many times the part size
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: the S3 client parses it on the event loop, 54 µs a key."""
@@ -114,9 +116,11 @@ class S3Store:
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         size = (await asyncio.to_thread(body.stat)).st_size if isinstance(body, Path) else len(body)
-        put = self._put_parts if size > PART_BYTES else self._put_whole
+        in_parts = size > PART_BYTES
+        put = self._put_parts if in_parts else self._put_whole
+        limited = None if in_parts else size
         try:
-            return await self._guard(key, lambda: put(key, body, size, crc32c, condition), size)
+            return await self._guard(key, lambda: put(key, body, size, crc32c, condition), limited)
         except ObjectNotFound as error:  # S3's response to If-Match if the object does not exist
             raise PreconditionFailed(f"{key}: no object with ETag {condition}") from error
 
@@ -168,11 +172,11 @@ class S3Store:
     def _address(self, key: str) -> dict[str, str]:
         return {"Bucket": self._options.bucket, "Key": self._prefix + key}
 
-    async def _guard(self, what: str, call: Callable[[], Awaitable[T]], size: int = 0) -> T:
+    async def _guard(self, what: str, call: Callable[[], Awaitable[T]], size: int | None = 0) -> T:
         """Run a call of `size` bytes with an open client and a deadline, and translate its exceptions into
-        object store errors."""
+        object store errors. None: the requests of the call have deadlines of their own."""
         try:
-            async with call_deadline(what, size, self._call_s):
+            async with nullcontext() if size is None else self._deadline(what, size):
                 await self._open()
                 return await call()
         except Exception as error:
@@ -180,6 +184,9 @@ class S3Store:
             if translated is None:
                 raise
             raise translated from error
+
+    def _deadline(self, what: str, size: int = 0) -> AbstractAsyncContextManager[None]:
+        return call_deadline(what, size, self._call_s)
 
     async def _open(self) -> None:
         async with self._opening:
@@ -221,21 +228,23 @@ class S3Store:
     async def _put_parts(
         self, key: str, body: bytes | Path, size: int, checksum: int | None, condition: Condition
     ) -> ObjectInfo:
-        upload = await self._client.create_multipart_upload(
-            **self._address(key), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
-        )
+        async with self._deadline(key):
+            upload = await self._client.create_multipart_upload(
+                **self._address(key), ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+            )
         address = {**self._address(key), "UploadId": upload["UploadId"]}
         try:
             parts, whole = await self._upload_parts(address, body, size)
             if checksum is not None and whole != checksum:
                 raise CorruptObject(f"{key}: the body has checksum {whole:08x}, expected {checksum:08x}")
-            response = await self._client.complete_multipart_upload(
-                **address,
-                MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=_base64(whole),
-                ChecksumType="FULL_OBJECT",
-                **_condition(condition),
-            )
+            async with self._deadline(key):
+                response = await self._client.complete_multipart_upload(
+                    **address,
+                    MultipartUpload={"Parts": parts},
+                    ChecksumCRC32C=_base64(whole),
+                    ChecksumType="FULL_OBJECT",
+                    **_condition(condition),
+                )
         except BaseException:
             with suppress(Exception):  # report the first failure
                 async with asyncio.timeout(_ABORT_SECONDS):
@@ -264,9 +273,10 @@ class S3Store:
 
     async def _send(self, address: dict[str, str], number: int, content: bytes) -> dict[str, Any]:
         checksum = _base64(crc.crc32c(content))
-        response = await self._client.upload_part(
-            **address, PartNumber=number, Body=content, ChecksumCRC32C=checksum
-        )
+        async with self._deadline(f"{address['Key']}, part {number}", len(content)):
+            response = await self._client.upload_part(
+                **address, PartNumber=number, Body=content, ChecksumCRC32C=checksum
+            )
         return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": checksum}
 
     async def _get(self, key: str, **more: str) -> tuple[bytes, Any]:
@@ -308,11 +318,13 @@ def _translate(what: str, error: Exception) -> ObjectStoreError | None:
     """The object store error for a client exception; None for a bug, and for what is such an error
     already."""
     from aiohttp import ClientError as HttpError
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, ReadTimeoutError
 
     if isinstance(error, ClientError):
         return _translate_response(what, error)
-    if isinstance(error, (BotoCoreError, HttpError, OSError, TimeoutError)):
+    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError, TimeoutError)):
+        return ObjectStoreTimeout(f"{what}: {type(error).__name__}: {error}")
+    if isinstance(error, (BotoCoreError, HttpError, OSError)):
         return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
     return None
 

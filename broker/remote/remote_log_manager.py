@@ -11,6 +11,7 @@ Called by app.py and the admin API.
 """
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,7 +51,7 @@ from tierlog.tiering import planner
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
-from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -85,11 +86,11 @@ class _State:
     again: bool = False
     copying: UUID | None = None
     failures: int = 0
+    timed_out: bool = False  # the last copy did
     error: str | None = None
     blocked: bool = False  # permanently, unlike after a failure
     rolled_at: int = -1  # base offset of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    removed: asyncio.Event = field(default_factory=asyncio.Event)  # the topic was deleted, or leadership lost
     pages: dict[UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)
 
 
@@ -121,7 +122,6 @@ class RemoteLogManager:
         self._interval_s = interval_ms / 1000
         self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
-        self._ending: set[asyncio.Task[None]] = set()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
 
@@ -202,19 +202,10 @@ class RemoteLogManager:
             return
         with suppress(ValueError):  # a closed replica has no listeners
             state.replica.listeners.remove(self._on_replica_changed)
-        state.removed.set()
         state.progress.set()
-        if state.job is None or state.job.done():
-            self._manager.forget(where)
-            return
-        self._ending.add(state.job)
-        state.job.add_done_callback(self._ending.discard)
-        state.job.add_done_callback(lambda _: self._manager.forget(where))
-
-    async def wait_for_removed(self) -> None:
-        """Returns once no job of a removed partition is running: then its objects may be deleted."""
-        while self._ending:
-            await asyncio.wait(list(self._ending))
+        if state.job is not None:
+            state.job.cancel()  # what it uploads could not be committed, and its slot is free for others
+        self._manager.forget(where)
 
     def _on_replica_changed(self, replica: Replica) -> None:
         """Called on every append; two look-ups, unless a rolled segment can be uploaded."""
@@ -278,9 +269,7 @@ class RemoteLogManager:
             error=str(failure),
             retry_s=round(backoff_s, 1),
         )
-        with suppress(TimeoutError):
-            async with asyncio.timeout(backoff_s):
-                await state.removed.wait()
+        await asyncio.sleep(backoff_s)
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:
         """Perform the first action of a new plan. Returns False if there was nothing to do."""
@@ -360,8 +349,15 @@ class RemoteLogManager:
                 if self._is_current(where, state):  # else another leader may have deleted what is remote
                     state.replica.delete_local_before(new_local_start, self._clock.now_ms())
             case planner.Copy():
-                async with self._manager.copying:
-                    await self._copy(where, state, action)
+                remote = self._metadata.image.remote_partition(*where)
+                lag_bytes = planner.pending_bytes(remote, state.replica.segments)
+                async with self._manager.copies.slot(lag_bytes, timed_out=state.timed_out):
+                    state.timed_out = False
+                    try:
+                        await self._copy(where, state, action)
+                    except Exception as failure:
+                        state.timed_out = _is_timeout(failure)
+                        raise
             case planner.Blocked(reason):
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
@@ -430,7 +426,7 @@ class RemoteLogManager:
         suffix, suffix_checksum = await loop.run_in_executor(threads, copy)
         try:
             await self._upload(where, state, suffix, suffix_checksum)
-        finally:  # a job is cancelled only when the broker stops; the next start removes what is left
+        finally:
             unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
             await loop.run_in_executor(threads, unlink)
 
@@ -549,6 +545,12 @@ class RemoteLogManager:
         if not _is_enabled(led[0]):
             raise TierRefused(f"topic {topic!r} is not tiered: set remote.storage.enable=true")
         return led
+
+
+def _is_timeout(failure: Exception) -> bool:
+    """Whether the store or the disk did not respond in time, so that the copy held its slot for long."""
+    is_disk = isinstance(failure, OSError) and failure.errno == errno.ETIMEDOUT
+    return is_disk or isinstance(failure, ObjectStoreTimeout)
 
 
 def _is_enabled(replica: Replica) -> bool:

@@ -10,7 +10,6 @@ entries of the delete queue before any deletion; this broker's clock only decide
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import structlog
@@ -36,10 +35,6 @@ LONGEST_SLEEP_S = 60.0
 the quorum's time, so a new controller extends a grace period by at most this time."""
 
 
-AwaitJobs = Callable[[], Awaitable[None]]
-"""Waits until no job of a deleted topic is running, because a job could still put an object of the topic."""
-
-
 class RemoteStorageCleaner:
     """A task that sleeps until the image changes or a deletion is due."""
 
@@ -52,7 +47,6 @@ class RemoteStorageCleaner:
         clock: Clock,
         tasks: TaskGroup,
         delete_grace_ms: int,
-        await_jobs: AwaitJobs,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -60,7 +54,6 @@ class RemoteStorageCleaner:
         self._clock = clock
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
-        self._await_jobs = await_jobs
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
@@ -114,7 +107,6 @@ class RemoteStorageCleaner:
             self._was_interrupted = False
         if not self._is_cleaner(image):
             return LONGEST_SLEEP_S
-        await self._await_jobs()
         if self._described is None:
             await self._manager.describe_cluster()
             described = await self._manager.described_topics()

@@ -145,7 +145,6 @@ class Tiering:
             clock=clock,
             tasks=tier.tasks,
             delete_grace_ms=settings.remote_log_delete_grace_ms,
-            await_jobs=self.log_manager.wait_for_removed,
         )
 
     def start(self) -> None:

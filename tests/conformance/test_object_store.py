@@ -25,7 +25,7 @@ STORES = ["memory", "directory", *s3_servers.available()]
 REAL_STORES = [
     name for name in STORES if name != "moto"
 ]  # moto accepts any checksum, and checks conditions late
-PARTS_BODY_BYTES = (33 << 20) + 7  # three parts, the last one short
+PARTS_BODY_BYTES = (33 << 20) + 7  # five parts, the last one short
 
 
 @pytest.fixture(scope="module")

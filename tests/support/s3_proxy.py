@@ -1,4 +1,5 @@
-"""A proxy in front of an S3 server that withholds responses, or sends their bodies one byte at a time."""
+"""A proxy in front of an S3 server that withholds requests or responses, or sends the bodies of responses one
+byte at a time."""
 
 import asyncio
 import re
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from s3_servers import S3Server
 
 GET = re.compile(rb"^GET (\S+) HTTP/1.1\r\n", re.MULTILINE)
+PUT = re.compile(rb"^PUT (\S+) HTTP/1.1\r\n", re.MULTILINE)
 END_OF_HEAD = b"\r\n\r\n"
 TRICKLE_S = 0.01  # far below every timeout between two bytes
 
@@ -20,6 +22,8 @@ class S3Proxy:
         self.gets: Counter[str] = Counter()
         self.connections = 0
         self.trickles = False
+        self.held = 0
+        self._holds: tuple[str, ...] = ()
         self._server = server
         self._passes = asyncio.Event()
         self._passes.set()
@@ -35,6 +39,14 @@ class S3Proxy:
 
     def resume(self) -> None:
         self._passes.set()
+
+    def hold_puts(self, *words: str) -> None:
+        """Let no PUT request through whose path contains one of these words. `held`: how many there were."""
+        self._holds = words
+
+    async def until_held(self, least: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.held >= least)
 
     async def until_gets(self, least: int) -> None:
         async with self._changed:
@@ -58,6 +70,14 @@ class S3Proxy:
             self.gets.update(path.decode() for path in GET.findall(sent))
             self._changed.notify_all()
 
+    async def _is_held(self, sent: bytes) -> bool:
+        if not any(word in path.decode() for path in PUT.findall(sent) for word in self._holds):
+            return False
+        async with self._changed:
+            self.held += 1
+            self._changed.notify_all()
+        return True
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._count(1)
         host, port = self._server.address.split(":")
@@ -67,6 +87,10 @@ class S3Proxy:
             try:
                 while sent := await reader.read(1 << 16):
                     await self._count(0, sent)
+                    if await self._is_held(sent):
+                        while await reader.read(1 << 16):
+                            pass  # no response, until the client gives up
+                        break
                     to_server.write(sent)
             finally:
                 answering.cancel()

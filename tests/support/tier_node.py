@@ -129,7 +129,6 @@ class TierNode:
             clock=housekeeper_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
-            await_jobs=self.log_manager.wait_for_removed,
         )
 
     def __iter__(self) -> Iterator[Replica]:

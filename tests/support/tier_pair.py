@@ -150,7 +150,6 @@ class Pair:
             driver.wake_all()
             while jobs := driver.jobs():
                 await asyncio.wait(jobs)
-            await driver.wait_for_removed()
 
     async def fence(self, broker_id: int, fenced: bool = True) -> None:
         epoch = self.node.metadata.image.brokers[broker_id].broker_epoch

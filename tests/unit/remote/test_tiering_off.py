@@ -30,7 +30,6 @@ async def finish_jobs(*managers: RemoteLogManager) -> None:
         manager.wake_all()
         while jobs := manager.jobs():
             await asyncio.wait(jobs)
-        await manager.wait_for_removed()
 
 
 async def data_objects(node: TierNode) -> set[str]:

@@ -79,12 +79,6 @@ async def reading(node: TierNode, replica: Replica) -> HeldThreads:
     return threads
 
 
-async def finish_jobs(node: TierNode) -> None:
-    """Wait until no partition has anything left to do, and no job of a removed partition runs."""
-    await node.finish_tiering()
-    await node.log_manager.wait_for_removed()
-
-
 async def remote_bytes(node: TierNode, replica: Replica) -> bytes:
     where = node.where(replica)
     entries = node.remote(replica).entries
@@ -101,7 +95,7 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         log, third = local_bytes(replica), replica.segments[2].base_offset
         flip_a_bit(replica, third + 7)
         await allow_copies(node)
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.causes == ["upload"] and node.repair.damaged == [replica]
         assert [(one.start_offset, one.end_offset) for one in replica.log.damage] == [(third + 5, third + 10)]
         for offset in range(third + 5, third + 10):
@@ -114,7 +108,7 @@ async def test_damaged_segment_and_those_after_it_are_not_uploaded(tmp_path: Pat
         with pytest.raises(TierRefused, match="is damaged"):
             await node.log_manager.flush("t")
         produce(replica, 20)
-        await finish_jobs(node)
+        await node.finish_tiering()
         remote = node.remote(replica)
         assert (remote.end_offset, remote.started) == (third, ())
         assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(remote.entries) == 4
@@ -135,7 +129,7 @@ async def test_segment_with_a_wrong_header_is_not_uploaded(tmp_path: Path, byte:
         third = replica.segments[2].base_offset
         flip_a_bit(replica, third + 7, byte)
         await allow_copies(node)
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.causes == ["upload"]
         assert [one.start_offset for one in replica.log.damage] == [third + 5]
         assert node.remote(replica).end_offset == third
@@ -147,7 +141,7 @@ async def test_uploads_continue_after_the_damage_is_deleted(tmp_path: Path) -> N
         fourth = replica.segments[3].base_offset
         flip_a_bit(replica, replica.segments[2].base_offset)
         await allow_copies(node)
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert replica.log.damage
         await node.move_log_start(replica, fourth)
         await node.log_manager.flush("t")
@@ -166,7 +160,7 @@ async def test_each_attempt_reads_the_segment_again(tmp_path: Path) -> None:
         assert node.causes == [] and not await node.objects(node.keys.data(node.where(replica)))
         flip_a_bit(replica, 0)
         threads.answer()
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.causes == ["upload"]
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -201,7 +195,7 @@ async def test_topic_deleted_during_the_check_is_not_uploaded(tmp_path: Path) ->
         threads = await reading(node, replica)
         await node.metadata.submit(c.DeleteTopics(topics=(c.TopicRef(name="t"),)))
         threads.answer()
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.causes == []
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -217,7 +211,7 @@ async def test_log_truncated_during_the_check_is_not_uploaded(tmp_path: Path) ->
         replica.as_follower.truncate_to(20, node.clock.now_ms())
         replica.become_leader(epoch + 2, partition_epoch + 2, (1,))
         threads.answer()
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.causes == [] and replica.log.damage == ()
         assert not await node.objects(node.keys.data(node.where(replica)))
 
@@ -265,7 +259,7 @@ async def test_segment_found_damaged_during_its_upload_is_not_committed(tmp_path
             scrub.step()
         node.emit(DamageFound(replica, scrub.segment, scrub.found, "scrub"))
         store.may_continue.set()
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.remote(replica).entries == ()
         assert node.log_manager.status("t")[0].last_error == "the local segment from 0 is damaged"
 
@@ -281,7 +275,7 @@ async def test_bit_flipped_between_check_and_upload_is_not_uploaded(tmp_path: Pa
 
         stop_listening = node.node.publish_to([Publisher("test", flip_once)])
         await allow_copies(node)
-        await finish_jobs(node)
+        await node.finish_tiering()
         assert node.remote(replica).entries == ()
         assert replica.log.rolled_below(replica.log_end_offset)[0].damage  # the next check has found it
 

@@ -1,0 +1,59 @@
+"""Copy slots: which partitions of a broker upload now.
+
+Every second free slot goes to the partition with the most bytes to upload, and the others to the one that has
+waited longest, so that none starves. Partitions whose last copy timed out share RETRY_SHARE of the slots:
+uploads that hang leave the others to the rest. Called by the remote log manager, on the event loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+RETRY_SHARE = 4
+"""One in so many slots, and at least one, may be held by partitions whose last copy timed out."""
+
+
+@dataclass(slots=True, eq=False)
+class _Copy:
+    lag_bytes: int
+    timed_out: bool
+    granted: "asyncio.Future[None]"
+
+
+class CopySlots:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._for_retries = max(1, count // RETRY_SHARE)
+        self._waiting: list[_Copy] = []  # the one that has waited longest first
+        self._holding: list[_Copy] = []
+        self._oldest_is_next = False
+
+    @asynccontextmanager
+    async def slot(self, lag_bytes: int, *, timed_out: bool = False) -> AsyncIterator[None]:
+        """Wait for a slot and hold it. `lag_bytes`: bytes of the partition that wait for their upload.
+        `timed_out`: its last copy did."""
+        copy = _Copy(lag_bytes, timed_out, asyncio.get_running_loop().create_future())
+        self._waiting.append(copy)
+        self._grant()
+        try:
+            await copy.granted
+            yield
+        finally:
+            (self._holding if copy in self._holding else self._waiting).remove(copy)
+            self._grant()
+
+    def _grant(self) -> None:
+        while len(self._holding) < self._count and (copy := self._next()) is not None:
+            self._waiting.remove(copy)
+            self._holding.append(copy)
+            if not copy.granted.done():  # cancelled: it is about to give the slot back
+                copy.granted.set_result(None)
+
+    def _next(self) -> _Copy | None:
+        retries = sum(copy.timed_out for copy in self._holding)
+        able = [copy for copy in self._waiting if not copy.timed_out or retries < self._for_retries]
+        if not able:
+            return None
+        oldest, self._oldest_is_next = self._oldest_is_next, not self._oldest_is_next
+        return able[0] if oldest else max(able, key=lambda copy: copy.lag_bytes)
