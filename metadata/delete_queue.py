@@ -46,7 +46,7 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
 class DeletedTopic(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """A deleted topic in the queue. After the grace, all objects of its partitions are deleted."""
 
-    uuid: UUID  # of the topic
+    uuid: UUID  # id of the topic
     partitions: int  # their number
     queued_ms: int
 

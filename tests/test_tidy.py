@@ -57,12 +57,22 @@ error codes as numbers.
 BAD_NAMES = {
     "asked": "requested, request",
     "heir": "leadership transfer target",
+    "housekeeper": "remote storage cleaner",
     "patience": "timeout",
     "pump": "channel, connection",
     "settle": "stabilize, wait until …",
     "settled": "flushed, synced, …",
 }
 """Words that must not be part of a name, and what to say instead: Kafka's or Raft's word, or a plain one."""
+
+HIDDEN_SUBJECTS = re.compile(
+    r"\S  # (?:of|that|which|whose) .*"
+    r"|\"\"\"What (?=[a-z]).*|(?:(?<!#)#|\.) What (?=[a-z])[^?\n]*$|[.;] Else\b.*",
+    re.M,
+)
+"""A comment that continues the name before it ("number: int  # of that entry"), a sentence whose subject is a
+clause ("What the leader knows …"), and "Else" for "Otherwise". A reader has to add the subject.
+"""
 
 PLAIN_EXCEPTIONS = {
     "operator who": "a person",
@@ -241,6 +251,10 @@ def test_prose_of_modules_is_plain_english() -> None:
     assert offenders([file for file in PYTHON if file != Path(__file__)], rule) == []
 
 
+def test_sentences_of_modules_name_their_subject() -> None:
+    assert offenders([file for file in PYTHON if file != Path(__file__)], HIDDEN_SUBJECTS.findall) == []
+
+
 def test_names_use_the_words_of_the_field() -> None:
     suspicious = re.compile("|".join(BAD_NAMES), re.I)
 
@@ -251,7 +265,7 @@ def test_names_use_the_words_of_the_field() -> None:
             f"{name}: {BAD_NAMES[word]}"
             for name in sorted(set(defined_names(ast.parse(text))))
             for word in name.lower().split("_")
-            if word in BAD_NAMES and not name.startswith("test_")  # which is a sentence
+            if word in BAD_NAMES and not name.startswith("test_")  # names of tests are sentences
         ]
 
     assert offenders(PYTHON, rule) == []

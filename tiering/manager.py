@@ -60,7 +60,7 @@ KEYS_PER_REQUEST = 2 * DELETES_PER_REQUEST
 class TierLimits:
     """Limits of concurrency and time."""
 
-    copies_at_once: int = 8  # of at most 16 MiB in memory each (tiering.s3)
+    copies_at_once: int = 8  # each takes at most 16 MiB of memory (tiering.s3)
     check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check before a copy
     copy_seconds: float = 120.0  # for each copy, plus
     copy_seconds_per_mib: float = 8.0  # all slots share a link, and one of 1 MiB/s cannot keep up with a log

@@ -90,7 +90,7 @@ class _FetchParams(NamedTuple):
 
 
 class _ReadResult:
-    """What one pass over the partitions of a request has read."""
+    """The result of one pass over the partitions of a request."""
 
     __slots__ = ("left", "must_respond", "partitions", "remote", "size", "sources", "throttled")
 

@@ -30,7 +30,7 @@ from tierlog.protocol.messages.list_partition_reassignments import (
     OngoingTopicReassignment,
 )
 
-PARTITIONS_MAX = 10_000  # of one request, as in Kafka
+PARTITIONS_MAX = 10_000  # in one request, as in Kafka
 FACTOR_MAY_BE_HELD_FROM = 1  # KIP-860
 
 Change = tuple[str, int, tuple[int, ...] | None]

@@ -50,7 +50,7 @@ TOPICS_PER_SLICE = 100
 """Topics of a response, with all their settings, that are built in one turn: about 10 ms."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's limit, which comes from one request being one batch of the metadata log."""
-TOPICS_PER_DELETION = 200  # of one command, which the controller decides in one turn of its event loop
+TOPICS_PER_DELETION = 200  # the controller decides one command in one turn of its event loop
 TOO_LARGE = "Unable to perform excessively large batch operation."
 MAX_TOPICS_PER_REQUEST = 5_000
 """Kafka's batch holds 10,000 records (MAX_RECORDS_PER_USER_OP); a topic with one partition is two."""

@@ -3,9 +3,10 @@ KIP-113).
 
 A future copy of the log grows in the target, in threads of the target, while the log is in use
 (broker/storage/future_log.py). Once little is missing, flushes are held for a moment, so that nothing is
-acknowledged that is not in the copy. What may have been acknowledged is then copied and synced, the rest is
-copied in threads without a sync, and the last of it on the event loop. The copy gets the partition's name,
-and the log continues in it with its state in memory. The order on disk, which a crash may interrupt anywhere:
+acknowledged that is not in the copy. Records that may have been acknowledged are then copied and synced.
+The rest is copied in threads without a sync, and the last of it on the event loop. The copy gets the
+partition's name, and the log continues in it with its state in memory. The order on disk, which a crash may
+interrupt anywhere:
 
 1. The copy, in a directory named `-future`: it is never read, and the next start copies again.
 2. The checkpoints of the target have the log, and a record in the source says where it may have moved.
@@ -102,7 +103,7 @@ class MoveTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveContext:
-    """What all moves of a broker share."""
+    """Dependencies that all moves of a broker share."""
 
     replicas: ReplicaManager
     throttler: MoveThrottler
@@ -113,7 +114,7 @@ class MoveContext:
 
 
 class _CheckpointedState(NamedTuple):
-    """What was written to the target's checkpoints, and the number of truncations that may have lowered the
+    """The values written to the target's checkpoints, and the number of truncations that may have lowered the
     recovery point.
     """
 

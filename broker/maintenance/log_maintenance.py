@@ -226,6 +226,6 @@ async def _in_turns(replicas: Sequence[Replica]) -> AsyncIterator[Replica]:
 
 
 def _has_local_retention(replica: Replica) -> bool:
-    """Whether local retention applies. What is below the log start offset of a compacted topic is always
+    """Whether local retention applies. Records of a compacted topic below its log start offset are always
     deleted locally."""
     return bool(replica.config.cleanup_policy) and not replica.is_tiered

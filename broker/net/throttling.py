@@ -60,7 +60,7 @@ class Throttling:
     def _stopwatch(self, connection: Connection, callback: Callable[..., None], *arguments: Any) -> None:
         began = self._timer()
         callback(*arguments)
-        percent = (self._timer() - began) * 100  # of one second
+        percent = (self._timer() - began) * 100  # one second is 100%
         now_ms = self._clock.monotonic_ms()
         self._quotas.record(
             QuotaKey.REQUEST_PERCENTAGE, connection.user, connection.client_id or "", percent, now_ms

@@ -68,8 +68,8 @@ class CleaningStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """What the thread needs to know about a log. `sources`: rolled segments up to the end of the cleanable
-    range, all of them on disk.
+    """Arguments of one cleaning. `sources`: rolled segments up to the end of the cleanable range, all of them
+    on disk.
     """
 
     files: Files

@@ -256,7 +256,7 @@ class MetadataNode(MetadataClient):
         return NO_NODE if leader == self.node_id else leader
 
     def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
-        """What this node refuses as the leader stays refused, unless it has lost the leadership."""
+        """A command that this node refused as the leader is not retried unless it has lost the leadership."""
         if leader == self.node_id and not isinstance(unavailable, LeadershipLost):
             raise unavailable
         super()._on_unavailable(leader, unavailable)

@@ -76,11 +76,11 @@ class MetadataStorage:
         self._files = files
         self.directory = directory
         self._owner = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\n"
-        self.directory_id = new_directory_id  # that of an existing directory, once opened
+        self.directory_id = new_directory_id  # once opened, the id that an existing directory has
         self._segment_bytes = segment_bytes
         self._segments: list[_Segment] = []
         self._fd = -1
-        self._end = 0  # of the last segment
+        self._end = 0  # size of the last segment in bytes
         self._hard_state = HardState()
         self._broken = False
         self._on_disk_full = on_disk_full

@@ -16,7 +16,7 @@ class RaftSettings:
     heartbeat_ticks: int = 1
     append_bytes: int = MIB  # per message
     window: int = 64  # unanswered appends per follower
-    chunk_bytes: int = MIB  # of a snapshot
+    chunk_bytes: int = MIB  # size of one part of a snapshot
     snapshot_bytes: int = 1024 * MIB  # size of the largest snapshot that is accepted
 
     @classmethod

@@ -31,7 +31,10 @@ from tierlog.protocol.messages.describe_quorum import (
 PARTITIONS = 2000
 MESSAGES_S = 500
 MESSAGE = b"x" * 256
-BEFORE_S, AFTER_S = 2.0, 2.0  # of producing before the kill, and once everything is led again
+BEFORE_S, AFTER_S = (
+    2.0,
+    2.0,
+)  # time of producing before the kill, and after every partition has a leader again
 POLL_S = 0.05
 LIMIT_S = 60.0
 CREATE_LIMIT_S = 120.0

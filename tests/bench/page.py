@@ -21,8 +21,8 @@ ratios, not figures of different days.
 A ratio above 1: tierlog is ahead, by more of what is good or less of what is not. The goal is such a ratio
 too: 1.43 is 0.7 times Kafka's latency. *Compiled* is tierlog with its hot modules built by mypyc
 ([ADR 0007](adr/0007-compiled-hot-modules.md)), *pure* the same without. The compiled one meets {met} of
-{goals} goals. How each case loads a broker: [tests/bench](../tests/bench/README.md). What was tried to get
-here, and what it gave: [performance](explanation/performance.md).
+{goals} goals. How each case loads a broker: [tests/bench](../tests/bench/README.md). Changes that were
+tried, and their effect: [performance](explanation/performance.md).
 
 ![Ratio of tierlog to Kafka by case](img/benchmarks.png)
 
@@ -146,7 +146,7 @@ def _failures(report: Report) -> Iterator[str]:
 
 
 def _loop(report: Report) -> Iterator[str]:
-    """What tierlog itself says about the pauses of its event loop in each case."""
+    """Pauses of the event loop in each case, as tierlog's own metric reports them."""
     label = compared_label(report)
     by_case = {case: by_label[label].lag for case, by_label in report.found.items() if label in by_label}
     by_case = {case: by_case[case] for case in FIGURES if loop_lag.samples(by_case.get(case, {}))}

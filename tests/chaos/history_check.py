@@ -207,7 +207,7 @@ class Run:
         events = list(history.load(self._directory / "history.jsonl"))
         keyed_events = list(history.load(self._directory / "keyed.jsonl"))
         verdict = checker.check(events, self._options.min_acknowledged)
-        # What a run that ended early did not read to its end looks like lost.
+        # Records that a run did not read, because it ended early, look lost.
         anomalies = list(verdict.anomalies) if self._stands_still else []
         invalid = list(verdict.invalid)
         compared = _Compared()

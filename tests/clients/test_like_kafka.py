@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(240)]
 BASE_TIME_MS = 1_700_000_000_000
 LEFT_OUT = {"throttle_time_ms", "error_message", "host", "port", "cluster_id", "log_append_time_ms"}
 NOT_TOLD_WITH_AN_ERROR = {"log_start_offset", "aborted_transactions"}  # no client looks at them then
-UNORDERED = {"entries", "values", "configs"}  # of quotas and settings: as a hash map has them
+UNORDERED = {"entries", "values", "configs"}  # quotas and settings in the order of a hash map
 UNKNOWN_ID = uuid.UUID(int=7)
 TOPIC = 2  # resource type
 QUESTIONS = 1_000  # to Kafka, until its metadata show a change

@@ -21,7 +21,7 @@ from tierlog.metadata.raft.ready import Ready
 from tierlog.metadata.raft.settings import RaftSettings
 
 SPARE = 2  # nodes that are no voters at first
-PAGES_MAX = 20  # that may still come
+PAGES_MAX = 20  # maximum pages in flight
 SETTINGS = RaftSettings(election_ticks=6, quorum_ticks=40, append_bytes=40, window=3, chunk_bytes=64)
 
 

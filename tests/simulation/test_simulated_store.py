@@ -25,12 +25,12 @@ from tierlog.tiering.object_store import Absent, ObjectStoreError, PreconditionF
 
 WHERE = TopicIdPartition(uuid.UUID(int=1), 0)
 KEYS = Keys("simulated")
-HOUSEKEEPER = "node-1"
+CLEANER_NODE = "node-1"
 BROKER = BrokerImage(
     broker_id=1,
     broker_epoch=1,
     incarnation=uuid.UUID(int=3),
-    host=HOUSEKEEPER,
+    host=CLEANER_NODE,
     port=9092,
     admin_url="",
     rack=None,
@@ -136,12 +136,12 @@ def test_store_can_be_unreachable_for_one_broker() -> None:
 # --- the witness
 
 
-class Housekeeper(NamedTuple):
+class CleanerBroker(NamedTuple):
     name: str
 
 
 def _witness(*, has_storage_cleaner: bool = False) -> TierWitness:
-    brokers: Any = {1: Housekeeper(HOUSEKEEPER)}
+    brokers: Any = {1: CleanerBroker(CLEANER_NODE)}
     done: Counter[str] = Counter()
     nothing_is_deleted = RetentionWitness({}, done)
     witness = TierWitness(
@@ -237,7 +237,7 @@ def test_object_of_a_deleted_topic_is_an_orphan_unless_it_arrived_during_the_del
 def test_description_of_a_deleted_topic_is_an_orphan_if_a_live_cleaner_wrote_it() -> None:
     witness, key = _witness(has_storage_cleaner=True), KEYS.topic(WHERE.topic_id)
     run_inline(witness.bucket.put(key, b"{}", None, None))
-    witness.put_done(key, b"{}", None, HOUSEKEEPER)
+    witness.put_done(key, b"{}", None, CLEANER_NODE)
     assert witness.orphans() == [key]
     witness.put_done(key, b"{}", None, None)  # from a dead process
     assert witness.orphans() == []

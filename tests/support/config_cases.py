@@ -204,4 +204,4 @@ def _is_described(client: Client, resource: Any, change: Any) -> bool:
     values = [one.value for config in configs for one in config.synonyms if one.source == source]
     if change.config_operation == DELETE:
         return not values
-    return change.value in values or None in values  # which hides a secret
+    return change.value in values or None in values  # None stands for a secret

@@ -139,7 +139,7 @@ class Client:
         while self.requested:
             requested = self.requested.popleft()
             if requested.correlation_id != correlation_id:
-                continue  # of a produce with acks=0
+                continue  # a Produce with acks=0 has no response
             api = APIS[requested.api]
             try:
                 _, message = decode_response(api, requested.version, frame)

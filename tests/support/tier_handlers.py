@@ -1,4 +1,4 @@
-"""What the request handlers need of a TierNode."""
+"""Dependencies of the request handlers, made of the parts of a TierNode."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The parts of a broker that tiering needs: quorum of one, replicas, driver, housekeeper, remote log."""
+"""The parts of a broker that tiering needs: quorum of one, replicas, remote log manager, storage cleaner."""
 
 import asyncio
 import random
@@ -78,9 +78,9 @@ class TierNode:
         *,
         grace_ms: int = 0,
         limits: TierLimits | None = None,
-        housekeeper_clock: Clock | None = None,
+        cleaner_clock: Clock | None = None,
     ) -> None:
-        """`housekeeper_clock`: the clock of another machine; by default the controller's."""
+        """`cleaner_clock`: the storage cleaner's, as on another machine; by default the controller's."""
         self.directory = directory
         self.store = store
         self.clock = Clock()
@@ -126,7 +126,7 @@ class TierNode:
             broker_id=1,
             metadata=self.metadata,
             manager=self.manager,
-            clock=housekeeper_clock or self.clock,
+            clock=cleaner_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
         )

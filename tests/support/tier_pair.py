@@ -45,7 +45,7 @@ class Disk(OsFiles):
         super().__init__()
         self.usable: int | None = None
         self.done: list[tuple[str, bool]] = []
-        """What was done, and whether by a thread."""
+        """Each operation, and whether a thread did it."""
 
     def _note(self, what: str) -> None:
         self.done.append((what, threading.current_thread() is not threading.main_thread()))

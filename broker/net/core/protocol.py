@@ -180,7 +180,7 @@ class ConnectionCore:
         self._held = _NOTHING
         self._wanted: int | None = None  # bytes for which it waits in the memory pool
         self._waiting: deque[Request] = deque()  # in order; the first has no response yet
-        self._waiting_bytes = 0  # of requests without a response
+        self._waiting_bytes = 0  # held by requests without a response
         self._appends = 0  # unacknowledged
         self._delayed: Request | None = None  # starts when no append is unacknowledged
         self._waiting_max = bounds.in_flight

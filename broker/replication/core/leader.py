@@ -100,7 +100,7 @@ class LeaderCore:
         self._pending: IsrProposal | None = None
         self._replicas: frozenset[int] = frozenset({broker_id})
         self._followers: dict[int, Follower] = {}
-        self._waits_on: tuple[Follower, ...] = ()  # whose log ends bound the high watermark
+        self._waits_on: tuple[Follower, ...] = ()  # their log ends bound the high watermark
         self.may_commit = False
         """Whether it is the leader and enough replicas are in sync for the high watermark to advance."""
         self._joining: frozenset[int] = frozenset()  # not in the in-sync set yet, but caught up

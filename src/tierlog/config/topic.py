@@ -29,7 +29,7 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = list_(
         ("delete",),
-        "What happens to old segments: delete removes them by retention.ms and retention.bytes, compact "
+        "Retention policy of old segments: delete removes them by retention.ms and retention.bytes, compact "
         "keeps the last record of each key. Both can be combined.",
         choices=("delete", "compact"),
     )

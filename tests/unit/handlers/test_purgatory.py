@@ -18,7 +18,7 @@ def future_of(answer: Any) -> "asyncio.Future[Any]":
 
 
 class Box:
-    """What an operation waits for: `bytes` reaching `enough`."""
+    """An operation's condition: it waits until `bytes` reaches `enough`."""
 
     def __init__(self, enough: int) -> None:
         self.bytes = 0

@@ -199,7 +199,7 @@ def test_damaged_or_too_large_snapshot_is_rejected() -> None:
     assert incoming.received(chunk(0, b"")) == 0
     assert incoming.add(chunk(0, b"a" * 9, whole=b"a" * 9)) is None
     incoming.add(chunk(0, b"abcd"))
-    incoming.add(chunk(0, b"zz", index=6))  # of another snapshot
+    incoming.add(chunk(0, b"zz", index=6))  # another snapshot
     assert incoming.received(chunk(0, b"", index=6)) == 2
 
 
@@ -476,7 +476,7 @@ def test_observer_adopts_the_term_with_the_leader_of_a_page() -> None:
     core = removed()
     assert core.accept_committed(None, (), leader=3, term=7)
     assert (core.term, core.leader) == (7, 3)
-    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # of a deposed leader
+    core.step(m.Heartbeat(term=4, sender=1, to=2, commit=0))  # from a deposed leader
     assert core.leader == 3
     assert core.accept_committed(None, (), leader=m.NO_NODE, term=9)
     assert (core.term, core.leader) == (7, m.NO_NODE)  # no leader is known in term 9

@@ -25,7 +25,7 @@ class Controller:
 
     def __init__(self, tls: TlsFiles | None = None) -> None:
         self._tls = tls
-        self.statuses = ["204 No Content"]  # of the next responses; the last one stays
+        self.statuses = ["204 No Content"]  # statuses of the next responses; the last one stays
         self.requests: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
     async def listen(self, port: int = 0) -> None:

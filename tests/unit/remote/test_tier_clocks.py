@@ -52,7 +52,7 @@ async def test_cleaner_with_a_clock_ahead_deletes_no_page_that_is_committed_late
 ) -> None:
     ahead = Clock()
     ahead.wall_ms += 3 * GRACE_MS
-    async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS, housekeeper_clock=ahead) as node:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=GRACE_MS, cleaner_clock=ahead) as node:
         replica = await tiered(node)
         page = await begin_page(node, replica)
         await node.storage_cleaner.clean()

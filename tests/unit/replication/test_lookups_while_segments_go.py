@@ -28,7 +28,7 @@ from tierlog.records.writer import NewRecord, encode_batch
 
 NOW = 1_700_000_000_000
 MAX_TIMESTAMP = -3
-RECORDS = 50  # of a batch
+RECORDS = 50  # per batch
 SEGMENTS = 4
 
 

@@ -357,7 +357,7 @@ def test_follower_continues_after_a_partial_append(tmp_path: Path) -> None:
         is_full = True
 
         def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-            if self.is_full and path.suffix == ".snapshot":  # of the roll
+            if self.is_full and path.suffix == ".snapshot":  # written by the roll
                 raise OSError(errno.ENOSPC, "no room")
             return super().open(path, create=create, exclusive=exclusive)
 

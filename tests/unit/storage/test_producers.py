@@ -174,7 +174,7 @@ def test_snapshot_has_the_last_batch_and_the_open_transaction() -> None:
     restored.check()
 
 
-SNAPSHOT_BYTES = 79  # of one producer with one batch
+SNAPSHOT_BYTES = 79  # one producer with one batch
 
 
 @pytest.mark.parametrize("position", range(SNAPSHOT_BYTES))
