@@ -308,8 +308,8 @@ class _Fetcher:
 
     def respond(self, params: _FetchParams, read: _ReadResult) -> Reply:
         scope = params.scope
-        if params.meter is not None and (throttled := _throttled(params.meter, scope, read)):
-            return throttled
+        if params.meter is not None and (empty := _response_over_quota(params.meter, scope, read)):
+            return empty
         if read.throttled:
             self._deps.throttles.leader.record(read.throttled)
         for replica, size in read.sources:
@@ -406,26 +406,28 @@ def _is_throttled(throttle: Throttle, replica: Replica, follower: _Follower) -> 
 
 
 def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
-    """Whether consumers at this follower may wait for a high watermark that it gets without new records.
+    """Whether to send a new high watermark even without records: consumers of this follower may wait for it.
 
-    Only once for each value and session, or the follower would fetch in a loop. Kafka waits for
-    replica.fetch.wait.max.ms node_id to save fetches (KAFKA-9952).
+    True only once for each value and session, or the follower would fetch in a loop. Kafka waits for
+    replica.fetch.wait.max.ms here to save fetches (KAFKA-9952).
     """
     behind = scope.session is not None and item.sent_high_watermark < replica.high_watermark
     return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other follower
 
 
 def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replica) -> bool:
-    """Whether the follower needs the leader's new log start offset, once for each value and session.
+    """Whether to send the leader's new log start offset even without records.
 
-    DeleteRecords waits for it, and if the follower became leader without it, deleted records would return.
+    DeleteRecords waits until the follower has it. If the follower became leader without it, deleted records
+    would return. True only once for each value and session.
     """
     start = replica.log_start_offset
     return item.log_start_offset < start and scope.session is not None and item.sent_log_start_offset < start
 
 
-def _throttled(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
-    """An empty response for a client over its quota; its session does not change (KIP-219)."""
+def _response_over_quota(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
+    """An empty response if the client is over its quota, otherwise None. Its session does not change
+    (KIP-219)."""
     records = (data.records for data in read.partitions)
     throttle_time_ms = meter.charge_fetch(sum(part.size for part in records if part is not None))
     if not throttle_time_ms:

@@ -49,10 +49,10 @@ def batch(sequence: int = 0, *, at_ms: int = NOW, codec: Codec = Codec.NONE) -> 
 
 
 def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
-    files, heard = FullDisk(), []
+    files, acknowledged = FullDisk(), []
     replica = open_replica(tmp_path, TopicConfig(flush_messages=1), files)
     replica.listeners.append(
-        lambda moved: heard.append((moved.high_watermark, moved.as_leader.acknowledgement(1)))
+        lambda moved: acknowledged.append((moved.high_watermark, moved.as_leader.acknowledgement(1)))
     )
     refused, accepted = (0, ErrorCode.KAFKA_STORAGE_ERROR), (1, ErrorCode.NONE)
     files.full = True  # the leader epoch's file cannot be replaced
@@ -62,7 +62,11 @@ def test_retry_of_an_unflushed_batch_is_acknowledged(tmp_path: Path) -> None:
     files.full = False
     again = replica.as_leader.append(batch(), NOW)
     assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
-    assert (replica.log_end_offset, replica.log.recovery_point, heard) == (1, 1, [refused, refused, accepted])
+    assert (replica.log_end_offset, replica.log.recovery_point, acknowledged) == (
+        1,
+        1,
+        [refused, refused, accepted],
+    )
     assert replica.as_leader.append(batch(1), NOW).base_offset == 1
     replica.check()
 
@@ -101,13 +105,13 @@ def test_records_that_cannot_be_recompressed_are_rejected(tmp_path: Path) -> Non
     assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
 
 
-class FullDiskFor(OsFiles):
+class DiskFullForSuffixes(OsFiles):
     """A disk on which files with some suffixes can no longer be written."""
 
-    endings: tuple[str, ...] = ()
+    full_suffixes: tuple[str, ...] = ()
 
     def open(self, path: Path, *, create: bool = False, exclusive: bool = False) -> int:
-        if create and path.name.endswith(self.endings):
+        if create and path.name.endswith(self.full_suffixes):
             raise OSError(28, "No space left on device")
         return super().open(path, create=create, exclusive=exclusive)
 
@@ -122,25 +126,25 @@ def filled(directory: Path, files: OsFiles, config: TopicConfig) -> Replica:
 
 
 def test_retention_frees_space_on_a_full_disk(tmp_path: Path) -> None:
-    files = FullDiskFor()
+    files = DiskFullForSuffixes()
     config = TopicConfig(segment_bytes=200, retention_ms=1000, file_delete_delay_ms=0)
     replica = filled(tmp_path, files, config)
-    files.endings = (".snapshot", EPOCH_CHECKPOINT)
+    files.full_suffixes = (".snapshot", EPOCH_CHECKPOINT)
     assert replica.apply_retention(NOW + 10_000) == 2  # all three are old, but there is no space for a fourth
     assert (replica.log_start_offset, len(replica.log.take_due(NOW + 10_000)) > 2) == (2, True)
-    files.endings = ()
+    files.full_suffixes = ()
     assert replica.apply_retention(NOW + 10_000) == 1
     assert replica.log_start_offset == replica.log_end_offset == 3
     replica.check()
 
 
 def test_leader_epoch_can_be_written_on_a_full_disk(tmp_path: Path) -> None:
-    files = FullDiskFor()
+    files = DiskFullForSuffixes()
     replica = open_replica(tmp_path, TopicConfig(), files)
-    files.endings = (EPOCH_CHECKPOINT,)
+    files.full_suffixes = (EPOCH_CHECKPOINT,)
     replica.become_leader(7, 1, [1])
     assert replica.as_leader.append(batch(), NOW).error == ErrorCode.NONE
-    files.endings = ()
+    files.full_suffixes = ()
     replica.flush()
     stored = LeaderEpochs.decode((tmp_path / "t-0" / EPOCH_CHECKPOINT).read_bytes())
     assert stored.latest == (7, 0)
