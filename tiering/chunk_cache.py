@@ -1,7 +1,7 @@
 """Chunk cache: verified chunks of remote segments on local disk, with a byte budget and read-ahead.
 
-A chunk is about 8 MiB of complete record batches, between two entries of the segment's offset index. Each
-batch is verified (CRC, offsets) once, after the download and before any read. Chunks are served as file
+A chunk is at most 8 MiB of complete record batches, or one larger batch. It is verified once, after the
+download and before any read. Chunks are served as file
 slices, for sendfile; an evicted file stays until its last reader closes it. Concurrent readers share one
 download. The directory is emptied at start-up, because
 files from before a crash are not trusted. Called by the remote log, on one event loop.
@@ -9,6 +9,8 @@ files from before a crash are not trusted. Called by the remote log, on one even
 
 import asyncio
 import uuid
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import count
@@ -21,7 +23,9 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.tiering.single_flight import SingleFlightCache
 
-CHUNK_BYTES = 8 << 20
+MARK_BYTES = 16 << 10
+"""A read looks at the headers of so many bytes at most. A chunk's marks take up to 6 KiB of memory."""
+
 DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times PIECE_BYTES, it limits memory
 READ_AHEADS_AT_ONCE = 2  # the other downloads are reserved for waiting readers
 
@@ -44,16 +48,35 @@ class ChunkKey:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchMarks:
+    """Where some batches of a chunk begin: the first, and the first after every MARK_BYTES. Positions are in
+    the chunk."""
+
+    positions: "array[int]"
+    base_offsets: "array[int]"
+    end_offset: int
+    """The end offset of the chunk's last batch, exclusive."""
+
+    def position_for(self, offset: int) -> int:
+        """The last marked batch that begins at or below an offset, or the first batch."""
+        return self.positions[max(0, bisect_right(self.base_offsets, offset) - 1)]
+
+    def at_or_below(self, position: int) -> int:
+        """The last marked batch at or below a position."""
+        return self.positions[bisect_right(self.positions, position) - 1]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """A verified chunk on local disk. `end_offset` is exclusive."""
+    """A verified chunk on local disk."""
 
     key: ChunkKey
     file: SharedFile
-    end_offset: int
+    batches: BatchMarks
 
 
-Download = Callable[[Path], Coroutine[Any, Any, int]]
-"""Downloads and verifies one chunk, and writes it to a path. Returns its end offset, exclusive."""
+Download = Callable[[Path], Coroutine[Any, Any, BatchMarks]]
+"""Downloads and verifies one chunk, and writes it to a path."""
 
 
 @dataclass(slots=True)
@@ -124,7 +147,9 @@ class ChunkCache:
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Remove the partition's chunks that end at or below an offset, because their records are deleted."""
-        self._chunks.forget(lambda key, chunk: key.partition == partition and chunk.end_offset <= below)
+        self._chunks.forget(
+            lambda key, chunk: key.partition == partition and chunk.batches.end_offset <= below
+        )
 
     def check(self) -> None:
         """Raises InvariantViolation if the byte count is wrong or over the budget."""
@@ -133,8 +158,8 @@ class ChunkCache:
     async def _fetch(self, key: ChunkKey, download: Download) -> Chunk:
         path = self._directory / f"{next(self._names)}.chunk"
         try:
-            end_offset = await self._download(path, download)
-            return Chunk(key, SharedFile(self._files, path), end_offset)
+            batches = await self._download(path, download)
+            return Chunk(key, SharedFile(self._files, path), batches)
         except BaseException:
             self._files.unlink(path, missing_ok=True)
             raise
@@ -143,7 +168,7 @@ class ChunkCache:
         async with self._chunks.slots:
             return await self._fetch(key, download)
 
-    async def _download(self, path: Path, download: Download) -> int:
+    async def _download(self, path: Path, download: Download) -> BatchMarks:
         """If the disk is full, evict all chunks and try once more: remote reads continue, only slower."""
         try:
             return await download(path)

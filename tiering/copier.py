@@ -1,9 +1,9 @@
 """Segment copier: one attempt to upload a rolled segment and its index bundle, and to verify both objects.
 
-Before the upload the segment is verified with the code of its readers: what they would refuse stays local.
-The manifest entry is returned only after the sizes and checksums of both objects are verified; the caller
-commits it. The manager retries and limits the time. Rolled segments do not change, so the file is stable
-while it is read.
+The caller has verified every batch of the segment, and built the chunk table by which readers find and verify
+their part. The manifest entry is returned only after the sizes and checksums of both objects are verified;
+the caller commits it. The manager retries and limits the time. Rolled segments do not change, so the file is
+stable while it is read.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
-from tierlog.tiering.download import verify_segment
-from tierlog.tiering.format.bundle import IndexBundle, encode_bundle
+from tierlog.records.chunks import ChunkBuilder
+from tierlog.tiering.format.bundle import ChunkTable, IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
-from tierlog.tiering.segment_index import decode_index
 
 _READ_BYTES = 4 << 20
 
@@ -35,10 +34,10 @@ class Attempt:
 
 
 async def copy_segment(
-    store: ObjectStore, keys: Keys, exported: SegmentExport, checksum: int, attempt: Attempt
+    store: ObjectStore, keys: Keys, exported: SegmentExport, chunks: ChunkBuilder, attempt: Attempt
 ) -> RemoteSegment:
-    """Put `.idx`, then `.log`, and return the entry to commit. Raises ObjectStoreError, or OSError of the
-    file. `checksum`: the CRC-32C of the segment's verified bytes. CorruptObject: readers would refuse it."""
+    """Put `.idx`, then `.log`, and return the entry to commit. `chunks`: of the segment's verified bytes.
+    Raises ObjectStoreError, or OSError of the file."""
     index = encode_bundle(
         IndexBundle(
             offset_index=exported.offset_index,
@@ -46,12 +45,12 @@ async def copy_segment(
             txn_index=exported.txn_index,
             producer_snapshot=exported.producer_snapshot,
             leader_epochs=exported.leader_epochs,
+            chunk_table=ChunkTable(
+                attempt.uuid, exported.descriptor.size_bytes, chunks.checksum, chunks.chunks
+            ),
         )
     )
-    entry = _entry(exported, checksum, attempt, index)
-    readable = decode_index(attempt.partition, entry, index)
-    segment = exported.descriptor
-    await asyncio.to_thread(verify_segment, readable, segment.path_log, segment.damaged_end)
+    entry = _entry(exported, chunks.checksum, attempt, index)
     log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
     await store.put(log_key, exported.descriptor.path_log, crc32c=entry.log_crc32c)

@@ -20,6 +20,7 @@ from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering.copier import Attempt, copy_segment
 from tierlog.tiering.copy_slots import CopySlots
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt
@@ -103,9 +104,9 @@ class TierManager:
         """Timeout of one disk read while a segment is checked before its copy."""
         return self._limits.check_seconds
 
-    async def copy(self, exported: SegmentExport, checksum: int, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment. The caller holds a slot of `copies`. `checksum`: the CRC-32C of its
-        verified bytes.
+    async def copy(self, exported: SegmentExport, chunks: ChunkBuilder, attempt: Attempt) -> RemoteSegment:
+        """Upload and verify one segment, divided into `chunks` while its batches were verified. The caller
+        holds a slot of `copies`.
 
         Raises ObjectStoreError, or OSError of the local file.
         """
@@ -116,7 +117,7 @@ class TierManager:
             try:
                 seconds = limits.copy_seconds + limits.copy_seconds_per_mib * mib
                 async with deadline(seconds, f"copy of {attempt.partition}"):
-                    entry = await copy_segment(self._store, self._keys, exported, checksum, attempt)
+                    entry = await copy_segment(self._store, self._keys, exported, chunks, attempt)
             finally:
                 self.counts.uploading -= 1
         self.counts.copies += 1

@@ -1,4 +1,4 @@
-"""Remote log reader: offset -> manifest entry -> offset index -> position -> verified batches.
+"""Remote log reader: offset -> manifest entry -> chunk -> position -> verified batches.
 
 A read returns complete batches as slices of cached files, and never skips offsets. If an object is missing,
 the read is retried once with the newest manifest; then it fails with an ObjectStoreError, which callers turn
@@ -26,7 +26,7 @@ from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from tierlog.records.errors import RecordsError
-from tierlog.records.indexes import AbortedTxn, find_aborted, find_offset_for_time, find_position
+from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.records.record import record_pieces
 from tierlog.records.unpacking import NO_BOUND
 from tierlog.records.walk import find_timestamp
@@ -239,10 +239,10 @@ class RemoteLog:
         while True:
             entry = await self._entry(where, remote, offset)
             index = await self._indexes.index(where, entry)
-            position = find_position(index.offset_index, entry.base_offset, offset)
-            while position < entry.log_bytes:
-                chunk = await self._chunk(where, index, index.chunk_at(position))
-                while position < chunk.key.end:
+            for key in index.chunks_from(offset):
+                chunk = await self._chunk(where, index, key)
+                position = key.start + chunk.batches.position_for(offset)
+                while position < key.end:
                     header = _header_at(chunk, position)
                     if header.last_offset >= offset:
                         return _Batch(chunk, index, position, header)
@@ -301,27 +301,24 @@ class RemoteLog:
         self, where: TopicIdPartition, entry: RemoteSegment, timestamp: int, least: int
     ) -> FoundRecord | None:
         index = await self._indexes.index(where, entry)
-        offset = max(least, find_offset_for_time(index.time_index, entry.base_offset, timestamp))
-        position = find_position(index.offset_index, entry.base_offset, offset)
-        while position < entry.log_bytes:
-            chunk = await self._chunk(where, index, index.chunk_at(position))
-            found = await asyncio.to_thread(_first_at_time, chunk, position, timestamp, least)
+        for key in index.chunks_from(least, newer_than=timestamp - 1):
+            chunk = await self._chunk(where, index, key)
+            found = await asyncio.to_thread(_first_at_time, chunk, timestamp, least)
             if found is not None:
                 return found
-            position = chunk.key.end
         return None
 
     async def _largest_in(
         self, where: TopicIdPartition, entry: RemoteSegment, above: int, least: int
     ) -> FoundRecord | None:
         index, best = await self._indexes.index(where, entry), None
-        position = find_position(index.offset_index, entry.base_offset, max(least, entry.base_offset))
-        while position < entry.log_bytes:
-            chunk = await self._chunk(where, index, index.chunk_at(position))
-            found = await asyncio.to_thread(_largest_timestamp, chunk, position, above, least)
+        for key in index.chunks_from(least, newer_than=above):
+            if index.row(key).max_timestamp <= above:
+                continue  # an earlier chunk has a newer record
+            chunk = await self._chunk(where, index, key)
+            found = await asyncio.to_thread(_largest_timestamp, chunk, above, least)
             if found is not None:
                 best, above = found, found[1]
-            position = chunk.key.end
         return best
 
     async def _find_largest(
@@ -357,7 +354,7 @@ class RemoteLog:
                 break
             if entry.has_aborts:
                 index = await self._indexes.index(where, entry)
-                found.update(find_aborted(index.txn_index, start, end))
+                found.update(find_aborted(await self._indexes.txn_index(index), start, end))
         lines = sorted(found, key=lambda line: line.first_offset)
         return [(line.producer_id, line.first_offset) for line in lines]
 
@@ -422,10 +419,10 @@ def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
     """End position and end offset of the complete batches within max_bytes, at least of the first batch."""
     chunk, limit = batch.chunk, batch.position + max_bytes
     if chunk.key.end <= limit:
-        return chunk.key.end, chunk.end_offset
+        return chunk.key.end, chunk.batches.end_offset
     position, header = batch.position, batch.header
-    known = batch.index.boundary_at_or_below(limit)
-    if known > position:  # skip most headers: the index has a batch boundary within 4 KiB of the limit
+    known = chunk.key.start + chunk.batches.at_or_below(limit - chunk.key.start)
+    if known > position:  # skip most headers
         position, header = known, _header_at(chunk, known)
         if position + header.size > limit:
             return position, header.base_offset
@@ -437,30 +434,29 @@ def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
     return position + header.size, header.next_offset
 
 
-def _first_at_time(chunk: Chunk, position: int, timestamp: int, least_offset: int) -> FoundRecord | None:
-    """The first record at or after a position with at least this timestamp and offset."""
-    for header, window in _windows(chunk, position, timestamp, least_offset):
+def _first_at_time(chunk: Chunk, timestamp: int, least_offset: int) -> FoundRecord | None:
+    """The first record with at least this timestamp and offset."""
+    for header, window in _windows(chunk, timestamp, least_offset):
         found, _ = run_all_steps(find_timestamp(window, header, timestamp, least_offset))
         if found is not None:
             return found.offset, found.timestamp, header.leader_epoch
     return None
 
 
-def _largest_timestamp(chunk: Chunk, position: int, above: int, least_offset: int) -> FoundRecord | None:
-    """The first record with the largest timestamp above `above`, at or after a position and an offset."""
+def _largest_timestamp(chunk: Chunk, above: int, least_offset: int) -> FoundRecord | None:
+    """The first record with the largest timestamp above `above`, at or after an offset."""
     best = None
-    for header, window in _windows(chunk, position, above + 1, least_offset):
+    for header, window in _windows(chunk, above + 1, least_offset):
         _, newest = run_all_steps(find_timestamp(window, header, MAX_LONG, least_offset))
         if newest is not None and newest.timestamp > above:
             best, above = (newest.offset, newest.timestamp, header.leader_epoch), newest.timestamp
     return best
 
 
-def _windows(
-    chunk: Chunk, position: int, timestamp: int, least_offset: int
-) -> Iterator[tuple[BatchHeader, Window]]:
-    """The batches from a position on that may have a record with at least this timestamp and offset."""
-    part = FileSlice(chunk.file, position - chunk.key.start, chunk.key.end - position).read()
+def _windows(chunk: Chunk, timestamp: int, least_offset: int) -> Iterator[tuple[BatchHeader, Window]]:
+    """The batches that may have a record with at least this timestamp and offset."""
+    position = chunk.batches.position_for(least_offset)
+    part = FileSlice(chunk.file, position, chunk.key.size - position).read()
     try:
         for at, header in iter_batches(part):
             if header.max_timestamp >= timestamp and header.last_offset >= least_offset:

@@ -6,10 +6,11 @@ share one load per object, and a reader that is cancelled does not cancel the lo
 
 import asyncio
 import uuid
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TypeVar
 
 import crc32c
@@ -17,16 +18,28 @@ import crc32c
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.records.chunks import CHUNK_BYTES, ChunkEntry
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
-    OFFSET_ENTRY,
     OffsetEntry,
+    TimeEntry,
     decode_offset_index,
     decode_time_index,
     decode_txn_index,
 )
-from tierlog.tiering.chunk_cache import CHUNK_BYTES, ChunkKey
-from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle
+from tierlog.tiering.chunk_cache import ChunkKey
+from tierlog.tiering.format.bundle import (
+    HEAD_BYTES,
+    BundleError,
+    IndexBundle,
+    Place,
+    Places,
+    Section,
+    decode_bundle,
+    decode_chunks,
+    read_places,
+    section,
+)
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
@@ -34,67 +47,72 @@ from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.single_flight import SingleFlightCache
 
 INDEX_BUDGET_BYTES = 64 << 20
-"""A full 1 GiB segment has about 2.5 MB of indexes, so this is enough for about 25 readers of old
-segments."""
+"""For the chunks of about 2,400 segments of 1 GiB."""
 
+CHUNK_MEMORY_BYTES = 200
 INDEX_OVERHEAD_BYTES = 2 << 10
-"""Memory besides the index bytes (manifest entry, chunk boundaries, objects): the larger part for small
-segments."""
+"""Memory of a chunk's entry, and of an index besides those (manifest entry, objects)."""
+
+TXN_BUDGET_BYTES = 8 << 20
 
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
 
 T = TypeVar("T")
+_TxnKey = tuple[TopicIdPartition, int, uuid.UUID]  # the segment's end offset and id
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """Verified indexes of a remote segment. `boundaries`: positions between its chunks, including start and
-    end."""
+    """The chunks of a remote segment, in order, and where its transaction index is.
+
+    Bundles of earlier versions have no chunk table (`has_checksums` is False). Their chunks are taken from
+    the other indexes: the first offset is the last one of the first batch, the timestamp an upper bound, and
+    each batch is verified.
+    """
 
     partition: TopicIdPartition
     entry: RemoteSegment
-    offset_index: bytes
-    time_index: bytes
-    txn_index: bytes
-    boundaries: tuple[int, ...]
+    chunks: tuple[ChunkEntry, ...]
+    has_checksums: bool
+    txn_index: Place
 
     @property
     def size(self) -> int:
-        return len(self.offset_index) + len(self.time_index) + len(self.txn_index)
+        return len(self.chunks) * CHUNK_MEMORY_BYTES
+
+    def chunks_from(self, offset: int, newer_than: int = -2) -> Iterator[ChunkKey]:
+        """The chunks from the one that may have a batch with this offset on, whose records may have a
+        timestamp above `newer_than` (in milliseconds; -1 is that of records without one)."""
+        first = max(0, bisect_right(self.chunks, offset, key=lambda chunk: chunk.first_offset) - 1)
+        for number in range(first, len(self.chunks)):
+            if self.chunks[number].max_timestamp > newer_than:
+                yield self._key(number)
 
     def chunk_at(self, position: int) -> ChunkKey:
         """The chunk that contains a position."""
-        at = bisect_right(self.boundaries, position) - 1
-        return ChunkKey(self.partition, self.entry.uuid, self.boundaries[at], self.boundaries[at + 1])
+        return self._key(self._number_at(position))
 
-    def batch_end_at(self, position: int) -> int | None:
-        """The end offset of the batch at a position, if the offset index has an entry for it."""
-        relative, found = self._line_at_or_below(position)
-        return self.entry.base_offset + relative + 1 if found == position else None
+    def row(self, chunk: ChunkKey) -> ChunkEntry:
+        """The entry of a chunk in the chunk table."""
+        return self.chunks[self._number_at(chunk.start)]
 
     def offsets_of(self, chunk: ChunkKey) -> tuple[int, int]:
-        """An offset of the chunk's first batch, and an offset above which no batch of the chunk ends: the
-        segment's end, or the last offset of the next chunk's first batch, which may begin there."""
-        first = self.batch_end_at(chunk.start) if chunk.start else None
-        following = self.batch_end_at(chunk.end) if chunk.end < self.entry.log_bytes else None
-        return (
-            self.entry.base_offset if first is None else first - 1,
-            self.entry.end_offset if following is None else following - 1,
-        )
+        """The chunk's first offset, and the offset above which no batch of it ends: the next chunk's first
+        offset, or the segment's end."""
+        number = self._number_at(chunk.start)
+        first = self.chunks[number].first_offset if number else self.entry.base_offset
+        is_last = number + 1 == len(self.chunks)
+        return first, self.entry.end_offset if is_last else self.chunks[number + 1].first_offset
 
-    def boundary_at_or_below(self, position: int) -> int:
-        """The last batch boundary in the offset index at or below a position."""
-        return max(0, self._line_at_or_below(position)[1])
+    def _number_at(self, position: int) -> int:
+        return bisect_right(self.chunks, position, key=lambda chunk: chunk.position) - 1
 
-    def _line_at_or_below(self, position: int) -> tuple[int, int]:
-        """(relative offset, position), or (-1, -1) if there is none."""
-        index = self.offset_index
-        lines = range(0, len(index), OFFSET_ENTRY.size)
-        at = bisect_right(lines, position, key=lambda line: OFFSET_ENTRY.unpack_from(index, line)[1]) - 1
-        relative, found = OFFSET_ENTRY.unpack_from(index, lines[at]) if at >= 0 else (-1, -1)
-        return relative, found
+    def _key(self, number: int) -> ChunkKey:
+        is_last = number + 1 == len(self.chunks)
+        end = self.entry.log_bytes if is_last else self.chunks[number + 1].position
+        return ChunkKey(self.partition, self.entry.uuid, self.chunks[number].position, end)
 
 
 class SegmentIndexes:
@@ -107,6 +125,9 @@ class SegmentIndexes:
         self._slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._indexes: SingleFlightCache[uuid.UUID, SegmentIndex] = SingleFlightCache(
             tasks, INDEX_BUDGET_BYTES, lambda index: index.size + INDEX_OVERHEAD_BYTES, self._slots
+        )
+        self._txn_indexes: SingleFlightCache[_TxnKey, bytes] = SingleFlightCache(
+            tasks, TXN_BUDGET_BYTES, lambda data: len(data) + INDEX_OVERHEAD_BYTES, self._slots
         )
         self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = (
             SingleFlightCache(tasks, PAGES_KEPT, lambda _: 1, self._slots)
@@ -122,10 +143,11 @@ class SegmentIndexes:
     @property
     def index_bytes(self) -> int:
         """Memory of the loaded indexes."""
-        return self._indexes.weight
+        return self._indexes.weight + self._txn_indexes.weight
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Evict the partition's indexes and pages that end at or below an offset: they left the manifest."""
+        self._txn_indexes.forget(lambda key, _: key[0] == partition and key[1] <= below)
         self._indexes.forget(
             lambda _, index: index.partition == partition and index.entry.end_offset <= below
         )
@@ -135,32 +157,69 @@ class SegmentIndexes:
         """The entries of a page. Raises ObjectStoreError (ObjectNotFound if missing)."""
         return await self._pages.get((partition, ref.uuid), lambda: self._load_page(partition, ref))
 
+    async def txn_index(self, index: SegmentIndex) -> bytes:
+        """The verified transaction index of a segment. Raises ObjectStoreError."""
+        key = index.partition, index.entry.end_offset, index.entry.uuid
+        return await self._txn_indexes.get(key, lambda: self._load_txn_index(index))
+
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
         """The complete index bundle of a segment, verified and not cached. Raises ObjectStoreError."""
         async with self._slots:
-            return await self._read_bundle(partition, entry, decode_bundle)
+            return await self._read(partition, entry, 0, lambda key: self._bundle(key, entry, decode_bundle))
 
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
-        return await self._read_bundle(partition, entry, partial(decode_index, partition, entry))
+        async def load(key: str) -> SegmentIndex:
+            head = await self._store.get(key, 0, min(HEAD_BYTES, entry.index_bytes))
+            places = read_places(head)
+            if Section.CHUNK_TABLE not in places:
+                return await self._bundle(key, entry, partial(index_of_earlier_version, partition, entry))
+            table = decode_chunks(section(head, Section.CHUNK_TABLE, places[Section.CHUNK_TABLE]))
+            if (table.segment, table.log_bytes) != (entry.uuid, entry.log_bytes):
+                raise CorruptObject(f"{key}: the chunk table belongs to another segment")
+            return SegmentIndex(partition, entry, table.chunks, True, _txn_place(places))
 
-    async def _read_bundle(
-        self, partition: TopicIdPartition, entry: RemoteSegment, decode: Callable[[bytes], T]
+        return await self._read(partition, entry, 0, load)
+
+    async def _load_txn_index(self, index: SegmentIndex) -> bytes:
+        place = index.txn_index
+
+        async def load(key: str) -> bytes:
+            if place.length > LARGEST_INDEX_BYTES:
+                raise CorruptObject(f"{key}: {place.length} bytes of transactions exceed the limit")
+            data = await self._store.get(key, place.position, place.position + place.length)
+            found = section(data, Section.TXN_INDEX, place, begin=place.position)
+            for _ in decode_txn_index(found):
+                pass
+            return found
+
+        return await self._read(index.partition, index.entry, place.position, load)
+
+    async def _bundle(self, key: str, entry: RemoteSegment, decode: Callable[[bytes], T]) -> T:
+        if entry.index_bytes > LARGEST_INDEX_BYTES:
+            raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes exceed the limit")
+        data = await self._fetch(key, entry.index_crc32c)
+        if len(data) != entry.index_bytes:
+            raise CorruptObject(f"{key}: {len(data)} bytes, expected {entry.index_bytes} by the manifest")
+        return await asyncio.to_thread(decode, data)
+
+    async def _read(
+        self,
+        partition: TopicIdPartition,
+        entry: RemoteSegment,
+        position: int,
+        load: Callable[[str], Awaitable[T]],
     ) -> T:
+        """Load a part of a segment's bundle that begins at a position, unless it is in quarantine."""
         key = self._keys.index(partition, entry)
 
-        async def load() -> T:
-            if entry.index_bytes > LARGEST_INDEX_BYTES:
-                raise CorruptObject(f"{key}: {entry.index_bytes} bytes of indexes exceed the limit")
-            data = await self._fetch(key, entry.index_crc32c)
-            if len(data) != entry.index_bytes:
-                raise CorruptObject(f"{key}: {len(data)} bytes, expected {entry.index_bytes} by the manifest")
+        async def verified() -> T:
             try:
-                return await asyncio.to_thread(decode, data)
+                return await load(key)
             except (BundleError, RecordsError) as error:
                 raise CorruptObject(f"{key}: {error}") from error
 
-        place = ObjectRange(partition, key, 0, entry.base_offset, entry.end_offset)
-        return await self._quarantine.read(place, load)
+        place = ObjectRange(partition, key, position, entry.base_offset, entry.end_offset)
+        return await self._quarantine.read(place, verified)
 
     async def _fetch(self, key: str, checksum: int) -> bytes:
         """A complete object."""
@@ -186,26 +245,32 @@ class SegmentIndexes:
         return await self._quarantine.read(place, load)
 
 
-def decode_index(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
-    """Decode and validate all indexes of a bundle. Raises BundleError or RecordsError."""
+def index_of_earlier_version(partition: TopicIdPartition, entry: RemoteSegment, data: bytes) -> SegmentIndex:
+    """The index of a bundle without a chunk table. Raises BundleError or RecordsError."""
     bundle = decode_bundle(data)
-    for _ in decode_time_index(bundle.time_index, entry.base_offset):
-        pass
-    for _ in decode_txn_index(bundle.txn_index):
-        pass
-    boundaries = [0]
+    starts = [(0, entry.base_offset)]
     for line in decode_offset_index(bundle.offset_index, entry.base_offset):
         _check_entry(entry, line)
-        if line.position - boundaries[-1] >= CHUNK_BYTES:
-            boundaries.append(line.position)
-    return SegmentIndex(
-        partition,
-        entry,
-        bundle.offset_index,
-        bundle.time_index,
-        bundle.txn_index,
-        (*boundaries, entry.log_bytes),
-    )
+        if line.position - starts[-1][0] >= CHUNK_BYTES:
+            starts.append((line.position, line.offset))
+    times = [*decode_time_index(bundle.time_index, entry.base_offset)]
+    chunks = [
+        ChunkEntry(position, offset, _newest_until(end, times, entry), 0)
+        for (position, offset), (_, end) in pairwise([*starts, (entry.log_bytes, entry.last_offset)])
+    ]
+    return SegmentIndex(partition, entry, tuple(chunks), False, _txn_place(read_places(data)))
+
+
+def _newest_until(offset: int, times: list[TimeEntry], entry: RemoteSegment) -> int:
+    """No record up to the offset has a larger timestamp."""
+    at = bisect_left(times, offset, key=lambda line: line.offset)
+    return times[at].timestamp if at < len(times) else entry.max_timestamp
+
+
+def _txn_place(places: Places) -> Place:
+    if Section.TXN_INDEX not in places:
+        raise BundleError("index bundle: missing section TXN_INDEX")
+    return places[Section.TXN_INDEX]
 
 
 def _check_entry(entry: RemoteSegment, line: OffsetEntry) -> None:

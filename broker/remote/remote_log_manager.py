@@ -34,7 +34,7 @@ from tierlog.broker.remote.tier_views import (
     describe,
     locate_offset,
 )
-from tierlog.broker.remote.upload_check import checksum_to_upload
+from tierlog.broker.remote.upload_check import chunks_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -47,6 +47,7 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
+from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering import planner
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.manifest import ManifestRoot
@@ -404,7 +405,7 @@ class RemoteLogManager:
         replica, segment = state.replica, action.segment
         if not self._is_current(where, state):
             return  # leadership was lost during the wait for the slot
-        checksum = await checksum_to_upload(
+        chunks = await chunks_to_upload(
             replica,
             segment.base_offset,
             segment.base_offset if action.start_offset is None else action.start_offset,
@@ -412,28 +413,28 @@ class RemoteLogManager:
             partial(self._is_current, where, state),
             self._manager.check_s,
         )
-        if checksum is None:
+        if chunks is None:
             return
         exported = replica.log.export_segment(segment.base_offset)
         if exported is None:
             return  # the segment was deleted during the check
         if action.start_offset is None:
-            await self._upload(where, state, exported, checksum)
+            await self._upload(where, state, exported, chunks)
             return
         interval_bytes = replica.config.index_interval_bytes
         copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
-        suffix, suffix_checksum = await loop.run_in_executor(threads, copy)
+        suffix, suffix_chunks = await loop.run_in_executor(threads, copy)
         try:
-            await self._upload(where, state, suffix, suffix_checksum)
+            await self._upload(where, state, suffix, suffix_chunks)
         finally:
             unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
             await loop.run_in_executor(threads, unlink)
 
     async def _upload(
-        self, where: TopicIdPartition, state: _State, exported: SegmentExport, checksum: int
+        self, where: TopicIdPartition, state: _State, exported: SegmentExport, chunks: ChunkBuilder
     ) -> None:
-        """`checksum`: the CRC-32C of the segment's verified bytes."""
+        """`chunks`: of the segment's verified bytes."""
         replica, segment = state.replica, exported.descriptor
         attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
         await self._submit(
@@ -449,7 +450,7 @@ class RemoteLogManager:
         )
         state.copying = attempt.uuid
         try:
-            entry = await self._manager.copy(exported, checksum, attempt)
+            entry = await self._manager.copy(exported, chunks, attempt)
         finally:
             state.copying = None
         state.failures = 0

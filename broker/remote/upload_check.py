@@ -16,20 +16,21 @@ from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEven
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
+from tierlog.records.chunks import ChunkBuilder
 
 CAUSE = "upload"
 
 
-async def checksum_to_upload(
+async def chunks_to_upload(
     replica: Replica,
     base_offset: int,
     start_offset: int,
     emit: OnReplicaEvent,
     is_current: Callable[[], bool],
     timeout_s: float,
-) -> int | None:
-    """The CRC-32C of the rolled segment at `base_offset`, computed from the verified bytes. None if it is not
-    intact from `start_offset` on, or if the log has changed during the check.
+) -> ChunkBuilder | None:
+    """The chunks of the rolled segment at `base_offset` and its checksum, computed from the verified bytes.
+    None if it is not intact from `start_offset` on, or if the log has changed during the check.
 
     The result is valid until the caller awaits. The upload reads the file again, and sends this checksum: the
     object store refuses bytes that have changed since. Raises OSError, also if one step takes longer than
@@ -38,7 +39,8 @@ async def checksum_to_upload(
     segment = _rolled_at(replica.log, base_offset)
     if segment is None:
         return None
-    scrub = await _read(replica, segment, is_current, timeout_s)
+    chunks = ChunkBuilder()
+    scrub = await _read(replica, SegmentScrub(replica.log, segment, chunks), is_current, timeout_s)
     if scrub is None:
         return None
     if scrub.found:
@@ -46,14 +48,14 @@ async def checksum_to_upload(
     elif segment.has_transactions is None and not segment.damage:
         segment.has_transactions = scrub.has_transactions  # so the export does not read it on the event loop
     is_intact = all(one.end_offset <= start_offset for one in segment.damage)
-    return scrub.checksum if is_intact else None
+    return chunks if is_intact else None
 
 
 async def _read(
-    replica: Replica, segment: Segment, is_current: Callable[[], bool], timeout_s: float
+    replica: Replica, scrub: SegmentScrub, is_current: Callable[[], bool], timeout_s: float
 ) -> SegmentScrub | None:
     """None if the log has changed, or the result is no longer needed."""
-    loop, scrub = asyncio.get_running_loop(), SegmentScrub(replica.log, segment)
+    loop, segment = asyncio.get_running_loop(), scrub.segment
     while not scrub.done:
         await asyncio.sleep(0)  # let requests run between two steps
         await _with_timeout(loop.run_in_executor(replica.log_dir.threads, scrub.step), segment, timeout_s)

@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from crc32c import crc32c
-
 from tierlog.base.files import Files
 from tierlog.base.leader_epochs import EpochEntry, LeaderEpochs
 from tierlog.base.segments import SegmentExport
 from tierlog.broker.storage.checked_batches import verified_batches
 from tierlog.broker.storage.core.continuity import HeaderRules
 from tierlog.broker.storage.segment import BatchAt, CorruptLog, Segment
+from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.indexes import encode_txn_index, find_aborted
 
 UNFINISHED = ".tmp"
@@ -30,8 +29,8 @@ FREE_BYTES_KEPT = 64 << 20
 
 def copy_suffix(
     files: Files, exported: SegmentExport, offset: int, interval_bytes: int
-) -> tuple[SegmentExport, int]:
-    """The part of an exported segment from `offset` on, and the CRC-32C of its file. The caller removes
+) -> tuple[SegmentExport, ChunkBuilder]:
+    """The part of an exported segment from `offset` on, and the chunks of its file. The caller removes
     `descriptor.path_log`.
 
     Raises CorruptLog if no batch begins at the offset, and OSError: ENOSPC if there is too little space,
@@ -50,7 +49,7 @@ def copy_suffix(
             raise CorruptLog(f"{source.path()}: no batch begins at offset {offset}")
         _require_space(files, source.size - first.position, suffix)
         _copy(files, source, first, suffix)
-        checksum = _index(suffix, interval_bytes, exported.leader_epochs)
+        chunks = _index(suffix, interval_bytes, exported.leader_epochs)
     except BaseException:
         with suppress(OSError):
             files.unlink(suffix.path(), missing_ok=True)
@@ -73,7 +72,7 @@ def copy_suffix(
         time_index=bytes(suffix.time_index),
         txn_index=encode_txn_index(find_aborted(exported.txn_index, offset, whole.end_offset)),
     )
-    return export, checksum
+    return export, chunks
 
 
 def _require_space(files: Files, count: int, suffix: Segment) -> None:
@@ -100,14 +99,14 @@ def _copy(files: Files, source: Segment, first: BatchAt, suffix: Segment) -> Non
     suffix.size = source.size - first.position
 
 
-def _index(suffix: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> int:
-    good, checksum = 0, 0
+def _index(suffix: Segment, interval_bytes: int, epochs: Iterable[EpochEntry]) -> ChunkBuilder:
+    good, chunks = 0, ChunkBuilder()
     rules = HeaderRules(gaps=True, epochs=LeaderEpochs(epochs))  # it may have been compacted earlier
     for position, header, content in verified_batches(suffix, rules):
         suffix.index_batch(position, header, header.base_offset, interval_bytes)
-        checksum = crc32c(content, checksum)
+        chunks.add(header, content)
         good = position + header.size
     if good != suffix.size:
         raise CorruptLog(f"{suffix.path()}: damaged at or after offset {suffix.end_offset}")
     suffix.add_time_entry()
-    return checksum
+    return chunks

@@ -10,8 +10,6 @@ locates. Created and evaluated on the event loop; each `step` runs in a thread.
 from collections.abc import Iterator
 from contextlib import suppress
 
-from crc32c import crc32c
-
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.broker.storage.checked_batches import LARGEST_BATCH, CheckedBatch, verified_batches
 from tierlog.broker.storage.core.continuity import HeaderRules
@@ -19,6 +17,7 @@ from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import OFFSET_INDEX
 from tierlog.broker.storage.segment import BatchBoundary, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
+from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY
 
@@ -30,14 +29,14 @@ STEP_BATCHES = 128
 class SegmentScrub:
     """Scrub of a segment that is not empty. The constructor and the steps raise OSError."""
 
-    def __init__(self, log: PartitionLog, segment: Segment) -> None:
+    def __init__(self, log: PartitionLog, segment: Segment, chunks: ChunkBuilder | None = None) -> None:
+        """`chunks`: gets every intact batch."""
         self.segment = segment
         self.done = False
         self.found: list[Damage] = []
         self.batches = 0
         self.has_transactions = False
-        self.checksum = 0
-        """CRC-32C of the bytes read so far; only valid if nothing is damaged."""
+        self._chunks = chunks
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
@@ -67,7 +66,8 @@ class SegmentScrub:
                 self._skip_damage()
                 continue
             header = found.header
-            self.checksum = crc32c(found.content, self.checksum)
+            if self._chunks is not None:
+                self._chunks.add(header, found.content)
             self._at = BatchBoundary(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional

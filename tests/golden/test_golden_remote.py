@@ -4,12 +4,14 @@ To add a format, run this file as a program. It never overwrites an existing gol
 """
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from tierlog.metadata.records import RemoteSegment
+from tierlog.records.chunks import ChunkEntry
 from tierlog.tiering.format import bundle, manifest
 
 FOLDER = Path(__file__).parent / "remote"
@@ -66,6 +68,12 @@ BUNDLE = bundle.IndexBundle(
     producer_snapshot=b"producer state",
     leader_epochs=((0, 0), (3, 40)),
 )
+CHUNK_TABLE = bundle.ChunkTable(
+    entry(40, 59).uuid,
+    9_000_000,
+    0x11223344,
+    (ChunkEntry(0, 41, 1_388_552_340_000, 0x55667788), ChunkEntry(8_388_000, 55, -1, 0x99AABBCC)),
+)
 
 FORMATS = {
     "root-v1.zst": (manifest.encode_root, manifest.decode_root, ROOT),
@@ -73,6 +81,11 @@ FORMATS = {
     "topic-v1.json": (manifest.encode_topic, manifest.decode_topic, TOPIC_DOCUMENT),
     "cluster-v1.json": (manifest.encode_cluster, manifest.decode_cluster, CLUSTER),
     "bundle-v1.idx": (bundle.encode_bundle, bundle.decode_bundle, BUNDLE),
+    "bundle-v1-chunk-table.idx": (
+        bundle.encode_bundle,
+        bundle.decode_bundle,
+        replace(BUNDLE, chunk_table=CHUNK_TABLE),
+    ),
 }
 
 

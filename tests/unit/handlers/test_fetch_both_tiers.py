@@ -18,6 +18,7 @@ from tierlog.broker.handlers.fetch import fetch_handler
 from tierlog.broker.handlers.offsets import MAX_TIMESTAMP, list_offsets_handler
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tierlog.protocol.messages.list_offsets import (
@@ -26,8 +27,10 @@ from tierlog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tierlog.records.batch import iter_batches
+from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.record import iter_records
 from tierlog.records.writer import NewRecord, encode_batch
+from tierlog.tiering.format.bundle import ChunkTable, decode_bundle, encode_bundle
 from tierlog.tiering.memory_store import MemoryStore
 
 
@@ -177,7 +180,8 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
             position, last = list(iter_batches(data))[-1]
             assert position > 0
             await node.store.put(key, data[:position], crc32c=crc32c.crc32c(data[:position]))
-            entries.append(msgspec.structs.replace(entry, log_bytes=position))
+            index = await shortened(node, replica, entry, data[:position])
+            entries.append(msgspec.structs.replace(entry, log_bytes=position, index_bytes=len(index)))
             gaps.append((last.base_offset, entry.end_offset))
         state = msgspec.structs.replace(remote, entries=tuple(entries))
         for start, end in gaps:
@@ -185,6 +189,19 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
             data = await fetch(node, replica, start, deps)
             assert data.error_code == ErrorCode.NONE
             assert next(iter(iter_batches(content(data.records))))[1].base_offset == end
+
+
+async def shortened(node: TierNode, replica: Replica, entry: RemoteSegment, data: bytes) -> bytes:
+    """Replace a segment's index bundle by that of its first batches."""
+    chunks = ChunkBuilder()
+    for at, header in iter_batches(data):
+        chunks.add(header, memoryview(data)[at : at + header.size])
+    key = node.keys.index(node.where(replica), entry)
+    before = decode_bundle(await node.store.get(key))
+    table = ChunkTable(entry.uuid, len(data), chunks.checksum, chunks.chunks)
+    index = encode_bundle(dataclasses.replace(before, chunk_table=table))
+    await node.store.put(key, index, crc32c=crc32c.crc32c(index))
+    return index
 
 
 async def consume(node: TierNode, replica: Replica, start: int = 0) -> list[int]:

@@ -15,7 +15,7 @@ from tier_node import TierNode, flip_a_bit, produce
 
 from tierlog.base.files import OsFiles
 from tierlog.broker.remote.tier_views import TierRefused
-from tierlog.broker.remote.upload_check import checksum_to_upload
+from tierlog.broker.remote.upload_check import chunks_to_upload
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound
 from tierlog.broker.storage.segment_scrub import SegmentScrub
@@ -286,5 +286,5 @@ async def test_check_finds_out_whether_a_segment_has_transactions(tmp_path: Path
         replica = await filled(node)
         (segment, *_) = replica.log.rolled_below(replica.log_end_offset)
         segment.has_transactions = None
-        check = checksum_to_upload(replica, 0, 0, node.emit, lambda: True, 30.0)
+        check = chunks_to_upload(replica, 0, 0, node.emit, lambda: True, 30.0)
         assert await check is not None and segment.has_transactions is False

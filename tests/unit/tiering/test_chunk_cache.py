@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import uuid
+from array import array
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tierlog.base.files import FileSlice, OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
-from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey
+from tierlog.tiering.chunk_cache import BatchMarks, Chunk, ChunkCache, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStoreError
 
 SEGMENT = uuid.UUID(int=1)
@@ -30,13 +31,13 @@ class Source:
         self.gate.set()
         self.failure: BaseException | None = None
 
-    async def download(self, path: Path) -> int:
+    async def download(self, path: Path) -> BatchMarks:
         self.started += 1
         await self.gate.wait()
         path.write_bytes(b"x" * 100)
         if self.failure is not None:
             raise self.failure
-        return 7
+        return BatchMarks(array("I", [0]), array("q", [0]), end_offset=7)
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ async def test_concurrent_readers_share_one_download(cache):
     chunks = await asyncio.gather(*waiting)
     assert source.started == 1
     assert all(chunk is chunks[0] for chunk in chunks)
-    assert chunks[0].end_offset == 7
+    assert chunks[0].batches.end_offset == 7
     assert await cache.get(key(0), source.download) is chunks[0]
     assert source.started == 1
 
@@ -98,10 +99,10 @@ async def test_least_recently_used_chunk_is_evicted_and_stays_readable(cache, tm
     assert source.started == 4
     assert cache.bytes == 200
     assert len(list((tmp_path / "cache").iterdir())) == 2
-    cache.forget(OTHER, first.end_offset)
-    cache.forget(PARTITION, first.end_offset - 1)
+    cache.forget(OTHER, first.batches.end_offset)
+    cache.forget(PARTITION, first.batches.end_offset - 1)
     assert cache.bytes == 200
-    cache.forget(PARTITION, first.end_offset)
+    cache.forget(PARTITION, first.batches.end_offset)
     assert cache.bytes == 0
     assert list((tmp_path / "cache").iterdir()) == []
     assert FileSlice(first.file, 10, 5).read() == b"xxxxx"
@@ -207,7 +208,7 @@ async def test_full_disk_evicts_all_chunks(cache, tmp_path):
             raise OSError(errno.ENOSPC, "No space left on device")
         return await source.download(path)
 
-    assert (await cache.get(key(1), download)).end_offset == 7
+    assert (await cache.get(key(1), download)).batches.end_offset == 7
     assert len(refused) == 1
     cache.check()
     with pytest.raises(OSError, match="No space"):
@@ -216,3 +217,9 @@ async def test_full_disk_evicts_all_chunks(cache, tmp_path):
 
 async def full_download(path: Path) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_marks_find_the_batch_before_an_offset_or_a_position() -> None:
+    marks = BatchMarks(array("I", [0, 20_000, 40_000]), array("q", [5, 90, 200]), end_offset=300)
+    assert [marks.position_for(offset) for offset in (0, 5, 89, 90, 250)] == [0, 0, 0, 20_000, 40_000]
+    assert [marks.at_or_below(position) for position in (0, 19_999, 20_000, 60_000)] == [0, 0, 20_000, 40_000]

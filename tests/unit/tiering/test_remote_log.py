@@ -13,8 +13,9 @@ from tier_node import START_MS, TierNode, content, produce
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.publisher import Publisher
+from tierlog.records import chunks
 from tierlog.records.batch import iter_batches
-from tierlog.tiering import segment_index
+from tierlog.tiering import copier, segment_index
 from tierlog.tiering.download import verify_chunk
 from tierlog.tiering.format.manifest import decode_root
 from tierlog.tiering.memory_store import MemoryStore
@@ -23,10 +24,13 @@ from tierlog.tiering.remote_log import RemoteReadFailed
 from tierlog.tiering.segment_index import INDEX_OVERHEAD_BYTES
 
 
-@pytest.fixture
-async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(params=["chunk table", "earlier version"])
+async def node(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     # a constant, not a collaborator: chunks of 1 KB make every read of these small segments cross chunks
-    monkeypatch.setattr(segment_index, "CHUNK_BYTES", 1000)
+    for module in (chunks, segment_index):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 1000)
+    if request.param == "earlier version":
+        monkeypatch.setattr(copier, "ChunkTable", lambda *fields: None)
     async with TierNode(tmp_path, FaultyStore(MemoryStore())) as node:
         yield node
 
@@ -245,9 +249,9 @@ async def test_wrong_base_offset_at_the_end_of_a_chunk_is_refused(node):
     assert key.end < entry.log_bytes
     whole = await node.store.inner.get(node.keys.log(node.where(replica), entry))
     content = bytearray(whole[: key.end])
-    assert verify_chunk("t", index, key, bytes(content)) > 0
+    assert verify_chunk("t", index, key, bytes(content)).end_offset > 0
     at, last = list(iter_batches(content))[-1]
     assert at > 0
     content[at : at + 8] = (last.base_offset + 8).to_bytes(8, "big")
-    with pytest.raises(CorruptObject, match="a batch has the offsets"):
+    with pytest.raises(CorruptObject, match=r"checksum|a batch has the offsets"):
         verify_chunk("t", index, key, bytes(content))

@@ -3,6 +3,7 @@
 import json
 import struct
 import uuid
+from dataclasses import replace
 
 import crc32c
 import msgspec
@@ -12,7 +13,19 @@ from remote_segments import remote_segment
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
-from tierlog.tiering.format.bundle import BundleError, IndexBundle, decode_bundle, encode_bundle
+from tierlog.records.chunks import ChunkEntry
+from tierlog.tiering.format.bundle import (
+    HEAD_BYTES,
+    BundleError,
+    ChunkTable,
+    IndexBundle,
+    Section,
+    decode_bundle,
+    decode_chunks,
+    encode_bundle,
+    read_places,
+    section,
+)
 from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, parse_attempt
 from tierlog.tiering.format.manifest import (
     ManifestError,
@@ -55,6 +68,9 @@ BUNDLE = IndexBundle(
     txn_index=b"",
     producer_snapshot=b"snapshot",
     leader_epochs=((0, 0), (4, 2**40)),
+    chunk_table=ChunkTable(
+        ATTEMPT, 20_000_000, 0xDEADBEEF, (ChunkEntry(0, 5, 100, 1), ChunkEntry(9_000_000, 70, -1, 2))
+    ),
 )
 
 
@@ -166,6 +182,36 @@ def test_page_that_differs_from_its_reference_is_refused():
 
 def test_a_bundle_survives_the_round_trip():
     assert decode_bundle(encode_bundle(BUNDLE)) == BUNDLE
+
+
+def test_first_bytes_of_a_bundle_are_enough_to_find_the_chunks():
+    with_large_indexes = replace(BUNDLE, offset_index=bytes(1 << 20))
+    head = encode_bundle(with_large_indexes)[:HEAD_BYTES]
+    place = read_places(head)[Section.CHUNK_TABLE]
+    assert decode_chunks(section(head, Section.CHUNK_TABLE, place)) == BUNDLE.chunk_table
+
+
+def test_largest_chunk_table_fits_into_the_head():
+    chunks = tuple(ChunkEntry(n << 22, n, n, n) for n in range(512))  # 2 GiB
+    table = ChunkTable(ATTEMPT, 2 << 30, 1, chunks)
+    place = read_places(encode_bundle(replace(BUNDLE, chunk_table=table)))[Section.CHUNK_TABLE]
+    assert place.position + place.length <= HEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (),
+        (ChunkEntry(1, 0, 0, 0),),
+        (ChunkEntry(0, 0, 0, 0), ChunkEntry(100, 9, 0, 0)),
+        (ChunkEntry(0, 0, 0, 0), ChunkEntry(50, 0, 0, 0)),
+        (ChunkEntry(0, 0, 0, 0), ChunkEntry(50, 9, 0, 0), ChunkEntry(40, 12, 0, 0)),
+    ],
+)
+def test_chunks_that_do_not_divide_the_segment_are_refused(chunks):
+    bundle = replace(BUNDLE, chunk_table=ChunkTable(ATTEMPT, 100, 1, chunks))
+    with pytest.raises(BundleError, match="do not divide"):
+        decode_bundle(encode_bundle(bundle))
 
 
 def test_flipped_bit_in_a_bundle_is_detected_or_harmless():
