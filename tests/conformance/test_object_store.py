@@ -339,9 +339,9 @@ async def test_prefix_of_an_s3_url_is_percent_decoded(servers):
     )
     await store.put("x", b"object")
     await store.close()
-    outside = server.outside()
+    client = server.minio_client()
     assert await asyncio.to_thread(
-        lambda: outside.get_object(s3_servers.BUCKET, "a team/100%/x").data == b"object"
+        lambda: client.get_object(s3_servers.BUCKET, "a team/100%/x").data == b"object"
     )
 
 

@@ -56,7 +56,7 @@ async def proxy(s3: s3_servers.S3Server) -> AsyncIterator[S3Proxy]:
 async def test_response_that_trickles_ends_at_the_calls_deadline(proxy: S3Proxy, call: str) -> None:
     """The time between two bytes never reaches a limit."""
     options = S3Options.from_url(proxy.url("trickle"), **KEYS)
-    patient, store = S3Store(options), S3Store(options, call_s=0.5)
+    patient, store = S3Store(options), S3Store(options, call_s=3)  # it takes a second to open the client
     await patient.put("large", bytes(1 << 20))
     await patient.put("small", b"x")
     await patient.close()
