@@ -21,7 +21,8 @@ from tierlog.tiering.object_store import CorruptObject, ObjectStore
 from tierlog.tiering.segment_index import SegmentIndex
 
 PIECE_BYTES = 16 << 20
-"""Maximum size of one request. A chunk is larger only if the topic's index entries are very far apart."""
+"""Maximum size of one request. A chunk is larger only if one batch is, or if an earlier version uploaded it
+and the topic's index entries are very far apart."""
 
 
 async def download_chunk(

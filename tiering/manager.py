@@ -7,7 +7,7 @@ deadline.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -256,9 +256,11 @@ class TierManager:
 
     # -- the delete queue --
 
-    async def delete(self, lines: Sequence[Deletion]) -> tuple[UUID, ...]:
+    async def delete(
+        self, lines: Sequence[Deletion], log_start: Callable[[TopicIdPartition], int]
+    ) -> tuple[UUID, ...]:
         """Delete the objects of the first due lines, at most DELETES_PER_REQUEST or one topic, and return the
-        ids of these lines to confirm. Idempotent."""
+        ids of these lines to confirm. Idempotent. `log_start`: of the newest image."""
         first = lines[0]
         if isinstance(first, DeletedTopic):
             await self._delete_topic(first)
@@ -268,7 +270,7 @@ class TierManager:
         for line in lines[:DELETES_PER_REQUEST]:
             if isinstance(line, DeletedTopic):
                 break
-            keys += await self._objects_of(line)
+            keys += await self._objects_of(line, log_start)
             done.append(line.uuid)
         async with deadline(self._limits.small_seconds, "deletion"):
             await self._store.delete(keys)
@@ -299,7 +301,9 @@ class TierManager:
                 break
         return keys
 
-    async def _objects_of(self, line: QueuedDelete) -> list[str]:
+    async def _objects_of(
+        self, line: QueuedDelete, log_start: Callable[[TopicIdPartition], int]
+    ) -> list[str]:
         where = TopicIdPartition(line.topic_id, line.partition)
         if not line.is_page:
             return list(
@@ -314,7 +318,7 @@ class TierManager:
             except ObjectNotFound:
                 return []  # a page is deleted after its segments, so they are deleted too
             except ManifestError:
-                return [*await self._listed(where, line), page_key]
+                return [*await self._listed(where, line, log_start(where)), page_key]
         # the page is deleted last, in its own request: its segments can be found as long as it exists
         segments = [
             key
@@ -325,15 +329,17 @@ class TierManager:
             await self._store.delete(segments)
         return [page_key]
 
-    async def _listed(self, where: TopicIdPartition, line: QueuedDelete) -> list[str]:
-        """Keys of all segments in a damaged page's range, which has left the manifest."""
+    async def _listed(self, where: TopicIdPartition, line: QueuedDelete, log_start: int) -> list[str]:
+        """Keys of all segments in a damaged page's range that end below the log start. After tiering was
+        switched off and on, the manifest may list new segments of the same offsets: those end above it."""
         keys = []
         async for info in self._store.list(self._keys.data(where)):
             try:
                 attempt = parse_attempt(info.key)
             except InvalidKey:
                 continue
-            if line.base_offset <= attempt.base_offset and attempt.last_offset <= line.last_offset:
+            last_offset = min(line.last_offset, log_start - 1)
+            if line.base_offset <= attempt.base_offset and attempt.last_offset <= last_offset:
                 keys.append(info.key)
         return keys
 

@@ -27,6 +27,8 @@ RANGES_MAX = 1000
 LOG_LINES_PER_MINUTE = 20
 
 T = TypeVar("T")
+Recheck = Callable[[], Awaitable[object]]
+"""Reads a damaged range again, through `Quarantine.read`."""
 _log = structlog.get_logger("tierlog.tiering")
 
 
@@ -52,6 +54,7 @@ class DamagedRange:
     place: ObjectRange
     name: TopicPartition
     error: str
+    recheck: Recheck
     backoff_ms: int
     recheck_at_ms: int
 
@@ -75,17 +78,19 @@ class Quarantine:
         """Number of objects with such a range."""
         return len({key for key, _ in self._damaged})
 
-    def due(self) -> list[ObjectRange]:
-        """The ranges whose back-off has passed."""
+    def due(self) -> list[Recheck]:
+        """Re-checks of the ranges whose back-off has passed."""
         now_ms = self._clock.monotonic_ms()
-        return [one.place for one in self._damaged.values() if one.recheck_at_ms <= now_ms]
+        return [one.recheck for one in self._damaged.values() if one.recheck_at_ms <= now_ms]
 
-    async def read(self, place: ObjectRange, load: Callable[[], Awaitable[T]]) -> T:
+    async def read(
+        self, place: ObjectRange, load: Callable[[], Awaitable[T]], recheck: Recheck | None = None
+    ) -> T:
         """Load a range with `load`, which verifies it and raises CorruptObject. Also raises that for a range
-        in quarantine, without a load."""
+        in quarantine, without a load. `recheck`: for a load that cannot be repeated later."""
         known = self._damaged.get((place.key, place.position))
         if known is None:
-            return await self._read_twice(place, load)
+            return await self._read_twice(place, load, recheck or (lambda: self.read(place, load)))
         now_ms = self._clock.monotonic_ms()
         if now_ms < known.recheck_at_ms:
             raise CorruptObject(known.error)
@@ -109,7 +114,7 @@ class Quarantine:
             if one.place.partition != partition or one.place.end_offset > below
         }
 
-    async def _read_twice(self, place: ObjectRange, load: Callable[[], Awaitable[T]]) -> T:
+    async def _read_twice(self, place: ObjectRange, load: Callable[[], Awaitable[T]], recheck: Recheck) -> T:
         try:
             return await load()
         except CorruptObject:
@@ -118,15 +123,16 @@ class Quarantine:
             return await load()
         except CorruptObject as error:
             self.damaged_reads += 1
-            self._add(place, error)
+            self._add(place, error, recheck)
             raise
 
-    def _add(self, place: ObjectRange, error: CorruptObject) -> None:
+    def _add(self, place: ObjectRange, error: CorruptObject, recheck: Recheck) -> None:
         now_ms = self._clock.monotonic_ms()
         damaged = DamagedRange(
             place=place,
             name=self._name_of(place.partition),
             error=str(error),
+            recheck=recheck,
             backoff_ms=RECHECK_FIRST_MS,
             recheck_at_ms=now_ms + RECHECK_FIRST_MS,
         )

@@ -202,9 +202,9 @@ class RemoteLog:
             self._rechecks = self._tasks.spawn("re-check of damaged objects", self._recheck())
 
     async def _recheck(self) -> None:
-        for place in self.quarantine.due():
-            with suppress(ObjectStoreError):
-                await self.locate(place.partition, place.first_offset)
+        for recheck in self.quarantine.due():
+            with suppress(ObjectStoreError, OSError):
+                await recheck()
 
     async def _retrying(self, where: TopicIdPartition, work: Callable[[RemotePartition], Awaitable[T]]) -> T:
         """Run the work; if an object is missing, once more with the newest manifest."""
@@ -365,7 +365,9 @@ class RemoteLog:
         name = self._keys.log(where, index.entry)
         place = ObjectRange(where, name, key.start, *index.offsets_of(key))
         return lambda path: self.quarantine.read(
-            place, lambda: download_chunk(self._store, name, index, key, self._files, path)
+            place,
+            lambda: download_chunk(self._store, name, index, key, self._files, path),
+            recheck=lambda: self.locate(where, place.first_offset),  # the file belongs to the cache
         )
 
     def _read_ahead(self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch) -> None:

@@ -1,7 +1,8 @@
 """In-memory cache of remote segments' indexes and of manifest pages.
 
-Everything is verified against the manifest entry (size, checksum, contents) before use. Concurrent readers
-share one load per object, and a reader that is cancelled does not cancel the load. Called by the remote log.
+Pages and complete bundles are verified against the manifest (size, checksum), a chunk table by its own
+checksum and the segment that it names. Concurrent readers share one load per object, and a reader that is
+cancelled does not cancel the load. Called by the remote log.
 """
 
 import asyncio
@@ -58,6 +59,9 @@ TXN_BUDGET_BYTES = 8 << 20
 PAGES_KEPT = 64
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
+
+WHOLE_BUNDLE = -1
+"""The position under which a complete bundle is in quarantine: readers of chunks need only its head."""
 
 T = TypeVar("T")
 _TxnKey = tuple[TopicIdPartition, int, uuid.UUID]  # the segment's end offset and id
@@ -165,7 +169,9 @@ class SegmentIndexes:
     async def bundle(self, partition: TopicIdPartition, entry: RemoteSegment) -> IndexBundle:
         """The complete index bundle of a segment, verified and not cached. Raises ObjectStoreError."""
         async with self._slots:
-            return await self._read(partition, entry, 0, lambda key: self._bundle(key, entry, decode_bundle))
+            return await self._read(
+                partition, entry, WHOLE_BUNDLE, lambda key: self._bundle(key, entry, decode_bundle)
+            )
 
     async def _load_index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
         async def load(key: str) -> SegmentIndex:
@@ -174,7 +180,8 @@ class SegmentIndexes:
             if Section.CHUNK_TABLE not in places:
                 return await self._bundle(key, entry, partial(index_of_earlier_version, partition, entry))
             table = decode_chunks(section(head, Section.CHUNK_TABLE, places[Section.CHUNK_TABLE]))
-            if (table.segment, table.log_bytes) != (entry.uuid, entry.log_bytes):
+            expected = entry.uuid, entry.log_bytes, entry.log_crc32c
+            if (table.segment, table.log_bytes, table.log_crc32c) != expected:
                 raise CorruptObject(f"{key}: the chunk table belongs to another segment")
             return SegmentIndex(partition, entry, table.chunks, True, _txn_place(places))
 

@@ -285,9 +285,13 @@ class GroupShard:
             asyncio.get_running_loop().call_soon(self._respond_in_turns, later)
 
     def _respond_in_turns(self, responses: deque[Reply]) -> None:
-        for _ in range(min(RESPONSES_PER_TURN, len(responses))):
-            reply = responses.popleft()
-            self._respond(reply.token, reply.response)
+        try:
+            for _ in range(min(RESPONSES_PER_TURN, len(responses))):
+                reply = responses.popleft()
+                self._respond(reply.token, reply.response)
+        except Exception:
+            _log.exception("a coordinator shard failed and is rebuilt from its log", partition=self.partition)
+            self._fail()  # and answers the requests that wait
         if responses:
             asyncio.get_running_loop().call_soon(self._respond_in_turns, responses)
 

@@ -290,8 +290,10 @@ class RemoteLogManager:
                 await self._manager.probe()
             await self._perform(where, state, actions[0])
             return not isinstance(actions[0], planner.Blocked)
-        if store_error is not None:
-            raise store_error
+        if store_error is not None and (
+            replica.config.remote_storage_enable or remote.first_offset is not None
+        ):
+            raise store_error  # else nothing is remote, and the store may be gone for good
         state.failures, state.error = 0, None
         return False
 
@@ -342,8 +344,8 @@ class RemoteLogManager:
             case planner.MoveLogStart(offset):
                 await self._move_log_start(where, state, offset)
             case planner.DropRemote(local_log_start):
+                state.root = None  # it lists segments that will not be remote any more
                 await self._move_log_start(where, state, local_log_start, c.DropRemoteLog)
-                state.root = None  # it lists segments that are not remote any more
             case planner.Spill(entries):
                 await self._spill(where, epoch, entries)
             case planner.DropLocal(new_local_start):
@@ -424,12 +426,26 @@ class RemoteLogManager:
         interval_bytes = replica.config.index_interval_bytes
         copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
-        suffix, suffix_chunks = await loop.run_in_executor(threads, copy)
+        copying = loop.run_in_executor(threads, copy)
+        try:
+            suffix, suffix_chunks = await asyncio.shield(copying)
+        except asyncio.CancelledError:  # the thread goes on
+            copying.add_done_callback(partial(self._remove_unused, replica))
+            raise
         try:
             await self._upload(where, state, suffix, suffix_chunks)
         finally:
-            unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
-            await loop.run_in_executor(threads, unlink)
+            await self._unlink(replica, suffix)
+
+    def _remove_unused(
+        self, replica: Replica, copying: asyncio.Future[tuple[SegmentExport, ChunkBuilder]]
+    ) -> None:
+        if not copying.cancelled() and copying.exception() is None:
+            self._unlink(replica, copying.result()[0])
+
+    def _unlink(self, replica: Replica, suffix: SegmentExport) -> asyncio.Future[None]:
+        unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
+        return asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, unlink)
 
     async def _upload(
         self, where: TopicIdPartition, state: _State, exported: SegmentExport, chunks: ChunkBuilder

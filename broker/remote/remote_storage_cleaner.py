@@ -175,6 +175,9 @@ class RemoteStorageCleaner:
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
     async def _delete(self, marked: list[Deletion]) -> None:
-        gone = await self._manager.delete(marked)
+        image = self._metadata.image
+        gone = await self._manager.delete(
+            marked, lambda where: image.remote_partition(*where).log_start_offset
+        )
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
         _log.info("remote objects deleted", lines=len(gone), waiting=len(marked) - len(gone))

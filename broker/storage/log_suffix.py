@@ -3,8 +3,8 @@ upload.
 
 Each replica rolls at its own offsets, so the last remote segment may end within a segment of a new leader,
 and remote segments must not overlap. The copy is next to the segment under a name that the next start
-removes. It is read batch by batch, so damage is found before the upload. Runs in a thread; called by the tier
-driver.
+removes. It is read batch by batch, so damage is found before the upload. Runs in a thread; called by the
+remote log manager.
 """
 
 import errno

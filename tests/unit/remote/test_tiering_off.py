@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import uuid
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.topic import TopicConfig
+from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.batch import iter_batches
 from tierlog.tiering.format.manifest import decode_root
@@ -387,3 +389,38 @@ async def test_no_order_of_events_loses_a_record_that_was_never_copied(tmp_path:
 async def elect_other(pair: Pair) -> None:
     catch_up(follower(pair), leader(pair))
     await pair.elect(2 if pair.leader.is_leader else 1)
+
+
+async def test_store_is_not_needed_once_nothing_is_remote(tmp_path: Path) -> None:
+    """An operator may remove the bucket then."""
+    async with TierNode(tmp_path, FaultyStore(MemoryStore())) as node:
+        replica = await tiered_log(node)
+        await node.alter("t", OFF)
+        await finish_jobs(node.log_manager)
+        await delete_due(node)
+        node.store.down = True
+        node.manager.forget(node.where(replica))  # as after a restart
+        await finish_jobs(node.log_manager)
+
+
+async def test_damaged_page_of_before_does_not_delete_what_was_uploaded_since(tmp_path: Path) -> None:
+    """Tiering off and on uploads the same offsets again, and only a damaged page's range is known."""
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await tiered_log(node)
+        where, entries = node.where(replica), node.remote(replica).entries
+        page = await node.manager.write_page(where, uuid.UUID(int=5), entries[:2])
+        await node.store.put(node.keys.page(where, page), b"damaged")
+        line = QueuedDelete(
+            uuid=page.uuid,
+            is_page=True,
+            topic_id=where.topic_id,
+            partition=where.partition,
+            base_offset=page.base_offset,
+            last_offset=page.last_offset,
+            leader_epoch=-1,
+            queued_ms=0,
+        )
+        listed = await manifest_objects(node, replica)
+        await node.manager.delete([line], lambda _: entries[0].end_offset)
+        gone = {node.keys.log(where, entries[0]), node.keys.index(where, entries[0])}
+        assert await data_objects(node) == listed - gone

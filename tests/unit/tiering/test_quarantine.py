@@ -27,6 +27,7 @@ from tierlog.protocol.messages.list_offsets import (
 from tierlog.records import chunks
 from tierlog.records.batch import iter_batches
 from tierlog.tiering import quarantine, segment_index
+from tierlog.tiering.format.bundle import Section, read_places
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.object_store import CorruptObject
 from tierlog.tiering.quarantine import (
@@ -301,3 +302,27 @@ async def fetch(node: TierNode, partitions: int = 2) -> list[Any]:
     response = await reply if hasattr(reply, "__await__") else reply
     found: list[Any] = response.responses[0].partitions
     return found
+
+
+async def test_damage_that_only_followers_meet_does_not_stop_consumers(node: TierNode) -> None:
+    """A follower that starts from the tier reads the complete bundle, a consumer its chunk table."""
+    replica = await tiered(node)
+    entry = node.remote(replica).entries[0]
+    key = node.keys.index(node.where(replica), entry)
+    position = read_places(path_of(node, key).read_bytes())[Section.LEADER_EPOCHS].position
+    flip(node, key, position)
+    with pytest.raises(CorruptObject):
+        await node.remote_log.history(replica.id, entry.base_offset)
+    assert await read(node, replica, 0)
+    node.clock.pass_time(RECHECK_FIRST_MS)
+    await recheck(node)
+    assert node.remote_log.quarantine.objects == 1
+    flip(node, key, position)
+    node.clock.pass_time(2 * RECHECK_FIRST_MS)
+    await recheck(node)
+    assert node.remote_log.quarantine.objects == 0
+
+
+async def recheck(node: TierNode) -> None:
+    node.remote_log.recheck()
+    await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == RECHECK])
