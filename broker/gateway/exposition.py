@@ -1,7 +1,8 @@
-"""Exposition in Prometheus' text format, version 0.0.4.
+"""Exposition: writes metrics in Prometheus' text format, version 0.0.4.
 
-prometheus_client would render everything in one call, which blocks the event loop for half a second with ten
-thousand partitions. This one yields every LINES_PER_TURN lines.
+prometheus_client would write everything in one call, which blocks the event loop for half a second with ten
+thousand partitions. This module yields to the event loop after every LINES_PER_TURN lines. Called by
+`metrics`.
 """
 
 import asyncio
@@ -11,20 +12,24 @@ from tierlog.base.histogram import Histogram
 from tierlog.broker.gateway.catalogue import METRICS, Metric
 
 LINES_PER_TURN = 1_000
-"""They take about a millisecond."""
+"""Lines that are written before other work gets a turn on the event loop. They take about 1 ms."""
 
 Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""Label values (none for a total) and the value."""
+"""(label values, value). The label values are empty for a metric without labels."""
 
 Family = tuple[str, Iterable[Sample]]
+"""(name in METRICS, samples)."""
 
 PAUSE: Family = ("", ())
-"""Marker between families: the event loop runs other work here."""
+"""Marker between families, at which other work gets a turn on the event loop."""
 
 
 async def exposition(families: Iterable[Family]) -> bytes:
-    """Write all families. Values are read while they are written, so not all at the same moment."""
+    """Return the text of all families, as UTF-8.
+
+    Each value is read when its line is written, so the values are not of the same moment.
+    """
     lines: list[str] = []
     pause_at = LINES_PER_TURN
     for family in families:
@@ -35,8 +40,8 @@ async def exposition(families: Iterable[Family]) -> bytes:
         name, samples = family
         metric = METRICS[name]
         lines += [f"# HELP {name} {metric.doc}", f"# TYPE {name} {metric.kind}"]
-        for values, value in samples:
-            lines += _lines(metric, [*zip(metric.labels, values, strict=False)], value)
+        for label_values, value in samples:
+            lines += _lines(metric, [*zip(metric.labels, label_values, strict=False)], value)
             if len(lines) >= pause_at:
                 pause_at = len(lines) + LINES_PER_TURN
                 await asyncio.sleep(0)

@@ -1,5 +1,7 @@
-"""InitProducerId (v0-6): ids of idempotent producers, from blocks that the controller allocates (KIP-730).
-Transactions are not supported yet.
+"""InitProducerId (v0-6): gives ids to idempotent producers.
+
+The ids come from blocks that the controller allocates to this broker (KIP-730). Transactions are not
+supported yet.
 """
 
 import asyncio
@@ -11,11 +13,11 @@ from tierlog.protocol.messages.init_producer_id import InitProducerIdRequest, In
 
 NO_PRODUCER_ID, NO_PRODUCER_EPOCH = -1, -1
 Allocate = Callable[[], Awaitable[tuple[ErrorCode, int, int]]]
-"""Requests a block from the controller: (error, first id, count)."""
+"""Requests a block from the controller. Returns (error, first id, number of ids)."""
 
 
 class ProducerIds:
-    """One block at a time; concurrent callers share one request for the next."""
+    """Gives out the ids of one block, then requests the next. Callers that wait for it share the request."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
@@ -23,7 +25,11 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """An id that is unique in the cluster. Raises KafkaError if none is available."""
+        """Return a producer id that is unique in the cluster.
+
+        Raises KafkaError (COORDINATOR_LOAD_IN_PROGRESS, which clients retry) if the controller gives no
+        block.
+        """
         async with self._lock:
             if self._next == self._end:
                 error, first, count = await self._allocate()
@@ -38,7 +44,7 @@ def init_producer_id_handler(ids: ProducerIds) -> Handler:
     @pending
     async def handle(context: RequestContext, request: InitProducerIdRequest) -> Reply:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
-            # KIP-360: a producer that resumes sends both
+            # KIP-360: a producer that already has an id sends it with its epoch
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id without its epoch, or the reverse")
         if request.transactional_id is not None:
             if request.transactional_id == "":

@@ -34,8 +34,8 @@ for command in (
 
 @app.command()
 def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None) -> None:
-    """Show the brokers, the metadata quorum and the unhealthy partitions. For scripts, use `health`: it has
-    exit codes."""
+    """Show the brokers, the metadata quorum and the unhealthy partitions. In scripts, use `health`, which
+    reports problems by its exit code."""
     from tierlog.cli.admin import admin_api, bootstrap_of
     from tierlog.cli.client import KafkaClient
 
@@ -90,6 +90,7 @@ def info(as_json: Json = False, bootstrap: Bootstrap = None, admin: Admin = None
 
 
 def _check_same_cluster(broker_cluster: str | None, admin_cluster: str, url: str) -> None:
+    """Raises CliError if the bootstrap servers and the admin API belong to different clusters."""
     if broker_cluster != admin_cluster:
         raise usage(
             f"the brokers belong to cluster {broker_cluster}, but {url} belongs to cluster {admin_cluster}",
@@ -98,7 +99,7 @@ def _check_same_cluster(broker_cluster: str | None, admin_cluster: str, url: str
 
 
 def _partitions(api: "AdminApi") -> dict[str, Any]:
-    """Number of partitions in each condition, and the names of the unhealthy ones."""
+    """`counts`: number of partitions in each condition. `names`: the unhealthy partitions by condition."""
     from tierlog.cli.observation import PARTITIONS_MAX, partition_names
 
     counts = api.get("/v1/brokers")["partitions"]
@@ -122,8 +123,9 @@ def health(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Check the health of the cluster, and show what to do about problems. Exit codes: 5 if everything is
-    served with less redundancy than configured, 6 if some requests are not served, 3 if no node responds."""
+    """Check the health of the cluster, and show what to do about problems. Exit codes: 5 if all requests are
+    served, but with less redundancy than configured; 6 if some requests are not served; 3 if no node
+    responds."""
     from tierlog.cli.health import Status
 
     document = _wait_until_healthy(admin, bootstrap, wait)
@@ -134,23 +136,26 @@ def health(
 
 
 def _wait_until_healthy(admin: str | None, bootstrap: str | None, within_s: float) -> dict[str, Any]:
-    """The first result without problems, or the last one when the time is up."""
+    """Check until the cluster has no problems, for at most `within_s` seconds. Returns the last result.
+
+    Raises CliError if no node responds to the last check.
+    """
     deadline = time.monotonic() + within_s
     while True:
-        is_last = time.monotonic() >= deadline
+        is_last_check = time.monotonic() >= deadline
         try:
             document = _check(admin, bootstrap)
         except CliError:
-            if is_last:
+            if is_last_check:
                 raise
         else:
-            if is_last or not document["problems"]:
+            if is_last_check or not document["problems"]:
                 return document
         time.sleep(POLL_INTERVAL_S)
 
 
 def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
-    """Raises CliError if no node responds."""
+    """Check once. Returns the document that `health --json` prints. Raises CliError if no node responds."""
     from tierlog.cli import cluster_files, cluster_processes
     from tierlog.cli.admin import admin_target, split_urls
     from tierlog.cli.health import assess
@@ -160,18 +165,18 @@ def _check(admin: str | None, bootstrap: str | None) -> dict[str, Any]:
     plan = cluster_files.load(directory) if directory else None
     processes = cluster_processes.states(directory, plan) if directory and plan else {}
     urls = split_urls(admin_target(admin, bootstrap))
-    seen = observe(urls)
-    if not processes and not any(seen.quorum.values()):
+    observation = observe(urls)
+    if not processes and not any(observation.quorum.values()):
         raise unreachable(", ".join(urls), "no node responds")
-    found = assess(seen, processes, plan.roles if plan else None)
+    assessment = assess(observation, processes, plan.roles if plan else None)
     return {
-        "status": found.status.value,
-        "leader": seen.leader,
-        "voters": list(seen.voters),
-        "answering": [node for node, response in seen.quorum.items() if response],
-        "partitions": (seen.brokers or {}).get("partitions"),
-        "names": partition_names((seen.unhealthy or {}).get("partitions", ())),
-        "problems": [problem._asdict() for problem in found.problems],
+        "status": assessment.status.value,
+        "leader": observation.leader,
+        "voters": list(observation.voters),
+        "answering": [node for node, response in observation.quorum.items() if response],
+        "partitions": (observation.brokers or {}).get("partitions"),
+        "names": partition_names((observation.unhealthy or {}).get("partitions", ())),
+        "problems": [problem._asdict() for problem in assessment.problems],
     }
 
 
@@ -195,8 +200,8 @@ def _print_health(document: dict[str, Any], *, as_json: bool) -> None:
 def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
     """Print a table of unhealthy partitions, if there are any."""
     rows = [
-        {"condition": condition, "count": counts[condition], "names": _shortened(found, counts[condition])}
-        for condition, found in names.items()
+        {"condition": condition, "count": counts[condition], "names": _shortened(listed, counts[condition])}
+        for condition, listed in names.items()
         if counts.get(condition)
     ]
     if rows:
@@ -205,5 +210,6 @@ def _print_names(counts: dict[str, int], names: dict[str, list[str]]) -> None:
 
 
 def _shortened(names: list[str], count: int) -> str:
+    """The first names. An ellipsis follows if there are more, of `count` in all."""
     shown = names[:SHOWN_MAX]
     return ", ".join([*shown, "…"] if count > len(shown) else shown)

@@ -1,5 +1,8 @@
-"""Brokers: registration, fencing and controlled shutdown by broker epoch (KIP-631), the format version
-(KIP-584), and blocks of producer ids (KIP-730). A function raises Refusal for a command that it refuses.
+"""Broker commands: registration, fencing and controlled shutdown (KIP-631), the format version (KIP-584), and
+blocks of producer ids (KIP-730).
+
+Every function raises Refusal if the command is not allowed. Commands of a broker carry its broker epoch, so
+that those of an earlier process are refused.
 """
 
 from collections.abc import Container
@@ -24,27 +27,29 @@ from tierlog.protocol.errors import ErrorCode
 
 SUPPORTED_FORMATS = (1, 1)  # lowest and highest format version that this tierlog supports
 MAX_PRODUCER_ID = 2**63 - 1
-MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so one request must not exhaust them
+MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so a single request must not use them all up
 
 
 def register(
     image: ClusterImage, command: c.RegisterBroker, in_session: Container[int] = ()
 ) -> Decision[c.BrokerRegistered]:
-    """A new incarnation gets a new broker epoch, which fences the previous one. The partitions that it led
-    get another leader or a new leader epoch. The broker epoch is the index of the log entry with the
-    registration, so it only grows. `in_session`: brokers with a valid session, whose id no other process may
-    take, as in Kafka.
+    """Register a broker process, identified by its incarnation.
+
+    A new incarnation gets a new broker epoch, and commands with the previous epoch are refused from then on.
+    Partitions that the previous process led get another leader or a new leader epoch. The broker epoch is the
+    index of the log entry with the registration, so it always increases. `in_session`: ids of the brokers
+    with a valid session, which no other process may use, as in Kafka.
     """
     _check_registration(image, command)
-    known = image.brokers.get(command.broker_id)
-    same_process = known is not None and known.incarnation == command.incarnation
-    if known is not None and not same_process and command.broker_id in in_session:
-        raise Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, _taken(known))
-    loss = None if known is None or same_process else _loss(known, command)
-    may_have_lost = command.may_have_lost or loss is not None
-    epoch = known.broker_epoch if known is not None and same_process else image.index + 1
+    current = image.brokers.get(command.broker_id)
+    same_process = current is not None and current.incarnation == command.incarnation
+    if current is not None and not same_process and command.broker_id in in_session:
+        raise Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, _taken(current))
+    loss_reason = None if current is None or same_process else _loss(current, command)
+    may_have_lost = command.may_have_lost or loss_reason is not None
+    epoch = current.broker_epoch if current is not None and same_process else image.index + 1
     records: tuple[r.AnyRecord, ...] = (*_first_defaults(image, command), _registration(command, epoch))
-    if not (known.fenced if known is not None and same_process else command.start_fenced):
+    if not (current.fenced if current is not None and same_process else command.start_fenced):
         records += (r.FenceBroker(broker_id=command.broker_id, broker_epoch=epoch, fenced=False),)
     if not same_process:
         records = election.with_partition_changes(
@@ -52,11 +57,11 @@ def register(
             records,
             lambda after: election.broker_restarted(after, command.broker_id, may_have_lost=may_have_lost),
         )
-    return Decision(records, c.BrokerRegistered(broker_epoch=epoch, message=loss))
+    return Decision(records, c.BrokerRegistered(broker_epoch=epoch, message=loss_reason))
 
 
 def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.Acknowledged]:
-    """Remove a broker that will not return. It must be stopped first."""
+    """Remove a broker that will not return. It must be fenced, so its process must be stopped first."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {command.broker_id} is not registered")
@@ -71,6 +76,7 @@ def unregister(image: ClusterImage, command: c.UnregisterBroker) -> Decision[c.A
 
 
 def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledged]:
+    """Fence or unfence a broker, and elect leaders where that is now necessary or possible."""
     broker = current_broker(image, command.broker_id, command.broker_epoch)
     if broker.fenced == command.fenced:
         return done()
@@ -84,7 +90,8 @@ def fence(image: ClusterImage, command: c.FenceBroker) -> Decision[c.Acknowledge
 
 
 def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStopping]:
-    """Begin or continue a controlled shutdown: replicas that have caught up since become leaders."""
+    """Begin or continue a controlled shutdown. Each call elects other leaders from the in-sync replicas. The
+    reply contains the number of leaderships that can still move once another replica has caught up."""
     broker = current_broker(image, command.broker_id, command.broker_epoch)
     records: tuple[r.AnyRecord, ...] = ()
     if not broker.stopping:
@@ -99,12 +106,16 @@ def stop(image: ClusterImage, command: c.StopBroker) -> Decision[c.BrokerStoppin
 def update_format(
     image: ClusterImage, command: c.UpdateFormat, supported: tuple[int, int] = SUPPORTED_FORMATS
 ) -> Decision[c.Acknowledged]:
-    """Raise the format version. This node and every registered broker must support it, also a broker that is
-    down, because it will read this log. The version never decreases, because written records stay."""
-    least = max([supported[0], *(broker.formats[0] for broker in image.brokers.values())])
-    most = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
-    if not least <= command.version <= most:
-        message = f"format version {command.version}: brokers and controller support {least} to {most}"
+    """Raise the format version. This node and every registered broker must support the new version, even a
+    broker that is down, because it will read this log later. The version never decreases, because the log
+    keeps records of the newer version.
+
+    `supported`: lowest and highest version that this node supports.
+    """
+    lowest = max([supported[0], *(broker.formats[0] for broker in image.brokers.values())])
+    highest = min([supported[1], *(broker.formats[1] for broker in image.brokers.values())])
+    if not lowest <= command.version <= highest:
+        message = f"format version {command.version}: brokers and controller support {lowest} to {highest}"
         raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, message)
     if command.version < image.format_version:
         message = f"the format version is {image.format_version} and cannot be lowered"
@@ -117,6 +128,7 @@ def update_format(
 def allocate_producer_ids(
     image: ClusterImage, command: c.AllocateProducerIds
 ) -> Decision[c.ProducerIdsAllocated]:
+    """Allocate the next block of producer ids to a broker."""
     broker = image.brokers.get(command.broker_id)
     first, count = image.next_producer_id, command.count
     if broker is None or broker.broker_epoch != command.broker_epoch:
@@ -134,7 +146,7 @@ def allocate_producer_ids(
 
 
 def current_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> BrokerImage:
-    """The broker. Raises Refusal if it is not registered, or under another epoch."""
+    """Return the broker. Raises Refusal if it is not registered, or is registered with another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
@@ -144,17 +156,19 @@ def current_broker(image: ClusterImage, broker_id: int, broker_epoch: int) -> Br
 
 
 def _registration(command: c.RegisterBroker, epoch: int) -> r.RegisterBroker:
-    wanted = asdict(command)
-    same = {name: wanted[name] for name in r.RegisterBroker.__struct_fields__ if name in wanted}
-    return r.RegisterBroker(**same, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
+    """The record of the command, with the values of all fields that both have."""
+    fields = asdict(command)
+    shared = {name: fields[name] for name in r.RegisterBroker.__struct_fields__ if name in fields}
+    return r.RegisterBroker(**shared, broker_epoch=epoch, keeps_epochs=command.previous_epoch is not None)
 
 
 def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.AnyRecord]:
-    """The first registration stores the defaults of elections as cluster settings, as Kafka stores
-    min.insync.replicas when eligible leader replicas are enabled (KIP-966).
+    """Records that store min.insync.replicas and unclean.leader.election.enable as cluster settings.
 
-    A new cluster takes them from its first broker. A cluster of an older version keeps the values that
-    applied before. Configuration files of later brokers change nothing.
+    The first registration adds them, as Kafka stores min.insync.replicas when eligible leader replicas are
+    enabled (KIP-966). A new cluster takes the values from its first broker. A cluster that was created by an
+    older version keeps the values that applied before. The configuration files of later brokers have no
+    effect.
     """
     if has_cluster_defaults(image):
         return []
@@ -164,11 +178,11 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
     values = {MIN_IN_SYNC: str(defaults.min_in_sync)}
     if defaults.unclean:
         values[UNCLEAN] = "true"
-    known = image.overrides(r.ConfigScope.CLUSTER, "")
+    stored = image.overrides(r.ConfigScope.CLUSTER, "")
     return [
         r.ConfigRecord(scope=r.ConfigScope.CLUSTER, name="", key=key, value=value)
         for key, value in values.items()
-        if key not in known
+        if key not in stored
     ]
 
 
@@ -181,11 +195,11 @@ def _taken(known: BrokerImage) -> str:
 
 @safeguard("a log directory stores the broker epoch of its last use")
 def _loss(known: BrokerImage, command: c.RegisterBroker) -> str | None:
-    """Why the log directories are not as the last process of the broker left them; None if they are. A
-    missing directory is no loss here: the broker reports its replicas one by one.
+    """Return why the log directories may lack records of the broker's last process, or None if they have all.
 
-    A process that was never unfenced acknowledged nothing, so only an epoch that was unfenced counts
-    (KIP-966).
+    A missing directory does not count here, because the broker reports each replica that is empty after a
+    restart. Only the last epoch in which the broker was unfenced matters: a process that was never unfenced
+    has acknowledged no records (KIP-966).
     """
     unknown = sorted(set(command.directories) - set(known.directories))
     if known.directories and unknown:

@@ -1,7 +1,8 @@
-"""Configurations: the voters and learners, and which changes are allowed (thesis 4).
+"""Raft configurations: the voters and learners, and which changes are allowed (Raft thesis, chapter 4).
 
-A configuration is the payload of a log entry of its own kind. It takes effect as soon as the entry is in the
-log, committed or not. Truncation restores the one before, and a snapshot carries the one as of its index.
+A configuration is stored in a log entry of a separate type. It takes effect as soon as the entry is in the
+log, even before it is committed. If the entry is truncated, the previous configuration applies again. A
+snapshot contains the configuration at its index.
 """
 
 from uuid import UUID
@@ -10,15 +11,18 @@ import msgspec
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True):
-    """URL of a node, and id of the directory that holds its log and vote (KIP-853). A node that returns with
-    another directory has forgotten its vote. None: not known yet."""
+    """A voter or learner: its URL, and the id of the directory with its log and vote (KIP-853).
+
+    A node that comes back with another directory has lost its vote. `directory` is None until it is known.
+    """
 
     url: str = ""
     directory: UUID | None = None
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Learners receive the log and count in no majority (thesis 4.2.1). No node is both."""
+    """Members by node id. Learners receive the log but do not vote and do not count towards a majority
+    (Raft thesis, 4.2.1). No node is both voter and learner."""
 
     voters: dict[int, Member]
     learners: dict[int, Member] = {}
@@ -31,10 +35,12 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         return node_id in self.voters or node_id in self.learners
 
     def with_learner(self, node_id: int, member: Member) -> "Configuration":
+        """Add the node as a learner. A voter becomes a learner."""
         voters = {n: m for n, m in self.voters.items() if n != node_id}
         return Configuration(voters, _sorted({**self.learners, node_id: member}))
 
     def with_voter(self, node_id: int, member: Member) -> "Configuration":
+        """Add the node as a voter. A learner becomes a voter."""
         learners = {n: m for n, m in self.learners.items() if n != node_id}
         return Configuration(_sorted({**self.voters, node_id: member}), learners)
 
@@ -45,18 +51,19 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
         )
 
     def with_directories(self, directories: dict[int, UUID]) -> "Configuration":
-        """Fill in directories that were not known. Known ones stay."""
+        """Set the directory of each member that has none. Other directories do not change."""
         return Configuration(
             _with_directories(self.voters, directories), _with_directories(self.learners, directories)
         )
 
 
 class ChangeRefused(Exception):
-    """The change of the configuration is not allowed, or not yet."""
+    """The change of the configuration is not allowed, or not allowed yet."""
 
 
 def check_change(old: Configuration, new: Configuration) -> None:
-    """Raise ChangeRefused unless at most one voter changes: then any two majorities overlap (thesis 4.1)."""
+    """Check that at most one voter is added or removed, so that any majority of the old voters and any
+    majority of the new ones have a common member (Raft thesis, 4.1). Raises ChangeRefused."""
     changed = old.voters.keys() ^ new.voters.keys()
     if len(changed) > 1:
         raise ChangeRefused(f"voters change one at a time, not {sorted(changed)} at once")
@@ -75,12 +82,12 @@ def encode_configuration(configuration: Configuration) -> bytes:
 
 
 def decode_configuration(payload: bytes) -> Configuration:
-    """Raises msgspec.DecodeError."""
+    """Raises msgspec.DecodeError if the payload is not a configuration."""
     return _decoder.decode(payload)
 
 
 def _sorted(members: dict[int, Member]) -> dict[int, Member]:
-    """Sorted, so that equal configurations encode to equal bytes."""
+    """Sort by node id, so that equal configurations encode to equal bytes."""
     return dict(sorted(members.items()))
 
 

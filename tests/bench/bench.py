@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Load cases against any Kafka-compatible broker; one JSON line a repetition, one summary line a case.
+"""Runs a load case against a Kafka-compatible broker. Prints a JSON line per repetition, then a summary.
 
     bench.py --bootstrap 127.0.0.1:19092 --pid 123[,456] CASE [options]
 
-A warm-up run comes first and is thrown away; then --reps runs, each on a fresh topic.
-The summary line gives [min, median, max] of every figure.
+The result of the warm-up run is discarded. Then --reps repetitions follow, each with a new topic.
+The summary line has [min, median, max] of every figure.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from topics import Topics
 
 MIB = 1 << 20
 NOT_SHOWN = ("label", "case", "pid", "bootstrap", "classpath", "start", "stop", "pid_file")
+"""Options that a result line does not repeat under `options`."""
 
 CASES = {
     "raw-produce": raw.raw_produce,
@@ -41,14 +42,16 @@ CASES = {
 
 
 def summary(results):
-    out = {}
+    """[min, median, max] of each figure over all repetitions."""
+    figures = {}
     for key in results[0]:
         values = [result[key] for result in results]
-        out[key] = [min(values), round(statistics.median(values), 3), max(values)]
-    return out
+        figures[key] = [min(values), round(statistics.median(values), 3), max(values)]
+    return figures
 
 
 def size(text):
+    """Number of bytes of an option: "512", "64k", "1.5m" or "2g", in powers of 1024. Raises ValueError."""
     unit = {"k": 1 << 10, "m": MIB, "g": 1 << 30}.get(text[-1].lower())
     return int(float(text[:-1]) * unit) if unit else int(text)
 
@@ -58,31 +61,39 @@ def argument_parser():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--pid", default="", help="process ids of all nodes, with commas; summed")
-    parser.add_argument("--label", default="", help="goes into every line")
+    parser.add_argument(
+        "--pid", default="", help="process ids of all nodes, comma-separated; their usage is summed"
+    )
+    parser.add_argument("--label", default="", help="copied into every line of output")
     parser.add_argument("case", choices=[*CASES, "startup", "fill", "tier-fill", "delete"])
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--warm-s", type=float, default=5.0, help="0 leaves the warm-up run out")
-    parser.add_argument("--rest", type=float, default=1.5, help="seconds of quiet before each repetition")
+    parser.add_argument("--warm-s", type=float, default=5.0, help="seconds of the warm-up run; 0: none")
+    parser.add_argument("--rest", type=float, default=1.5, help="seconds of pause before each repetition")
     parser.add_argument(
-        "--quiet", type=float, default=0.2, help="share of a core that others may use during a measurement"
+        "--quiet",
+        type=float,
+        default=0.2,
+        help="share of one core that other processes may use during a repetition",
     )
-    parser.add_argument("--retries", type=int, default=3, help="disturbed repetitions that are done again")
+    parser.add_argument("--retries", type=int, default=3, help="how many disturbed repetitions are repeated")
     parser.add_argument(
-        "--quiet-timeout", type=float, default=30.0, help="seconds to wait for a quiet machine"
+        "--quiet-timeout",
+        type=float,
+        default=30.0,
+        help="seconds to wait until other processes use less than --quiet",
     )
-    parser.add_argument("--max-bytes", type=size, default=4 << 30, help="a run ends here or at --seconds")
+    parser.add_argument("--max-bytes", type=size, default=4 << 30, help="a run ends after this or --seconds")
     parser.add_argument("--batch", type=size, default=16 << 10, help="bytes of one record batch (raw cases)")
     parser.add_argument("--records", type=int, default=0, help="records in a batch (default: 1 KiB each)")
     parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--rf", type=int, default=1, help="replication factor of the topics made here")
-    parser.add_argument("--connections", type=int, default=1, help="raw-produce: to each leader")
+    parser.add_argument("--rf", type=int, default=1, help="replication factor of topics that it creates")
+    parser.add_argument("--connections", type=int, default=1, help="raw-produce: connections to each leader")
     parser.add_argument(
         "--retain",
         type=size,
         default=0,
-        help="raw-produce, fan-out, java-perf: retention.bytes, so that pages of memory are reused",
+        help="raw-produce, fan-out, java-perf: retention.bytes, divided among the partitions",
     )
     parser.add_argument("--depth", type=int, default=5, help="requests in flight on a connection")
     parser.add_argument("--acks", type=int, default=1)
@@ -90,19 +101,24 @@ def argument_parser():
         "--rate", type=float, default=0, help="per second: requests (raw), messages (rd, java)"
     )
     parser.add_argument("--size", type=size, default=1024, help="bytes of a message (rd, java)")
-    parser.add_argument("--linger", type=float, default=5)
+    parser.add_argument("--linger", type=float, default=5, help="linger.ms (rd)")
     parser.add_argument("--batch-consume", action="store_true")
-    parser.add_argument("--max-partition", type=size, default=MIB, help="fetch bytes of one partition")
+    parser.add_argument(
+        "--max-partition", type=size, default=MIB, help="maximum bytes per partition of a Fetch"
+    )
     parser.add_argument("--fill-bytes", type=size, default=2 << 30)
     parser.add_argument("--topic", default=None)
     parser.add_argument(
-        "--to-offset", type=int, default=0, help="raw-fetch starts again at 0 from here (0: log end)"
+        "--to-offset",
+        type=int,
+        default=0,
+        help="raw-fetch: offset at which to start again from 0 (0: log end)",
     )
     parser.add_argument(
         "--segment", type=size, default=64 * MIB, help="tier-fill: segment.bytes and local.retention.bytes"
     )
     parser.add_argument("--count", type=int, default=5_000_000, help="records of java-perf")
-    parser.add_argument("--classpath", help="java-perf: of Kafka's command line tools")
+    parser.add_argument("--classpath", help="java-perf: class path of Kafka's command line tools")
     parser.add_argument("--readers", type=int, default=5, help="fan-out: consumers of the partition")
     parser.add_argument("--request", choices=["metadata", "produce"], default="metadata")
     parser.add_argument("--start", help="startup: shell command that starts the broker")
@@ -116,22 +132,22 @@ def main():
     parser = argument_parser()
     options = parser.parse_args()
     pids = [int(text) for text in options.pid.split(",") if text]
-    head = {"label": options.label, "case": options.case}
+    common = {"label": options.label, "case": options.case}
     chosen = {
         name: value
         for name, value in vars(options).items()
         if name not in NOT_SHOWN and value != parser.get_default(name)
     }
 
-    def show(kind, figures):
-        print(json.dumps({**head, "kind": kind, "options": chosen, **figures}), flush=True)
+    def print_result(kind, figures):
+        print(json.dumps({**common, "kind": kind, "options": chosen, **figures}), flush=True)
 
     if options.case == "startup":
         results = []
         for result in system.startup(options, options.reps):
-            show("rep", result)
+            print_result("rep", result)
             results.append(result)
-        show("summary", summary(results))
+        print_result("summary", summary(results))
         return
     topics = Topics(options.bootstrap, options.rf)
     if options.case == "fill":
@@ -143,12 +159,15 @@ def main():
     elif not pids:
         parser.error("--pid is needed: CPU and memory are half of the result")
     else:
-        repeat(options, topics, pids, show)
+        repeat(options, topics, pids, print_result)
 
 
-def repeat(options, topics, pids, show):
-    """Run a warm-up, then options.reps repetitions on a quiet machine. Prints each result and their
-    summary."""
+def repeat(options, topics, pids, print_result):
+    """Run a warm-up, then options.reps repetitions on a quiet machine. Prints each result and the summary.
+
+    A repetition is disturbed if other processes used more than options.quiet of a core. It is repeated, up to
+    options.retries times in all.
+    """
     case = CASES[options.case]
     if options.warm_s:
         case(options, topics, pids, True)
@@ -160,11 +179,11 @@ def repeat(options, topics, pids, show):
         disturbed = result["other_cpu_s"] > options.quiet * result["wall_s"]
         if disturbed and retries:
             retries -= 1
-            show("disturbed", result)
+            print_result("disturbed", result)
             continue
-        show("rep", {**result, "disturbed": disturbed})
+        print_result("rep", {**result, "disturbed": disturbed})
         results.append(result)
-    show("summary", summary(results))
+    print_result("summary", summary(results))
 
 
 if __name__ == "__main__":

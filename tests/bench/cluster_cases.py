@@ -1,4 +1,4 @@
-"""Cases of the cluster comparison with Apache Kafka, with their figures and goals."""
+"""Cases of the comparison of a three-node cluster with Apache Kafka's, with their figures and goals."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,10 @@ from cases import LESS, MORE, P50, P99, P999, RETAINED, Case, Figure
 CPU = Figure("broker_cpu_s_per_gb", "CPU s per GB", LESS)
 RATE = Figure("mb_s", "MB/s", MORE)
 GAP = Figure("gap_s", "longest gap s", LESS)
+"""Longest time between two acknowledgements of a producer, in seconds."""
+
 LED = Figure("led_s", "all led again s", LESS)
+"""Time from the kill until every partition has a leader, in seconds."""
 
 REPLICATED = ("--rf", "3", "--acks", "-1")
 WRITE = ("raw-produce", "--partitions", "3", *REPLICATED, "--retain", RETAINED, "--batch")
@@ -32,12 +35,13 @@ TIGHT = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.fetch.timeout.ms": "1000",
 }
-"""Settings of both clusters in the tight cases."""
+"""Settings of both clusters in the cases with tight settings: short sessions and election timeouts."""
 
 
 @dataclass(frozen=True)
 class KillCase:
-    """SIGKILL of a leader; `controller`: it is the active controller too."""
+    """A partition leader is killed with SIGKILL. `tight`: the clusters run with TIGHT settings. `controller`:
+    the leader is the active controller too."""
 
     tight: bool
     controller: bool

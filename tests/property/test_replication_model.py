@@ -1,14 +1,15 @@
-"""One partition with three replicas, on disks that lose unsynced bytes and an unreliable network.
+"""Replication of one partition with three replicas, over an unreliable network, on disks that lose unsynced
+bytes.
 
-The replicas are real. Messages between them and a model of the controller are delivered at any time,
-perhaps twice. Brokers crash with or without loss of unsynced bytes, learn of elections late, and act as
-leaders until then. As long as one replica that is in sync or eligible (KIP-966) keeps its disk, these hold
-after every step:
+The replicas are real. The network delivers the messages of replicas and controller late, in any order,
+twice or not at all. Brokers crash with or without loss of unsynced bytes. They learn late of elections, and a
+deposed leader acts as leader until then. A record is committed when it is below a high watermark. These
+invariants hold after every step, as long as one in-sync or eligible replica (KIP-966) loses no bytes:
 
-- a record that a high watermark has covered is the same everywhere and is never lost, changed or reused;
-- every in-sync or eligible replica has all of these records, so every elected leader does;
-- records acknowledged to acks=all are among them;
-- no replica's high watermark goes back within its process.
+- a committed record is the same on all replicas, is never lost or changed, and its offset is not used again;
+- every in-sync or eligible replica has all committed records, so every elected leader has them;
+- records acknowledged with acks=all are committed;
+- a replica's high watermark does not decrease while its process runs.
 """
 
 import random
@@ -66,9 +67,11 @@ class Broker:
     replica: Replica | None = None
     view: View | None = None
     checkpoint: tuple[int, int, int | None] = (0, 0, None)
+    """(recovery point, log start offset, high watermark) as of the last checkpoint."""
     lost: bool = False
-    """It is down, and unsynced bytes went with it."""
+    """The broker is down, and its crash lost unsynced bytes."""
     high_watermark: int = 0
+    """As of the last step."""
     proposals: int = 0
 
     @property
@@ -78,6 +81,8 @@ class Broker:
 
 @dataclass(frozen=True)
 class Request:
+    """A Fetch of a follower. `epoch`: the follower's broker epoch."""
+
     follower: int
     epoch: int
     leader: int
@@ -93,6 +98,8 @@ class Response:
 
 @dataclass(frozen=True)
 class Proposed:
+    """An AlterPartition request of a leader. `epoch`: the leader's broker epoch."""
+
     broker: int
     epoch: int
     replica: Replica = field(hash=False, compare=False)
@@ -101,7 +108,7 @@ class Proposed:
 
 @dataclass(frozen=True)
 class Sent:
-    """An append that waits for its acknowledgement."""
+    """An append with acks=all that has no acknowledgement yet. `base`: its first offset."""
 
     replica: Replica = field(hash=False, compare=False)
     base: int
@@ -130,7 +137,7 @@ class Partition(RuleBasedStateMachine):
         self.written = 0
         self.committed: list[Value] = []
         self.start = 0
-        """Below it records may be gone, and are not compared."""
+        """The highest log start offset. Records below it may be deleted, so they are not compared."""
         self.requests: list[Request] = []
         self.responses: list[Response] = []
         self.proposed: list[Proposed] = []
@@ -168,7 +175,7 @@ class Partition(RuleBasedStateMachine):
         self.seen.pop(broker.number, None)
 
     def hear(self, broker: Broker) -> None:
-        """Apply the current image and skip those between, as an observer that loads a snapshot."""
+        """Apply the current image and skip those in between, as an observer does that loads a snapshot."""
         replica, view = broker.replica, self.controller.view
         assert replica is not None
         broker.view = view
@@ -219,7 +226,7 @@ class Partition(RuleBasedStateMachine):
         return Request(number, broker.epoch, broker.replica.leader, position)
 
     def response(self, request: Request) -> Response | None:
-        """Answer a fetch as the leader's handler does."""
+        """The leader's response, computed as in the Fetch handler. None if the broker is down."""
         replica = self.brokers[request.leader].replica
         if replica is None:
             return None
@@ -228,18 +235,16 @@ class Partition(RuleBasedStateMachine):
             return Response(request, Fetched(ErrorCode.FENCED_LEADER_EPOCH), b"")
         if not replica.as_leader.knows_follower(request.follower, request.epoch):
             return Response(request, Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER), b"")
-        found = replica.read_for_follower(
-            position.offset, 200, last_fetched_epoch=position.last_fetched_epoch
-        )
-        if not found.error and found.diverging == UNKNOWN_END:
+        read = replica.read_for_follower(position.offset, 200, last_fetched_epoch=position.last_fetched_epoch)
+        if not read.error and read.diverging == UNKNOWN_END:
             replica.as_leader.follower_fetched(request.follower, request.epoch, position.offset, self.now)
-        fetched = Fetched(found.error, replica.high_watermark, found.log_start_offset, found.diverging)
-        parts = found.slice.parts if found.slice is not None else ()
+        fetched = Fetched(read.error, replica.high_watermark, read.log_start_offset, read.diverging)
+        parts = read.slice.parts if read.slice is not None else ()
         records = b"".join(part.read() if isinstance(part, FileSlice) else bytes(part) for part in parts)
         return Response(request, fetched, records)
 
     def take(self, response: Response) -> None:
-        """Apply a response as the replica fetcher does. A response to an ended process is dropped."""
+        """Apply a response as the replica fetcher does. Drop it if its request is of an earlier process."""
         broker = self.brokers[response.request.follower]
         if broker.replica is None or broker.epoch != response.request.epoch:
             return
@@ -252,7 +257,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(number=brokers, times=st.integers(1, 4))
     def exchange(self, number: int, times: int) -> None:
-        """Fetch without faults."""
+        """Fetch `times` times without faults of the network."""
         for _ in range(times):
             request = self.send_fetch(number)
             response = self.response(request) if request is not None else None
@@ -266,19 +271,20 @@ class Partition(RuleBasedStateMachine):
             self.requests.append(request)
 
     @precondition(lambda self: self.requests)
-    @rule(pick=picks, stays=st.booleans())
-    def deliver_request(self, pick: int, stays: bool) -> None:
+    @rule(pick=picks, again=st.booleans())
+    def deliver_request(self, pick: int, again: bool) -> None:
+        """`again`: the request stays in the network and may be delivered again."""
         at = pick % len(self.requests)
-        request = self.requests[at] if stays else self.requests.pop(at)
+        request = self.requests[at] if again else self.requests.pop(at)
         response = self.response(request)
         if response is not None:
             self.responses.append(response)
 
     @precondition(lambda self: self.responses)
-    @rule(pick=picks, stays=st.booleans())
-    def deliver_response(self, pick: int, stays: bool) -> None:
+    @rule(pick=picks, again=st.booleans())
+    def deliver_response(self, pick: int, again: bool) -> None:
         at = pick % len(self.responses)
-        self.take(self.responses[at] if stays else self.responses.pop(at))
+        self.take(self.responses[at] if again else self.responses.pop(at))
 
     @rule()
     def lose_all_messages(self) -> None:
@@ -287,7 +293,7 @@ class Partition(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3), copied_to=st.sets(brokers), times=st.integers(1, 3))
     def produce_and_copy(self, count: int, copied_to: set[int], times: int) -> None:
-        """The usual case: produce, and copy to some followers."""
+        """The usual case: records are produced, and some followers fetch them."""
         for number in BROKERS:
             self.produce(number, count, LEADER)
         for number in sorted(copied_to):
@@ -303,8 +309,10 @@ class Partition(RuleBasedStateMachine):
         return None if proposal is None else Proposed(number, broker.epoch, broker.replica, proposal)
 
     def decide(self, proposed: Proposed, *, delivered: bool) -> None:
-        """The controller decides; the answer reaches the leader, or does not."""
-        if self.leaves_no_disk(lambda trial: trial.alter(proposed.broker, proposed.epoch, proposed.proposal)):
+        """The controller decides. `delivered`: whether its response reaches the leader."""
+        if self.leaves_no_disk(
+            lambda copied: copied.alter(proposed.broker, proposed.epoch, proposed.proposal)
+        ):
             return
         error = self.controller.alter(proposed.broker, proposed.epoch, proposed.proposal)
         view = self.controller.view
@@ -323,13 +331,13 @@ class Partition(RuleBasedStateMachine):
         if proposed is not None:
             self.decide(proposed, delivered=delivered)
 
-    @rule(number=brokers, given_up=st.booleans())
-    def send_proposal(self, number: int, given_up: bool) -> None:
-        """The controller may decide it long after the leader's request timed out."""
+    @rule(number=brokers, timed_out=st.booleans())
+    def send_proposal(self, number: int, timed_out: bool) -> None:
+        """Send a proposal, which the controller may decide on long after the leader's request timed out."""
         proposed = self.propose(number)
         if proposed is not None:
             self.proposed.append(proposed)
-            if given_up:
+            if timed_out:
                 proposed.replica.as_leader.on_isr_failure(proposed.proposal)
 
     @precondition(lambda self: self.proposed)
@@ -351,65 +359,71 @@ class Partition(RuleBasedStateMachine):
 
     @rule(number=brokers)
     def fence(self, number: int) -> None:
-        """Fence a broker, which may be alive and act as leader until it learns of it."""
-        if not self.leaves_no_disk(lambda trial: trial.fence(number)):
+        """Fence a broker. Its process may still run, and acts as leader until it learns of the change."""
+        if not self.leaves_no_disk(lambda copied: copied.fence(number)):
             self.controller.fence(number)
 
     def leaves_no_disk(self, change: Callable[[ModelController | RealController], object]) -> bool:
-        """Whether no in-sync or eligible replica would keep its disk: guarantees do not cover that."""
-        trial = self.controller.copied()
-        change(trial)
-        return all(self.brokers[other].lost for other in trial.members)
+        """Whether every replica that is in sync or eligible after the change is down and has lost unsynced
+        bytes. The guarantees do not cover that."""
+        copied = self.controller.copied()
+        change(copied)
+        return all(self.brokers[other].lost for other in copied.members)
 
     @rule(number=brokers)
     def unfence(self, number: int) -> None:
         if self.brokers[number].replica is not None:
             self.controller.unfence(number)
 
-    @rule(choice=st.integers(0, 2), heard=st.sets(brokers))
-    def move_leadership(self, choice: int, heard: set[int]) -> None:
-        if not self.leaves_no_disk(lambda trial: trial.elect_anyone(choice)):
+    @rule(choice=st.integers(0, 2), informed=st.sets(brokers))
+    def move_leadership(self, choice: int, informed: set[int]) -> None:
+        """Elect an in-sync replica. The `informed` brokers learn of it at once."""
+        if not self.leaves_no_disk(lambda copied: copied.elect_anyone(choice)):
             self.controller.elect_anyone(choice)
-        for number in sorted(heard):
+        for number in sorted(informed):
             self.hear_image(number)
 
-    @rule(heard=st.sets(brokers), kills=st.booleans(), what=st.sampled_from([KEPT, LOST]))
-    def lose_the_leader(self, heard: set[int], kills: bool, what: str) -> None:
+    @rule(informed=st.sets(brokers), crashes=st.booleans(), unsynced=st.sampled_from([KEPT, LOST]))
+    def lose_the_leader(self, informed: set[int], crashes: bool, unsynced: str) -> None:
+        """Fence the leader. `crashes`: its process crashes first; otherwise it continues to run."""
         leader = self.controller.view.leader
         if leader != NOBODY:
-            if kills:
-                self.crash(leader, what, 0)
+            if crashes:
+                self.crash(leader, unsynced, 0)
             self.fence(leader)
-            for number in sorted(heard):
+            for number in sorted(informed):
                 self.hear_image(number)
 
     @rule(ms=st.sampled_from([1, LAG_MS // 2, 2 * LAG_MS]))
     def time_passes(self, ms: int) -> None:
         self.now += ms
 
-    @rule(number=brokers, what=st.sampled_from([KEPT, LOST, LOST, TORN, ZEROED]), seed=st.integers(0, 999))
-    def crash(self, number: int, what: str, seed: int) -> None:
+    @rule(
+        number=brokers, unsynced=st.sampled_from([KEPT, LOST, LOST, TORN, ZEROED]), seed=st.integers(0, 999)
+    )
+    def crash(self, number: int, unsynced: str, seed: int) -> None:
+        """`unsynced`: what happens to unsynced bytes and names (power_loss)."""
         broker = self.brokers[number]
         if broker.replica is None:
             return
         others = self.controller.members - {number}
         if not any(not self.brokers[other].lost for other in others):
-            what = KEPT  # the last replica with all committed records must keep its disk
+            unsynced = KEPT  # the last replica that is sure to have all committed records must lose nothing
         broker.replica.close(clean=False)
         broker.replica = broker.view = None
-        if what != KEPT:
-            broker.files.crash(what, random.Random(seed))
+        if unsynced != KEPT:
+            broker.files.crash(unsynced, random.Random(seed))
             broker.files = PowerLoss(broker.directory, UNLIMITED)
             broker.lost = True
 
-    @rule(number=brokers, hears=st.booleans())
-    def restart(self, number: int, hears: bool) -> None:
+    @rule(number=brokers, is_informed=st.booleans())
+    def restart(self, number: int, is_informed: bool) -> None:
         broker = self.brokers[number]
         if broker.replica is not None:
             return
         broker.epoch = self.controller.register(number, may_have_lost=broker.lost)
         self.open(broker)
-        if hears:
+        if is_informed:
             self.hear(broker)
 
     # -- log maintenance --
@@ -433,12 +447,13 @@ class Partition(RuleBasedStateMachine):
         if replica is not None:
             replica.log.roll(NOW)
 
-    @rule(number=brokers, below=st.integers(0, 3))
-    def delete_records(self, number: int, below: int) -> None:
+    @rule(number=brokers, kept=st.integers(0, 3))
+    def delete_records(self, number: int, kept: int) -> None:
+        """DeleteRecords on a leader. `kept`: number of committed records to keep."""
         replica = self.brokers[number].replica
         if replica is None or not replica.is_leader:
             return
-        target = max(replica.log_start_offset, replica.high_watermark - below)
+        target = max(replica.log_start_offset, replica.high_watermark - kept)
         replica.raise_log_start(target)
         assert replica.log_start_offset == target
         replica.apply_retention(NOW)
@@ -446,25 +461,25 @@ class Partition(RuleBasedStateMachine):
             replica.log.active.files.unlink(path, missing_ok=True)
         self.start = max(self.start, target)
 
-    # -- what must hold --
+    # -- invariants --
 
     def values(self, broker: Broker) -> tuple[int, list[Value]]:
-        """First offset and records of a replica's files."""
+        """First offset and all records in a replica's local log, cached until the log changes."""
         replica = broker.replica
         assert replica is not None
         first = replica.local_log_start_offset
         content = b"".join(data for _, data in replica.log.batches(first))
-        known = self.seen.get(broker.number)
-        if known is not None and known[:2] == (content, first):
-            return first, known[2]
-        found: list[Value] = []
+        cached = self.seen.get(broker.number)
+        if cached is not None and cached[:2] == (content, first):
+            return first, cached[2]
+        records: list[Value] = []
         for batch, data in replica.log.batches(first):
             for record in iter_records(data, max_bytes=1 << 20):
                 if record.offset >= first:
-                    assert record.offset == first + len(found), "a gap, or an offset twice"
-                    found.append((batch.header.leader_epoch, record.value or b""))
-        self.seen[broker.number] = (content, first, found)
-        return first, found
+                    assert record.offset == first + len(records), "the log has a gap or repeats an offset"
+                    records.append((batch.header.leader_epoch, record.value or b""))
+        self.seen[broker.number] = (content, first, records)
+        return first, records
 
     @invariant()
     def what_is_promised_holds(self) -> None:
@@ -478,31 +493,31 @@ class Partition(RuleBasedStateMachine):
             if broker.replica is None:
                 continue
             broker.replica.check()
-            first, found = logs[broker.number] = self.values(broker)
+            first, records = logs[broker.number] = self.values(broker)
             high_watermark = broker.replica.high_watermark
-            assert high_watermark >= broker.high_watermark, "a high watermark went back"
+            assert high_watermark >= broker.high_watermark, "the high watermark decreased"
             broker.high_watermark = high_watermark
             if high_watermark > len(self.committed):
-                assert first <= len(self.committed), "committed, but seen nowhere"
-                self.committed += found[len(self.committed) - first : high_watermark - first]
-        for number, (first, found) in logs.items():
+                assert first <= len(self.committed), "newly committed records are not in the local log"
+                self.committed += records[len(self.committed) - first : high_watermark - first]
+        for number, (first, records) in logs.items():
             replica = self.brokers[number].replica
             assert replica is not None
             committed = len(self.committed)
-            counts = number in self.controller.members
-            if counts:
-                assert first + len(found) >= committed, self.described()
-            upper = committed if counts else min(committed, replica.high_watermark)
+            must_have_all = number in self.controller.members
+            if must_have_all:
+                assert first + len(records) >= committed, self.described()
+            upper = committed if must_have_all else min(committed, replica.high_watermark)
             lower = max(first, self.start)
             if lower < upper:
-                assert found[lower - first : upper - first] == self.committed[lower:upper], number
+                assert records[lower - first : upper - first] == self.committed[lower:upper], number
 
     def described(self) -> str:
-        """State of the model, for the message of a failure."""
+        """State of the controller and of all replicas, for the message of a failed assertion."""
         lines = [f"{len(self.committed)} committed, {self.controller.view}"]
         for number, broker in self.brokers.items():
             if (replica := broker.replica) is not None:
-                ends = {other: known.end_offset for other, known in replica.followers.items()}
+                ends = {other: follower.end_offset for other, follower in replica.followers.items()}
                 role = (
                     f"leads {sorted(replica.in_sync)} {ends}"
                     if replica.is_leader
@@ -513,21 +528,21 @@ class Partition(RuleBasedStateMachine):
         return "\n".join(lines)
 
     def what_is_acknowledged_is_committed(self) -> None:
-        still: list[Sent] = []
+        unanswered: list[Sent] = []
         for sent in self.waiting:
-            known = sent.replica.as_leader.acknowledgement(
+            error = sent.replica.as_leader.acknowledgement(
                 sent.base + len(sent.values), ALL, sent.leader_epoch
             )
-            if known is None:
-                still.append(sent)
-            elif known == ErrorCode.NONE:
-                found = self.committed[sent.base : sent.base + len(sent.values)]
-                assert found == [(sent.leader_epoch, value) for value in sent.values]
-        self.waiting = still
+            if error is None:
+                unanswered.append(sent)
+            elif error == ErrorCode.NONE:
+                records = self.committed[sent.base : sent.base + len(sent.values)]
+                assert records == [(sent.leader_epoch, value) for value in sent.values]
+        self.waiting = unanswered
 
     def members_are_known_to_the_leader(self) -> None:
-        """The current leader counts every replica that may be elected next, unless the leader was
-        replaced."""
+        """The leader's maximal ISR (KIP-497) includes the controller's in-sync set, so the leader commits no
+        record without these replicas. Checked if the leader knows of its latest election."""
         if self.controller.view.leader == NOBODY:
             return
         leader = self.brokers[self.controller.view.leader].replica
@@ -540,13 +555,14 @@ class Partition(RuleBasedStateMachine):
 
 
 def lives(count: int) -> settings:
+    """Settings for `count` random runs of 60 steps each."""
     return settings(
         max_examples=count, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
     )
 
 
 class PartitionOfTheCluster(Partition):
-    """With the controller that the cluster runs."""
+    """The same partition, with the real controller instead of the model."""
 
     controlled_by = RealController
 
@@ -560,5 +576,5 @@ TestReplicationInTheCluster.settings = lives(15)
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("machine", [Partition, PartitionOfTheCluster])
-def test_many_lives_of_three_replicas(machine: type[Partition]) -> None:
+def test_guarantees_hold_in_many_random_runs_of_three_replicas(machine: type[Partition]) -> None:
     run_state_machine_as_test(machine, settings=lives(300))

@@ -1,4 +1,4 @@
-"""Samples of a soak run: the broker's process, disk and metrics in each interval."""
+"""Samples of a soak run: measurements of the broker's process, disk and metrics, one for each interval."""
 
 import os
 import re
@@ -14,8 +14,11 @@ CLEANED = re.compile(r"^tierlog_log_cleaner_read_bytes_total (\S+)", re.MULTILIN
 
 @dataclass(slots=True)
 class Sample:
-    """One interval. Produce latency: of acks=all, as librdkafka sees it; end to end: from produce() to the
-    consumer's hands. None where nothing was measured. Counts are of this interval, `cleaned` in bytes.
+    """Measurements of one interval, which ends `minutes` after the start of the run.
+
+    `p50_ms`, `p99_ms`, `max_ms`: produce latency with acks=all, as librdkafka measures it. `e2e_…`:
+    latency from produce() until a consumer gets the record. Both are None if nothing was measured.
+    `counts`: events during the interval; `cleaned` is in bytes.
     """
 
     minutes: float
@@ -36,7 +39,7 @@ class Sample:
 
 
 def read_process(pid: int) -> dict[str, float]:
-    """Resident memory, descriptors and threads, from /proc."""
+    """Resident memory in MiB (total and anonymous), threads and file descriptors, from /proc."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )
@@ -49,7 +52,7 @@ def read_process(pid: int) -> dict[str, float]:
 
 
 def disk_mib(directory: Path) -> float:
-    """Disk usage of the directory. Files may be deleted while they are counted."""
+    """Disk usage of the directory tree in MiB. A file that is deleted during the walk is not counted."""
     total = 0
     for where, _, names in os.walk(directory):
         for name in names:
@@ -59,7 +62,7 @@ def disk_mib(directory: Path) -> float:
 
 
 class Metrics:
-    """The broker's own metrics since the last sample."""
+    """Reads the broker's /metrics and returns the difference from the previous read."""
 
     def __init__(self, admin_url: str) -> None:
         self._url = f"{admin_url}/metrics"
@@ -67,18 +70,21 @@ class Metrics:
         self._cleaned = 0.0
 
     def read(self) -> tuple[float, int]:
-        """(99th percentile of the loop lag in ms: the upper bound of its bucket; bytes compacted)."""
-        with urllib.request.urlopen(self._url, timeout=30) as answer:
-            text = answer.read().decode()
+        """Return (loop lag in ms, bytes read by the log cleaner), both since the previous call.
+
+        The lag is the 99th percentile, rounded up to the bound of its histogram bucket. Raises OSError.
+        """
+        with urllib.request.urlopen(self._url, timeout=30) as response:
+            text = response.read().decode()
         cleaned = sum(map(float, CLEANED.findall(text)))
-        new, self._cleaned = cleaned - self._cleaned, cleaned
-        return self._lag_p99_ms(text), int(new)
+        added, self._cleaned = cleaned - self._cleaned, cleaned
+        return self._lag_p99_ms(text), int(added)
 
     def _lag_p99_ms(self, text: str) -> float:
-        now = {float(bound): float(count) for bound, count in LAG_BUCKET.findall(text)}
-        new = {bound: count - self._lag.get(bound, 0) for bound, count in now.items()}
-        self._lag = now
-        total = max(new.values(), default=0)
-        finite = [bound for bound in sorted(new) if bound != float("inf")]
-        reached = [bound for bound in finite if new[bound] >= 0.99 * total]
-        return 1000 * (reached[0] if reached else finite[-1] if finite else 0)
+        buckets = {float(bound): float(count) for bound, count in LAG_BUCKET.findall(text)}
+        added = {bound: count - self._lag.get(bound, 0) for bound, count in buckets.items()}
+        self._lag = buckets
+        total = max(added.values(), default=0)  # buckets are cumulative
+        finite = [bound for bound in sorted(added) if bound != float("inf")]
+        covering = [bound for bound in finite if added[bound] >= 0.99 * total]
+        return 1000 * (covering[0] if covering else finite[-1] if finite else 0)

@@ -1,4 +1,4 @@
-"""Opens a replica without a replica manager: the log in a directory, as `ReplicaLoader` opens it."""
+"""A replica for tests, opened in a directory as `ReplicaLoader` opens it, but without a replica manager."""
 
 import random
 import uuid
@@ -24,10 +24,11 @@ def opened_replica(
     clean: bool,
     rng: random.Random,
     high_watermark: int = 0,
-    **known: Any,
+    **log_options: Any,
 ) -> Replica:
+    """Open or create the log and its replica. `log_options`: further arguments of `PartitionLog.open`."""
     log = PartitionLog.open(
-        directory, config, files, now_ms, clean=clean, rng=rng, high_watermark=high_watermark, **known
+        directory, config, files, now_ms, clean=clean, rng=rng, high_watermark=high_watermark, **log_options
     )
     replica = Replica(name, topic_id, broker_id, log, high_watermark)
     if replica.wants_flush():

@@ -1,4 +1,4 @@
-"""The node of a simulated process: the product's Broker on ports of the simulation, seen by the witnesses."""
+"""Simulated node: tierlog's Broker on a simulated platform. The run checks the events that it reports."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MemoryListener(Listener):
-    """Takes the frames of requests from the simulated network."""
+    """Listener without sockets: the simulated network passes request frames to the owner's dispatcher."""
 
     def __init__(self, owner: "SimBroker", *arguments: Any, **bounds: Any) -> None:
         super().__init__(*arguments, **bounds)
@@ -40,7 +40,7 @@ class MemoryListener(Listener):
 
 
 class NoAdminServer:
-    """The simulation has no HTTP."""
+    """Replaces the admin API's server, because the simulation has no HTTP."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -56,6 +56,8 @@ class NoAdminServer:
 
 
 class SimSentinel:
+    """Notifies the other nodes of the end of this process. `notify` is called with its broker epoch."""
+
     def __init__(self, notify: Callable[[int], None]) -> None:
         self._notify, self._broker_epoch = notify, -1
 
@@ -63,12 +65,12 @@ class SimSentinel:
         self._broker_epoch = broker_epoch
 
     def close(self) -> None:
-        """A clean stop has ended the lease."""
+        """Called at a clean stop, after the broker's lease has ended."""
         self._notify(self._broker_epoch)
 
 
 class SimNode(Broker):
-    """Reports to the run what it checks. A failed disk ends the process."""
+    """Reports to the owner's observer, which is the run. The owner ends the process if a disk fails."""
 
     def __init__(self, owner: "SimBroker", settings: NodeSettings, platform: Platform) -> None:
         super().__init__(settings, platform)

@@ -1,7 +1,9 @@
-"""One run of a metadata quorum under faults, with real nodes, cores and storage, and clients of topics.
+"""Quorum run: a simulated metadata quorum under faults, and clients that create and delete topics.
 
-Checked after each change of an image: a term has one leader, all nodes have the same entry at an index, and
-indexes grow. Checked at the end, after recovery: all images are equal and contain every acknowledged change.
+Nodes, Raft cores and storage are the real ones. The witness checks every message: for example, a term has at
+most one leader. After each change of a node's image, the run checks that the node's index has not decreased
+and that no two nodes applied different entries at the same index. At the end, after recovery, all images are
+equal and contain every acknowledged change.
 """
 
 import asyncio
@@ -36,9 +38,13 @@ from tierlog.protocol.errors import ErrorCode
 
 CLUSTER_ID = "simulated"
 FAULTS_S = 20.0
+"""Virtual seconds during which faults are injected."""
+
 FAULTS_A_SECOND = 1.5
+"""Mean rate of faults, per virtual second."""
+
 POWER_LOSS_AFTER_VOTE = 0.1
-"""Probability that a node loses power just after it has voted."""
+"""Probability that a node loses power just after it has voted, for itself or for another node."""
 
 HEAL_S = 30.0
 """Virtual seconds within which the quorum must recover after the last fault."""
@@ -46,16 +52,16 @@ HEAL_S = 30.0
 CLIENTS = 3
 
 VOTER_CHANGES = 0.4
-"""Share of the runs in which voters are added and removed."""
+"""Probability that an operator adds and removes voters during a run."""
 
 HASTY = 0.5
-"""Share of these runs in which the operator does not wait for responses."""
+"""Probability that this operator requests a change before it knows the outcome of the last one."""
 
 SPLIT, SPLITS_A_SECOND = 0.5, 0.7
-"""SPLIT is the share of the runs in which the nodes sometimes split into two groups."""
+"""Probability that network splits happen in a run, and then their mean rate per virtual second."""
 
 NODE_POOL = range(1, 6)
-"""Nodes of a run in which voters change."""
+"""Ids of all nodes in a run in which voters change. Some of them are not voters at first."""
 
 _BROKER = c.RegisterBroker(
     broker_id=1, incarnation=UUID(int=1), host="node-1", port=9092, admin_url="http://node-1"
@@ -64,6 +70,10 @@ _BROKER = c.RegisterBroker(
 
 @dataclass(slots=True)
 class Outcome:
+    """`acknowledged`: number of commands. `faults`: injected faults by kind. `done`: other counts, such as
+    voter changes. `trace`: digest of all changes of images, equal in all runs of a seed.
+    """
+
     seed: int
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -72,7 +82,7 @@ class Outcome:
 
 
 class Node:
-    """A node across restarts of its process."""
+    """A node of the quorum. It continues to exist while its process is down."""
 
     def __init__(self, run: "QuorumRun", node_id: int, directory: Path) -> None:
         self.run, self.node_id, self.name = run, node_id, address(node_id)
@@ -130,7 +140,7 @@ class Node:
         self.metadata = node
 
     def _failed(self, failure: BaseException) -> None:
-        """A disk that fails ends the process; anything else is a bug."""
+        """End the process after a disk error. Any other failure is a bug, and fails the run."""
         if isinstance(failure, OSError):
             self.kill()
         else:
@@ -158,7 +168,8 @@ class QuorumRun:
         self.voters = range(1, (size or self.rng.choice((3, 3, 5))) + 1)
         self.snapshot_entries = self.rng.choice((5, 50, 10_000))
         self.keep_entries = self.rng.choice((0, 2, 1000))
-        self._operators = random.Random(f"operators {seed}")  # a generator of its own
+        self._operators = random.Random(f"operators {seed}")
+        """Separate from `rng`, so that voter changes do not shift the other random choices of a seed."""
         self._splits = random.Random(f"splits {seed}")
         self._changes_voters = size is None and self._operators.random() < VOTER_CHANGES
         nodes = NODE_POOL if self._changes_voters else self.voters
@@ -177,10 +188,11 @@ class QuorumRun:
     @property
     def nodes(self) -> dict[int, MetadataNode]:
         """The metadata nodes of running processes."""
-        found = {number: member.metadata for number, member in self.members.items()}
-        return {number: node for number, node in found.items() if node is not None}
+        all_nodes = {number: member.metadata for number, member in self.members.items()}
+        return {number: node for number, node in all_nodes.items() if node is not None}
 
     def play(self) -> Outcome:
+        """Simulate the whole run. Raises the first violation."""
         try:
             self.loop.run_for(self._main())
         finally:
@@ -199,10 +211,10 @@ class QuorumRun:
         if self._changes_voters:
             self.network.listen(OPERATOR, process)
             hasty = self._operators.random() < HASTY
-            work = change_voters(
+            operator = change_voters(
                 self.members, self.voters, self.network, self._operators, self.outcome.done, hasty=hasty
             )
-            clients.append(process.watch(work, self.violations))
+            clients.append(process.watch(operator, self.violations))
         if self._splits.random() < SPLIT:
             names = [member.name for member in self.members.values()]
             splitting = split(names, self.network, self._splits, SPLITS_A_SECOND, self.outcome.faults)
@@ -225,11 +237,11 @@ class QuorumRun:
     def _raise_violation(self) -> None:
         for failure in self.violations:
             raise failure
-        for what in self.loop.unhandled:
-            raise InvariantViolation(str(what)) from what.get("exception")
+        for context in self.loop.unhandled:
+            raise InvariantViolation(str(context)) from context.get("exception")
 
     async def _client(self, number: int) -> None:
-        """Creates and deletes topics of its own through any node."""
+        """Create and delete topics, each through a random voter, until cancelled. Clients share no topic."""
         created = 0
         while not await self._is_acknowledged(_BROKER):
             continue
@@ -249,8 +261,8 @@ class QuorumRun:
             await asyncio.sleep(self.rng.expovariate(10.0))
 
     async def _check_known(self, name: str) -> None:
-        """Check that a request that only validates, and so writes no entry, is not answered from an old
-        state."""
+        """Check that a validate-only request, which writes no log entry, is answered from the latest state:
+        the response must reflect the acknowledged change of the topic."""
         exists = self._known[name]
         topic = c.NewTopic(name=name, assignments=((0, (1,)),))
         expected = ErrorCode.TOPIC_ALREADY_EXISTS if exists else ErrorCode.NONE
@@ -262,7 +274,7 @@ class QuorumRun:
             )
 
     async def _is_acknowledged(self, command: c.AnyCommand) -> bool:
-        """Returns whether the command was acknowledged. Otherwise its outcome is unknown."""
+        """Submit the command. Returns whether it was acknowledged; if not, its outcome is unknown."""
         reply = await self._submit(command)
         if reply is None or (isinstance(reply, c.TopicsChanged) and reply.topics[0].error):
             return False
@@ -270,7 +282,7 @@ class QuorumRun:
         return True
 
     async def _submit(self, command: c.AnyCommand) -> c.AnyReply | None:
-        """Submit the command to any voter."""
+        """Submit the command to a random voter. Returns None if it failed or timed out."""
         node_id = self.rng.choice(present_voters(self.members, self.voters))
 
         async def serve() -> c.AnyReply:
@@ -284,22 +296,24 @@ class QuorumRun:
             return None
 
     def _voters_of(self, node_id: int) -> int:
+        """Number of voters in the node's configuration."""
         return len(self.nodes[node_id].core.voters) if node_id in self.nodes else len(self.voters)
 
     def _on_vote(self, node_id: int) -> None:
-        """Sometimes cut the power just after a vote, on which another node now relies."""
+        """Sometimes cut the voter's power. The vote was sent, so it must be on disk already."""
         if self.loop.time() < FAULTS_S and self.rng.random() < POWER_LOSS_AFTER_VOTE:
             self.outcome.faults["power after a vote"] += 1
             self.faults.power(self.members[node_id])
 
     def _power_victims(self, victim: Victim) -> Sequence[Victim]:
-        """Every acknowledged entry is synced, so any nodes may lose power."""
+        """Every acknowledged entry is synced to disk, so any number of nodes may lose power together."""
         return list(self.members.values()) if self.rng.random() < 0.2 else [victim]
 
-    # --- what must hold
+    # --- invariants
 
     def applied(self, member: Node, node: MetadataNode, old: ClusterImage, new: ClusterImage) -> None:
-        if new is old:  # the node has not started
+        """Check the node after each change of its image."""
+        if new is old:  # the first call, before the node has started
             return
         try:
             self._check_applied(member, node, old, new)
@@ -319,7 +333,7 @@ class QuorumRun:
         self._trace.update(f"{self.loop.time():.9f} {member.name} {new.index} {core.term}\n".encode())
 
     async def _await_agreement(self) -> None:
-        """Wait for agreement after the faults, then check the acknowledged changes."""
+        """Wait until all nodes have the same image, then check that it has every acknowledged change."""
         deadline = self.loop.time() + HEAL_S
         while not self._agree():
             if self.loop.time() > deadline:
@@ -333,7 +347,8 @@ class QuorumRun:
                 raise Violation(f"topic {name} was acknowledged as {_state(exists)}")
 
     def _agree(self) -> bool:
-        """Whether all nodes have the same image. Nodes that are not voters follow as observers."""
+        """Whether all nodes run, have the same image, and agree on one leader and its voters. A node that is
+        not a voter is an observer."""
         leaders = [node for node in self.nodes.values() if node.is_leader]
         voters = present_voters(self.members, self.voters)
         images = [node.image for node in self.nodes.values()]

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets` that no coordinator wrote do not break the coordinator."""
+"""Forged records of `__consumer_offsets`, which no coordinator wrote, do not break the coordinator."""
 
 from types import SimpleNamespace
 
@@ -23,7 +23,7 @@ from tierlog.protocol.errors import ErrorCode as E
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TIMEOUTS = st.sampled_from((0, 1, 10_000, 2**31 - 1, -1, -(2**31)))
-NAMES = st.sampled_from(("", "a", "b", "c", "range", "consumer"))  # no id of a new member, which is random
+NAMES = st.sampled_from(("", "a", "b", "c", "range", "consumer"))  # never a new member's id, which is random
 TOPICS = st.sampled_from(("t", "u", "gone", ""))
 GROUPS = st.sampled_from(("g", "h", ""))
 SUBSCRIPTIONS = st.one_of(
@@ -64,7 +64,7 @@ RECORDS = st.one_of(
 
 
 def load(b: SimpleNamespace, records: list[tuple[bytes, bytes | None]]) -> None:
-    """As a shard does: unusable records are skipped."""
+    """Load the records as a coordinator shard does, without those that it cannot decode. Then restart it."""
     for key, value in records:
         try:
             b.core.replay(key, value)
@@ -82,6 +82,7 @@ def load(b: SimpleNamespace, records: list[tuple[bytes, bytes | None]]) -> None:
 )
 @given(records=st.lists(RECORDS, max_size=12))
 def test_any_records_and_timers_are_handled(bench, records):
+    """After any records, every member that joins and every offset commit gets its response."""
     b = bench(group_max_size=2, offsets_retention_ms=1000)
     load(b, records)
     for group in ("g", "h"):
@@ -96,6 +97,7 @@ def test_any_records_and_timers_are_handled(bench, records):
 
 
 def fire_all(b: SimpleNamespace) -> None:
+    """Fire all pending timers, whether they are due or not."""
     for key in list(b.timers):
         b.timers.pop(key, None)
         b.send(TimerFired(key=key))
@@ -140,7 +142,7 @@ def test_generation_wraps_after_the_largest_int32(bench):
         {"session_timeout_ms": -5},
     ],
 )
-def test_impossible_group_is_skipped(bench, fields):
+def test_invalid_group_record_is_refused_and_the_group_does_not_change(bench, fields):
     b = bench()
     [member_id] = b.stable()
     key, value = encode_key(GroupKey("g")), encode_group(stored(**fields))
@@ -150,6 +152,7 @@ def test_impossible_group_is_skipped(bench, fields):
 
 
 def stored(members=1, member_id="m9", session_timeout_ms=10_000, **fields):
+    """A stored group, valid by default. `members`: how often it lists its member."""
     member = StoredMember(
         member_id=member_id, rebalance_timeout_ms=30_000, session_timeout_ms=session_timeout_ms
     )

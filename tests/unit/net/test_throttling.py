@@ -1,5 +1,5 @@
-"""Throttling of clients over their quota: throttle times in responses, muted connections, no cost without
-quotas."""
+"""Throttling of clients over their quota: responses carry throttle times, and connections are muted. Without
+quotas nothing is measured."""
 
 import asyncio
 import itertools
@@ -33,7 +33,8 @@ BEAT = HeartbeatRequest(group_id="g")
 
 
 class Throttled:
-    """A listener with quotas. Time stands still; each look at the timer finds it a second later."""
+    """A listener with quotas. The clock stands still. The timer advances by one second at each call, so every
+    callback seems to use one second of the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -53,6 +54,7 @@ class Throttled:
         return self
 
     def set(self, entity: QuotaEntity = EVERYONE, **bounds: float) -> None:
+        """Replace all quotas by those of one entity. Without bounds there are no quotas."""
         image = ClusterImage(cluster_id="c", quotas=Map({entity: Map(bounds)} if bounds else {}))
         self.throttling.follow(self.image, image)
         self.image = image
@@ -62,7 +64,7 @@ class Throttled:
         return self.broker.listener.muted
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
-        """Answers with as many bytes as are allowed."""
+        """A response of `max_bytes` bytes, or an empty one over the quota; `session_id` is its size."""
         self.sizes.append(request.max_bytes)
         throttle_ms = context.meter.charge_fetch(request.max_bytes) if context.meter else 0
         return FetchResponse(throttle_time_ms=throttle_ms, session_id=0 if throttle_ms else request.max_bytes)
@@ -73,52 +75,50 @@ async def test_producer_over_its_quota_is_throttled_and_muted_and_others_are_not
     client, other = await broker.connect(), await broker.connect()
     assert (await client.ask(PRODUCE, 9, produce(b"x" * 1000))).throttle_time_ms == 0
     assert (await client.ask(PRODUCE, 9, produce(b"x" * 1000))).throttle_time_ms == 10_000
-    assert len(broker.records) == 2  # it is taken all the same
+    assert len(broker.records) == 2  # the throttled records are appended, too
     client.send(PRODUCE, 9, produce(b"x"))
     for _ in range(20):
         await other.ask(METADATA, 9, MetadataRequest())
     assert (throttled.muted, len(broker.records)) == (1, 2)
 
 
-async def test_a_producer_without_acknowledgements_is_muted(broker: Broker) -> None:
+async def test_producer_with_acks_0_over_its_quota_is_muted(broker: Broker) -> None:
     throttled = await Throttled(broker).start(producer_byte_rate=100)
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000, acks=0))
     await until(lambda: throttled.muted == 1)
 
 
-@pytest.mark.parametrize("how", ["future", "task"])
-async def test_quotas_of_pending_responses_are_checked_when_they_are_ready(broker: Broker, how: str) -> None:
+@pytest.mark.parametrize("reply_as", ["future", "task"])
+async def test_quotas_are_checked_when_a_pending_response_is_ready(broker: Broker, reply_as: str) -> None:
     throttled = await Throttled(broker).start(producer_byte_rate=100)
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def finish() -> Any:
-        return await answer
+        return await reply
 
-    broker.on_produce = lambda *_: answer if how == "future" else finish()
+    broker.on_produce = lambda *_: reply if reply_as == "future" else finish()
     client = await broker.connect()
     client.send(PRODUCE, 9, produce(b"x" * 2000))
     await until(lambda: any(channel.core.next_to_answer for channel in broker.listener._channels.values()))
     assert throttled.muted == 0
-    answer.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
+    reply.set_result(Broker().produce(None, produce(b"")))  # type: ignore[arg-type]
     assert (await client.receive(PRODUCE, 9))[1].throttle_time_ms == 10_000
     assert throttled.muted == 1
 
 
-async def test_fetch_over_the_quota_is_empty_and_limited_to_a_burst(broker: Broker) -> None:
+async def test_fetch_returns_at_most_a_burst_and_is_empty_over_the_quota(broker: Broker) -> None:
     throttled = await Throttled(broker).start(consumer_byte_rate=100)
     client = await broker.connect()
-    answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
-    assert (answer.throttle_time_ms, answer.session_id) == (0, 700)
+    response = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
+    assert (response.throttle_time_ms, response.session_id) == (0, 700)
     other = await broker.connect()
-    answer = await other.ask(FETCH, 12, FetchRequest(max_bytes=5_000))
-    assert (answer.throttle_time_ms, answer.session_id, throttled.muted) == (7_000, 0, 1)
+    response = await other.ask(FETCH, 12, FetchRequest(max_bytes=5_000))
+    assert (response.throttle_time_ms, response.session_id, throttled.muted) == (7_000, 0, 1)
     assert throttled.sizes == [700, 1000]
 
 
-async def test_replication_is_exempt_from_quotas_and_false_replicas_are_not(
-    broker: Broker,
-) -> None:
+async def test_replicas_are_exempt_from_quotas_but_clients_that_pose_as_one_are_not(broker: Broker) -> None:
     sizes: list[int] = []
 
     def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
@@ -132,33 +132,35 @@ async def test_replication_is_exempt_from_quotas_and_false_replicas_are_not(
     await throttled.start(request_percentage=1, consumer_byte_rate=100)
     throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
-    accepted = FetchRequest(max_bytes=5_000, replica_state=ReplicaState(replica_id=2, replica_epoch=2))
-    answer = await client.ask(FETCH, 17, accepted)
-    assert (answer.throttle_time_ms, throttled.muted, sizes) == (0, 0, [5_000])
+    from_replica = FetchRequest(max_bytes=5_000, replica_state=ReplicaState(replica_id=2, replica_epoch=2))
+    response = await client.ask(FETCH, 17, from_replica)
+    assert (response.throttle_time_ms, throttled.muted, sizes) == (0, 0, [5_000])
     assert throttled.quotas.throttled == {}
     client.send(FETCH, 17, FetchRequest(replica_state=ReplicaState(replica_id=2, replica_epoch=1)))
     await until(lambda: throttled.quotas.throttled == {REQUEST: 1})
 
 
-async def test_fetch_is_charged_once(broker: Broker) -> None:
+async def test_fetch_over_the_request_quota_is_throttled_once(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1, consumer_byte_rate=100)
     throttled.quotas.record(REQUEST, "ANONYMOUS", "test", 1000.0, throttled.clock.now)
     client = await broker.connect()
-    answer = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
-    assert (answer.throttle_time_ms, answer.session_id) == (1_000, 0)
+    response = await client.ask(FETCH, 12, FetchRequest(max_bytes=700))
+    assert (response.throttle_time_ms, response.session_id) == (1_000, 0)
     assert throttled.quotas.throttled == {REQUEST: 1}
 
 
-async def test_time_counts_for_the_next_request(broker: Broker) -> None:
+async def test_time_of_a_request_counts_against_the_quota_of_the_next(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     first, other = await broker.connect(), await broker.connect()
     assert (await first.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 0
     await until(lambda: bool(throttled.quotas.report(REQUEST, throttled.clock.now)))
-    assert (await other.ask(HEARTBEAT, 4, BEAT)).throttle_time_ms == 1_000  # a second's work in ten is 10 %
+    assert (
+        await other.ask(HEARTBEAT, 4, BEAT)
+    ).throttle_time_ms == 1_000  # 1 s of work in the 10 s span is 10 %
     assert throttled.muted == 1
 
 
-async def test_request_time_does_not_throttle_producers_without_acknowledgements(broker: Broker) -> None:
+async def test_request_time_does_not_throttle_producers_with_acks_0(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     client = await broker.connect()
     for _ in range(3):
@@ -167,8 +169,8 @@ async def test_request_time_does_not_throttle_producers_without_acknowledgements
     assert throttled.muted == 0
 
 
-@pytest.mark.parametrize("how", ["at once", "future", "task"])
-async def test_failed_request_is_charged_its_time(broker: Broker, how: str) -> None:
+@pytest.mark.parametrize("fails_in", ["handler", "future", "task"])
+async def test_failed_request_over_the_request_quota_is_muted(broker: Broker, fails_in: str) -> None:
     throttled = await Throttled(broker).start(request_percentage=1)
     failure = KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "no")
     loop = asyncio.get_running_loop()
@@ -177,11 +179,11 @@ async def test_failed_request_is_charged_its_time(broker: Broker, how: str) -> N
         raise failure
 
     def handle(*_: Any) -> Any:
-        if how == "future":
+        if fails_in == "future":
             failed = loop.create_future()
             failed.set_exception(failure)
             return failed
-        if how == "task":
+        if fails_in == "task":
             return fail()
         raise failure
 
@@ -192,8 +194,8 @@ async def test_failed_request_is_charged_its_time(broker: Broker, how: str) -> N
     assert throttled.muted == 1
 
 
-async def test_throttle_time_of_a_handler_mutes(broker: Broker) -> None:
-    """Handlers of controller mutations check their quota."""
+async def test_throttle_time_that_a_handler_sets_mutes_the_connection(broker: Broker) -> None:
+    """The handlers of controller mutations check controller_mutation_rate themselves."""
     throttled = await Throttled(broker).start(controller_mutation_rate=1)
     broker.on_heartbeat = lambda *_: HeartbeatResponse(throttle_time_ms=5_000)
     client = await broker.connect()
@@ -201,7 +203,7 @@ async def test_throttle_time_of_a_handler_mutes(broker: Broker) -> None:
     assert throttled.muted == 1
 
 
-async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) -> None:
+async def test_quotas_can_be_set_and_removed_while_clients_are_connected(broker: Broker) -> None:
     throttled = await Throttled(broker).start()
     client = await broker.connect()
     for size in (10**6, 10**6):
@@ -214,7 +216,7 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     client.send(PRODUCE, 9, produce(b"x"))
     assert throttled.muted == 1
     throttled.set()
-    await client.receive(PRODUCE, 9)  # not after the hour
+    await client.receive(PRODUCE, 9)  # at once, not after the throttle time of an hour
     assert throttled.muted == 0
     assert (broker.listener.stopwatch, broker.listener.admission) == (None, None)
     other = await broker.connect()
@@ -222,12 +224,12 @@ async def test_quotas_come_and_go_while_clients_are_connected(broker: Broker) ->
     assert throttled.quotas.report(QuotaKey.PRODUCER_BYTE_RATE, throttled.clock.now) == []
 
 
-async def test_a_change_of_other_quotas_leaves_the_stopwatch_as_it_is(broker: Broker) -> None:
+async def test_change_of_another_quota_keeps_the_stopwatch(broker: Broker) -> None:
     throttled = await Throttled(broker).start(request_percentage=1e6)
     before = broker.listener.stopwatch
     assert before is not None
     throttled.set(request_percentage=1e6, producer_byte_rate=1.0)
-    assert broker.listener.stopwatch is before  # another would rearm every connection
+    assert broker.listener.stopwatch is before  # a new one would have to be set on every connection
 
 
 async def test_long_client_ids_use_little_memory(broker: Broker) -> None:
@@ -245,9 +247,9 @@ async def test_connection_over_the_quota_stays_open_for_its_throttle_time(broker
     throttled.set((("ip", "127.0.0.1"),), connection_creation_rate=0.1)
     served = await broker.connect()
     await served.ask(METADATA, 9, MetadataRequest())
-    turned_away = await broker.connect()
-    turned_away.send(METADATA, 9, MetadataRequest())
+    refused = await broker.connect()
+    refused.send(METADATA, 9, MetadataRequest())
     await until(lambda: broker.listener.refused[Refusal.QUOTA] == 1)
     assert broker.listener.connections == 1
     await broker.listener.close()
-    assert await turned_away.expect_close() == b""
+    assert await refused.expect_close() == b""

@@ -1,4 +1,4 @@
-"""Rewritten batches: spans equal the decoded records, and no length is trusted."""
+"""Batch rewriting: spans equal the decoded records, and invalid lengths are refused."""
 
 import random
 
@@ -20,8 +20,10 @@ def some_record() -> NewRecord:
     return NewRecord(RNG.choice([1000, 1001, 900, 2**41]), key, value, headers)
 
 
-@pytest.mark.parametrize("count", [1, 2, 70, 9000])  # offset deltas of one, two and three bytes
-def test_spans_equal_the_decoded_records(count: int) -> None:
+@pytest.mark.parametrize(
+    "count", [1, 2, 70, 9000]
+)  # the varint of the offset delta takes up to one, two or three bytes
+def test_spans_and_a_rewritten_batch_equal_the_decoded_records(count: int) -> None:
     batch = bytes(encode_batch([some_record() for _ in range(count)], base_offset=2**40))
     header = read_header(batch)
     records = list(iter_records(batch, max_bytes=1 << 30))
@@ -30,12 +32,12 @@ def test_spans_equal_the_decoded_records(count: int) -> None:
         (r.offset, r.key, r.value is None) for r in records
     ]
     assert [header.base_timestamp + s.timestamp_delta for s in found] == [r.timestamp for r in records]
-    kept = found[::2]
-    thinned = rewritten(header, batch[HEADER_SIZE:], kept, 2**41 + 7)
-    assert list(iter_records(thinned, max_bytes=1 << 30)) == records[::2]
+    new_batch = rewritten(header, batch[HEADER_SIZE:], found[::2], 2**41 + 7)
+    assert list(iter_records(new_batch, max_bytes=1 << 30)) == records[::2]
 
 
-def test_invalid_record_bytes_are_refused() -> None:
+def test_truncated_records_are_refused_and_corrupt_ones_give_no_span_outside_the_batch() -> None:
+    """Cut the records at each byte, and set each byte to each value."""
     batch = bytes(encode_batch([NewRecord(1000, b"key", b"value"), NewRecord(1001, b"k", None)]))
     header, plain = read_header(batch), batch[HEADER_SIZE:]
     refused = 0
@@ -49,4 +51,4 @@ def test_invalid_record_bytes_are_refused() -> None:
                 refused += 1
             else:
                 assert all(0 <= s.start < s.stop <= len(plain) for s in found)
-    assert refused > 500
+    assert refused > 500, "hardly any corrupt byte was detected"

@@ -1,5 +1,5 @@
-"""Group commit: one fsync for all waiting appends, none acknowledged before it, other partitions not
-delayed."""
+"""Group commit: one fsync covers all waiting appends. No append is acknowledged before its fsync, and a slow
+fsync does not delay other partitions."""
 
 import asyncio
 import random
@@ -56,20 +56,20 @@ def batch(sequence: int, *, producer: int = 7) -> memoryview:
 
 
 def append(replica: Replica, sequence: int, *, acks: int = ALL, producer: int = 7) -> int:
-    """The end offset of a successful append."""
+    """Append a batch of one record. Returns the log end offset after it."""
     result = replica.as_leader.append(batch(sequence, producer=producer), NOW, acks=acks)
     assert result.error == ErrorCode.NONE, result
     return result.last_offset + 1
 
 
 async def outcome(replica: Replica, end_offset: int, acks: int = ALL) -> ErrorCode:
-    """Waits for the listeners, as a produce request does."""
+    """Wait until the append is acknowledged or fails, as a produce request does. Returns its error code."""
     changed = asyncio.Event()
     replica.listeners.append(lambda _: changed.set())
-    while (known := replica.as_leader.acknowledgement(end_offset, acks)) is None:
+    while (error := replica.as_leader.acknowledgement(end_offset, acks)) is None:
         await changed.wait()
         changed.clear()
-    return known
+    return error
 
 
 @pytest.fixture
@@ -80,6 +80,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 
 def held(disk: WatchedDisk, replica: Replica) -> Callable[[], "asyncio.Future[bool]"]:
+    """Make fsyncs of the log wait until `disk.release`. Returns a function to wait for the first of them."""
     entered = disk.hold(str(replica.name))
     return lambda: asyncio.ensure_future(asyncio.to_thread(entered.wait))
 
@@ -103,7 +104,9 @@ async def test_one_fsync_covers_all_waiting_appends(tmp_path: Path, commits: Gro
     assert replica.high_watermark == replica.log.recovery_point == 51
 
 
-async def test_appends_of_one_turn_share_an_fsync(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_appends_in_one_turn_of_the_event_loop_share_an_fsync(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
@@ -121,7 +124,7 @@ async def test_append_below_flush_messages_does_not_wait(tmp_path: Path, commits
     ends = [append(replica, n) for n in range(10)]
     assert [replica.as_leader.acknowledgement(end) for end in ends] == [ErrorCode.NONE] * 9 + [None]
     await entered()
-    ends += [append(replica, n) for n in range(10, 15)]  # while the tenth is unconfirmed, they wait too
+    ends += [append(replica, n) for n in range(10, 15)]  # these wait for the tenth, too
     assert replica.high_watermark == 9
     disk.release("t-0")
     assert await outcome(replica, ends[-1]) == ErrorCode.NONE
@@ -169,8 +172,8 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     ends.append(append(replica, 2))
     disk.broken.add("t-0")
     disk.release("t-0")
-    refused = [await outcome(replica, end, acks) for end in ends for acks in (ALL, LEADER)]
-    assert refused == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
+    errors = [await outcome(replica, end, acks) for end in ends for acks in (ALL, LEADER)]
+    assert errors == [ErrorCode.KAFKA_STORAGE_ERROR] * 4
     assert replica.as_leader.acknowledgement(synced) == ErrorCode.NONE
     disk.broken.clear()
     assert replica.as_leader.append(batch(1), NOW).error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -179,13 +182,13 @@ async def test_failed_fsync_fails_waiting_appends_and_the_replica(
     assert (replica.high_watermark, replica.log.recovery_point) == (1, 1)
 
 
-async def test_temporary_failure_fails_waiting_appends_and_a_retry_succeeds(
+async def test_full_disk_fails_waiting_appends_and_a_later_retry_succeeds(
     tmp_path: Path, commits: GroupCommit
 ) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     replica.flusher = commits.request
-    disk.full.add("t-0")  # the file of leader epochs cannot be replaced
+    disk.full.add("t-0")  # the leader epoch checkpoint cannot be replaced
     end = append(replica, 0)
     assert await outcome(replica, end) == ErrorCode.KAFKA_STORAGE_ERROR
     disk.full.clear()
@@ -195,7 +198,7 @@ async def test_temporary_failure_fails_waiting_appends_and_a_retry_succeeds(
 
 
 async def test_flush_of_a_closed_log_is_not_a_disk_failure(tmp_path: Path, commits: GroupCommit) -> None:
-    """Topics are deleted all the time while a checkpoint flushes them."""
+    """A topic may be deleted while a checkpoint flushes its logs."""
     replica = open_replica(tmp_path, WatchedDisk(), flush_messages=1000)
     append(replica, 0)
     with capture_logs() as logged:
@@ -206,7 +209,9 @@ async def test_flush_of_a_closed_log_is_not_a_disk_failure(tmp_path: Path, commi
     assert logged == []
 
 
-async def test_flush_of_log_maintenance_confirms_appends(tmp_path: Path, commits: GroupCommit) -> None:
+async def test_flush_by_log_maintenance_advances_the_high_watermark_after_a_failed_flush(
+    tmp_path: Path, commits: GroupCommit
+) -> None:
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk)
     disk.full.add("t-0")
@@ -232,7 +237,7 @@ async def test_drain_waits_for_pending_flushes(tmp_path: Path, commits: GroupCom
     assert replica.as_leader.acknowledgement(end, LEADER) == ErrorCode.NONE
 
 
-async def test_drain_ends_although_one_of_its_flushes_is_cancelled(
+async def test_drain_ends_if_one_of_its_flushes_is_cancelled(
     tmp_path: Path, commits: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, flushes, flush = WatchedDisk(), list["asyncio.Future[None]"](), commits.flush
@@ -253,32 +258,32 @@ async def test_drain_ends_although_one_of_its_flushes_is_cancelled(
 async def test_acknowledged_records_survive_a_power_failure(
     tmp_path: Path, commits: GroupCommit, segment_bytes: int
 ) -> None:
-    """Eight producers; at every acknowledgement the bytes that were synced hold the batch, and what they
-    leave opens to a log with all that was acknowledged.
+    """Eight producers append at the same time. The power may fail at any acknowledgement: the log that opens
+    from the synced bytes alone has every record that was acknowledged by then.
     """
     disk = WatchedDisk()
     replica = open_replica(tmp_path, disk, segment_bytes=segment_bytes)
     replica.flusher = commits.request
     acknowledged: list[int] = []
-    losses: list[tuple[int, dict[str, bytes]]] = []
+    power_failures: list[tuple[int, dict[str, bytes]]] = []  # (acknowledged end offset, synced files)
 
     async def produce(producer: int) -> None:
         for sequence in range(15):
             end = append(replica, sequence, producer=producer, acks=ALL if producer % 2 else LEADER)
             assert await outcome(replica, end, ALL if producer % 2 else LEADER) == ErrorCode.NONE
             acknowledged.append(end)
-            losses.append((max(acknowledged), disk.surviving(replica.log.directory)))
+            power_failures.append((max(acknowledged), disk.surviving(replica.log.directory)))
 
     await asyncio.gather(*map(produce, range(8)))
-    assert len(losses) == 120 and disk.syncs["t-0"] < 90
-    for number, (end, files) in enumerate(losses[::7]):
+    assert len(power_failures) == 120 and disk.syncs["t-0"] < 90
+    for number, (end, files) in enumerate(power_failures[::7]):
         directory = tmp_path / f"after-{number}" / "t-0"
         directory.mkdir(parents=True)
         for name, content in files.items():
             (directory / name).write_bytes(content)
-        left = open_replica(directory.parent, WatchedDisk())
-        assert left.log_end_offset >= end
-        left.check()
+        recovered = open_replica(directory.parent, WatchedDisk())
+        assert recovered.log_end_offset >= end
+        recovered.check()
 
 
 async def test_records_of_a_killed_process_are_synced_before_a_retry_is_acknowledged(tmp_path: Path) -> None:
