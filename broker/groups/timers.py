@@ -1,13 +1,13 @@
-"""Timers: many timers on one heap and one timer of the event loop, for sessions and join phases of groups.
+"""Timers for sessions and join phases of groups: any number of them on one heap, and one event loop timer.
 
-Postponing a timer costs a dictionary write and no heap operation: its heap entry stays, and when the entry is
-due, a new one with the later time replaces it. After a pause of the process, many timers are due at once. The
-loop then reads what clients sent during the pause before any timer fires, so that their sessions do not
+Postponing a timer changes only its due time. Its heap entry stays, and when the entry is due, a new one with
+the later time replaces it. After a pause of the process, many timers are due at once. The event loop then
+reads the requests that clients sent during the pause before any timer fires, so that their sessions do not
 expire. Called by the group service.
 
 A cancelled timer leaves its heap entry (two numbers) until the entry is due, up to a session timeout later.
-Such entries are removed when they are more than half of the heap. Therefore clients that join and leave
-repeatedly do not use more and more memory.
+Such entries are removed when they are more than half of the heap, so clients that join and leave repeatedly
+do not use more and more memory.
 """
 
 import asyncio
@@ -42,18 +42,18 @@ class Timers:
         self._heap: list[tuple[int, int]] = []  # time and number of each entry
         self._keys: dict[int, Hashable] = {}  # number of each valid entry -> key of its timer
         self._entry_numbers = count()
-        self._handle: asyncio.TimerHandle | None = None  # the timer of the event loop
-        self._wake_ms = 0  # when it fires
+        self._handle: asyncio.TimerHandle | None = None  # the event loop timer
+        self._wake_ms = 0  # time at which the event loop timer fires
 
     def __len__(self) -> int:
         return len(self._timers)
 
     def set(self, key: Hashable, delay_ms: int, action: Action) -> None:
-        """Call `action` once after `delay_ms`, instead of an earlier timer of this key."""
+        """Call `action` once after `delay_ms`. Replaces the current timer of this key, if there is one."""
         due_ms = self._clock.monotonic_ms() + delay_ms
-        known = self._timers.get(key)
-        if known is not None and known.entry_ms <= due_ms:
-            known.due_ms, known.action = due_ms, action
+        current = self._timers.get(key)
+        if current is not None and current.entry_ms <= due_ms:
+            current.due_ms, current.action = due_ms, action
             return
         self.cancel(key)
         self._timers[key] = _Timer(due_ms, due_ms, self._push(due_ms, key), action)
@@ -65,10 +65,12 @@ class Timers:
             del self._keys[timer.entry_number]
 
     def cancel_where(self, matches: Callable[[Hashable], bool]) -> None:
+        """Cancel the timers whose keys match."""
         for key in [key for key in self._timers if matches(key)]:
             self.cancel(key)
 
     def close(self) -> None:
+        """Cancel all timers."""
         self._timers.clear()
         self._keys.clear()
         self._heap.clear()
@@ -79,8 +81,8 @@ class Timers:
     def _push(self, at_ms: int, key: Hashable) -> int:
         """Add a heap entry and return its number. Stale entries are removed first if there are too many."""
         if len(self._heap) > 2 * len(self._timers) + STALE_SLACK:
-            # Half of the entries are stale, so the pushes that led to them pay for this. A sorted list is a
-            # heap.
+            # About half of the entries are stale, so the cost per pushed entry is small. A sorted list is a
+            # valid heap.
             self._heap = sorted(entry for entry in self._heap if entry[1] in self._keys)
         number = next(self._entry_numbers)
         self._keys[number] = key
@@ -88,7 +90,7 @@ class Timers:
         return number
 
     def _arm(self, not_before_ms: int = 0) -> None:
-        """Set the event loop's timer for the first heap entry, if it would fire too late."""
+        """Set the event loop timer for the first heap entry, unless it already fires early enough."""
         if not self._heap:
             return
         wake_ms = max(self._heap[0][0], not_before_ms)
@@ -110,11 +112,12 @@ class Timers:
         self._arm()
 
     def _fire(self, now_ms: int) -> None:
+        """Call the actions of due timers, and push new entries for postponed ones."""
         while self._heap and self._heap[0][0] <= now_ms:
             _, number = heapq.heappop(self._heap)
             key = self._keys.pop(number, None)
             if key is None:
-                continue  # stale: its timer was cancelled, or got an earlier entry
+                continue  # stale: its timer was cancelled, or has an earlier entry
             timer = self._timers[key]
             if timer.due_ms > now_ms:
                 timer.entry_ms, timer.entry_number = timer.due_ms, self._push(timer.due_ms, key)

@@ -19,23 +19,25 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
 
 IN_FLIGHT_MAX = 1_000
-"""Topics being created at once. One request may name 100,000; clients repeat what they still need."""
+"""Maximum number of topics being created. A request may name 100,000; clients request the others again."""
 TOPICS_PER_COMMAND = 100  # one command is decided in one turn of the event loop
-LOG_EVERY_MS = 10_000  # clients repeat a failing request several times a second
+LOG_EVERY_MS = 10_000  # between two warnings: clients repeat a failing request several times a second
 
 _log = structlog.get_logger("tierlog")
 
 
 class AutoTopicCreation:
+    """Creates topics in the background. A name whose creation is in progress is not submitted again."""
+
     def __init__(self, deps: Dependencies) -> None:
         self._deps = deps
         self._in_flight: set[str] = set()
         self._quiet_until_ms = 0
 
     def start(self, context: RequestContext, names: Iterable[str]) -> int:
-        """Create the topics in the background, as far as the client's quota allows (KIP-599).
+        """Start to create the topics that the client's mutation quota (KIP-599) and IN_FLIGHT_MAX allow.
 
-        Returns throttle_time_ms.
+        Returns throttle_time_ms for the response.
         """
         mutations = Mutations(self._deps, context, strict_from=0)
         partitions = self._deps.settings.num_partitions
@@ -52,20 +54,22 @@ class AutoTopicCreation:
         return mutations.throttle_time_ms
 
     async def _create_all(self, names: list[str]) -> None:
-        left = names
+        """Create the topics, TOPICS_PER_COMMAND at a time. Failures are logged."""
+        remaining = names
         try:
-            while left:
-                some = left[:TOPICS_PER_COMMAND]
+            while remaining:
+                batch = remaining[:TOPICS_PER_COMMAND]
                 try:
-                    self._log_failures(await self._create(some))
+                    self._log_failures(await self._create(batch))
                 except MetadataUnavailable as unavailable:
-                    self._log_failure(some[0], str(unavailable))
-                left = left[TOPICS_PER_COMMAND:]
-                self._in_flight.difference_update(some)
+                    self._log_failure(batch[0], str(unavailable))
+                remaining = remaining[TOPICS_PER_COMMAND:]
+                self._in_flight.difference_update(batch)
         finally:
-            self._in_flight.difference_update(left)
+            self._in_flight.difference_update(remaining)
 
     async def _create(self, names: list[str]) -> tuple[TopicOutcome, ...]:
+        """Raises MetadataUnavailable."""
         command = CreateTopics(
             topics=tuple(NewTopic(name=name) for name in names),
             default_partitions=self._deps.settings.num_partitions,
@@ -79,6 +83,7 @@ class AutoTopicCreation:
                 self._log_failure(outcome.name, f"{outcome.error.name}: {outcome.message}")
 
     def _log_failure(self, topic: str, error: str) -> None:
+        """Log a warning, unless one was logged less than LOG_EVERY_MS ago."""
         now_ms = self._deps.clock.monotonic_ms()
         if now_ms >= self._quiet_until_ms:
             self._quiet_until_ms = now_ms + LOG_EVERY_MS

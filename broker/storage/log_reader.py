@@ -1,9 +1,9 @@
-"""Log reader: turns a read from an offset into slices of whole batches, over as many segments as fit.
+"""Log reader: returns whole batches from an offset as file slices, from as many segments as needed.
 
-No byte of a record is read (ADR 0008). Headers that are read to find a position are checked against the
-previous header and the log's leader epochs; an invalid one raises CorruptLog and is not served. A `checked`
-read validates all headers it returns: replicas that catch up keep what they get. Owned by `PartitionLog`, on
-the event loop.
+No byte of a record is read (ADR 0008). Some batch headers are read to find a file position. They are checked
+against the previous header and the log's leader epochs; an invalid one raises CorruptLog and is not served. A
+`checked` read validates every header in its result. Followers that catch up use it, since they append the
+batches to their own logs. Owned by `PartitionLog`, on the event loop.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from tierlog.broker.storage.core.continuity import HeaderRules, consistent_prefi
 from tierlog.broker.storage.segment import BatchAt, BatchBoundary, CorruptLog, Segment
 
 ROLLED_KEPT_LOADED = 4
-"""Rolled segments per partition whose indexes stay in memory: readers of old records read sequentially."""
+"""Rolled segments per partition whose indexes stay in memory. A few are enough, since consumers of old
+records read sequentially.
+"""
 
 READ_HINTS = 128
-"""Number of recent read ends whose positions are kept: a consumer's next fetch starts there
-without a search.
-"""
+"""Number of recent reads whose end positions are kept, so that the consumer's next fetch needs no search."""
 
 
 class LogReader:
@@ -28,8 +28,8 @@ class LogReader:
 
     def __init__(self, epochs: LeaderEpochs) -> None:
         self._epochs = epochs
-        self._hints: dict[int, tuple[Segment, int]] = {}
-        self._loaded: dict[int, Segment] = {}  # rolled ones, those read most recently last
+        self._hints: dict[int, tuple[Segment, int]] = {}  # by offset: where the batch at the offset begins
+        self._loaded: dict[int, Segment] = {}  # rolled segments by base offset, least recently read first
 
     def mark_used(self, segment: Segment) -> None:
         """Keep the most recently read rolled segments loaded and unload the least recently read one."""
@@ -41,11 +41,11 @@ class LogReader:
             self._loaded.pop(next(iter(self._loaded))).unload()
 
     def forget_hints(self) -> None:
-        """Call it when segments were truncated or replaced."""
+        """Forget the end positions of recent reads. Called after segments were truncated or replaced."""
         self._hints.clear()
 
     def forget(self, segment: Segment) -> None:
-        """The segment was removed from the log."""
+        """Forget a segment that was removed from the log."""
         self._hints.clear()
         self._loaded.pop(segment.base_offset, None)
 
@@ -64,29 +64,30 @@ class LogReader:
         gaps: bool,
         checked: bool,
     ) -> LogSlice:
-        """Read as described in `PartitionLog.read`. `segments` starts with the one that holds the offset.
-        `gaps`: compaction may have removed batches.
+        """Read as described in `PartitionLog.read`. `segments` starts with the one that contains the offset.
+        `gaps`: compaction may have removed batches. Raises OSError and CorruptLog.
         """
         hint = self._hints.get(offset)
-        at = 0
+        index = 0
         if hint is not None and segments[0] is hint[0] and hint[1] < hint[0].size:
-            # A hint at the end of a segment that has been rolled since is not used.
+            # A hint at the end of a segment is not used: the segment may have been rolled since.
             position, base_offset = hint[1], offset
         else:
             found = segments[0].find(offset)
-            while found is None and at + 1 < len(segments):
-                at += 1
-                found = segments[at].find(offset)
+            while found is None and index + 1 < len(segments):
+                index += 1
+                found = segments[index].find(offset)
             if found is None:
                 return empty_slice(offset)
-            self._check_head(found, segments[at], offset, gaps)
+            self._check_head(found, segments[index], offset, gaps)
             if found.header.base_offset >= end_offset:
                 return empty_slice(offset)
             position, base_offset = found.position, found.header.base_offset
         rules = HeaderRules(gaps=gaps, epochs=self._epochs) if checked else None
-        return self._gather(segments[at:], position, base_offset, max_bytes, end_offset, min_one, rules)
+        return self._gather(segments[index:], position, base_offset, max_bytes, end_offset, min_one, rules)
 
     def _check_head(self, found: BatchAt, segment: Segment, offset: int, gaps: bool) -> None:
+        """Raise CorruptLog unless the first batch of a read can contain the offset."""
         header = found.header
         holds = (header.base_offset <= offset or gaps) and header.next_offset <= segment.end_offset
         if not (holds and self._epochs.allows(header.leader_epoch, header.last_offset)):
@@ -105,7 +106,9 @@ class LogReader:
         min_one: bool,
         rules: HeaderRules | None,
     ) -> LogSlice:
-        """Collect slices from the batch boundary at offset `reached`."""
+        """Collect slices, starting at `position` of the first segment: the boundary of the batch at offset
+        `reached`. Raises CorruptLog only for the first slice.
+        """
         parts: list[FileSlice] = []
         total, base_offset = 0, reached
         for segment in segments:
@@ -118,7 +121,7 @@ class LogReader:
                 )
             except CorruptLog:
                 if parts:
-                    break  # the next read from there reports it
+                    break  # the next read starts there and raises it
                 raise
             if boundary is None or boundary.position <= position:
                 break
@@ -144,7 +147,9 @@ class LogReader:
         needs_one: bool,
         rules: HeaderRules | None,
     ) -> tuple[BatchBoundary | None, bool]:
-        """Where the part of a segment ends, and whether it ends before an invalid header."""
+        """The boundary where the slice of a segment ends (None if no batch fits), and whether it ends there
+        because the next header is invalid. Raises CorruptLog if the first header is invalid.
+        """
         upper = segment.boundary_before(end_offset)
         boundary = (
             segment.boundary_within(position, max_bytes, upper, self._epochs) if max_bytes > 0 else None
@@ -154,10 +159,10 @@ class LogReader:
             boundary = first and segment.boundary_within(position, first.header.size, upper, self._epochs)
         if boundary is None or rules is None:
             return boundary, False
-        good = _checked(segment, BatchBoundary(position, reached), boundary, rules)
-        if good.position == position < boundary.position:
+        valid = _checked(segment, BatchBoundary(position, reached), boundary, rules)
+        if valid.position == position < boundary.position:
             raise CorruptLog(f"{segment.path()}: the batch at {position} cannot follow offset {reached - 1}")
-        return good, good.position < boundary.position
+        return valid, valid.position < boundary.position
 
     def _hint(self, offset: int, segment: Segment, position: int) -> None:
         if len(self._hints) >= READ_HINTS:
@@ -166,8 +171,8 @@ class LogReader:
 
 
 def _checked(segment: Segment, start: BatchBoundary, end: BatchBoundary, rules: HeaderRules) -> BatchBoundary:
-    """How far the headers between two boundaries are valid. The next batch is read too, since it may
-    contradict the last one.
+    """The last boundary, at most `end`, before which all headers from `start` are valid. The batch at `end`
+    is read too, since it may contradict the one before it.
     """
     batches = segment.scan(start.position, expected=start.end_offset)
     last: BatchAt | None = None
@@ -180,5 +185,5 @@ def _checked(segment: Segment, start: BatchBoundary, end: BatchBoundary, rules: 
         pass
     if last is None:
         return start
-    good = BatchBoundary(last.position + last.header.size, last.header.next_offset)
-    return end if good.position >= end.position else good
+    valid = BatchBoundary(last.position + last.header.size, last.header.next_offset)
+    return end if valid.position >= end.position else valid

@@ -1,14 +1,14 @@
-"""Segment swap: replaces segments by the cleaned one made from them; a crash leaves one or the other.
+"""Segment swap: replaces source segments with the one cleaned segment that was made from them (compaction).
 
-The cleaned files are durable as `.cleaned` before it starts. The steps, with a sync of the directory between
-them:
+After a crash, the log has either all source segments or the cleaned one. The files of the cleaned segment are
+durable, with the suffix `.cleaned`, before the swap starts. The directory is synced between the steps:
 
-- `begin` renames them to `.swap`, the log last: from then on the new content counts;
-- `install` gives readers the new segment and renames the old files to `.deleted`;
-- `finish` removes the `.swap` suffix, from the log last.
+- `begin` renames these files to `.swap`, the `.log` file last. After that, a crash keeps the cleaned segment;
+- `install` makes readers use the cleaned segment, and renames the files of the sources to `.deleted`;
+- `finish` removes the suffix `.swap`, from the `.log` file last.
 
-After a crash, `complete_swaps` does the rest when the log is opened. Called on the event loop by PartitionLog
-and the log cleaner.
+After a crash, `complete_swaps` does the remaining steps when the log is opened. Called on the event loop by
+PartitionLog and the log cleaner.
 """
 
 import re
@@ -37,7 +37,7 @@ class SwapStage(IntEnum):
 
 @dataclass(slots=True)
 class Swap:
-    """`cleaned` replaces `sources`, contiguous segments of which the first has the same base offset."""
+    """`cleaned` replaces `sources`: contiguous segments, the first with the same base offset as `cleaned`."""
 
     cleaned: Segment
     sources: tuple[Segment, ...]
@@ -53,7 +53,7 @@ class Swap:
         self.stage = SwapStage.FINISHED
 
     def _rename(self, file_suffix: str) -> None:
-        """May be repeated after it failed halfway."""
+        """Change the suffix of the cleaned segment's files. Raises OSError, and can be repeated."""
         segment = self.cleaned
         files, directory, base = segment.files, segment.directory, segment.base_offset
         for suffix in (*INDEXES, LOG):
@@ -73,8 +73,10 @@ class SwappableLog(Protocol):
 
 
 class Swaps:
-    """The pending swap of one log, if any. All steps raise OSError and can be repeated. After a failed step
-    the swap stays pending: the next cleaning completes it, or a deletion that comes first.
+    """The pending swap of one log, if any.
+
+    All steps may raise OSError and can be repeated. After a failed step, the swap stays pending until the
+    next cleaning, or an earlier deletion of segments, completes it.
     """
 
     __slots__ = ("_delayed_deletion", "_directory", "_files", "pending")
@@ -86,7 +88,7 @@ class Swaps:
         self.pending: Swap | None = None
 
     def begin(self, log: SwappableLog, swap: Swap) -> bool:
-        """Returns False and does nothing if the log has changed since the cleaning began."""
+        """Returns False and does nothing if a swap is pending, or if a source is no longer in the log."""
         if self.pending is not None or not all(log.has(source) and source.rolled for source in swap.sources):
             return False
         self.pending = swap  # before its first step, which may fail halfway
@@ -94,11 +96,11 @@ class Swaps:
         return True
 
     def after_begin(self, log: SwappableLog, swap: Swap, now_ms: int) -> tuple[Callable[[], None], ...]:
-        """The remaining steps, each to be called after a sync of the directory."""
+        """The steps after `begin`, in order. Sync the directory before each of them."""
         return partial(self.install, log, swap, now_ms), partial(self.finish, swap)
 
     def install(self, log: SwappableLog, swap: Swap, now_ms: int) -> None:
-        """Does nothing if a deletion has completed the swap."""
+        """Does nothing if `complete` has already done this step."""
         if swap.stage is not SwapStage.BEGUN:
             return
         first = swap.sources[0]
@@ -110,13 +112,15 @@ class Swaps:
         swap.stage = SwapStage.INSTALLED
 
     def finish(self, swap: Swap) -> None:
+        """Does nothing if `complete` has already done this step."""
         if swap.stage is SwapStage.INSTALLED:
             swap.finish()
             self.pending = None
 
     def complete(self, log: SwappableLog, now_ms: int) -> bool:
-        """Complete a pending swap before segments are dropped or truncated, with two fsyncs. Returns whether
-        there was one.
+        """Complete a pending swap, with two directory syncs, before segments are deleted or truncated.
+
+        Returns whether a swap was pending.
         """
         swap = self.pending
         if swap is None:
@@ -128,13 +132,13 @@ class Swaps:
         return True
 
     def close(self) -> None:
-        """The next start completes a pending swap."""
+        """Close the files of a pending swap. `complete_swaps` completes it when the log is opened again."""
         if self.pending is not None:
             self.pending.cleaned.close()
 
 
 def discard(cleaned: Segment) -> None:
-    """Delete the files of a cleaned segment that is not used."""
+    """Delete the files of a cleaned segment that will not be swapped in. Raises OSError."""
     cleaned.close()
     for suffix in (LOG, *INDEXES):
         cleaned.files.unlink(cleaned.path(suffix), missing_ok=True)
@@ -143,12 +147,13 @@ def discard(cleaned: Segment) -> None:
 def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
     """Complete swaps that a crash interrupted after `begin`.
 
-    The offsets in the new segment say which ones it replaces, as its last batch is always the last one of the
-    sources. Its indexes are rebuilt, since some may not have been renamed before the crash.
+    The cleaned segment ends with the last batch of its sources, so its offset range shows which segments it
+    replaces. Its index files are deleted, because some may not have been renamed before the crash; they are
+    rebuilt afterwards. Raises OSError and CorruptLog.
     """
     names = files.list_directory(directory)
     bases = offsets_of(names, LOG)
-    swapped = [int(found[1]) for name in names if (found := _SWAPPED_LOG.fullmatch(name))]
+    swapped = [int(match[1]) for name in names if (match := _SWAPPED_LOG.fullmatch(name))]
     for base in swapped:
         end = _end_of(files, directory, base, now_ms)
         for replaced in reversed([other for other in bases if base < other < end]):
@@ -163,6 +168,7 @@ def complete_swaps(files: Files, directory: Path, now_ms: int) -> None:
 
 
 def _end_of(files: Files, directory: Path, base: int, now_ms: int) -> int:
+    """End offset of a cleaned segment with the suffix `.swap`."""
     segment = Segment(files, directory, base, now_ms)
     segment.file_suffix = SWAP
     segment.size = files.size_of(segment.path())

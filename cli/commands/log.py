@@ -1,4 +1,4 @@
-"""`tierlog log …`: dumps, verifies and re-indexes the log files of a stopped broker, tierlog's or Kafka's."""
+"""`tierlog log …`: dumps, verifies and re-indexes the log files of a stopped tierlog or Kafka broker."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Dump and verify the log files of a stopped broker; also of Apache Kafka.",
+    help="Dump and verify the log files of a stopped tierlog or Apache Kafka broker.",
 )
 
 Paths = Annotated[
@@ -68,21 +68,21 @@ def verify(
     from tierlog.broker.storage_tools.verifying import Problem, Totals, Verification
 
     totals = Totals()
-    found: list[Problem] = []
+    problems: list[Problem] = []
     with _translate_errors():
         _warn_if_in_use(paths)
         partitions = _partitions(paths)
         with _progress("verified", partitions) as advance:
             for partition in partitions:
                 verification = Verification(partition, totals, advance, records=records, compacted=compacted)
-                found += verification.problems()
-    damaged = sum(problem.damage for problem in found)
+                problems += verification.problems()
+    damaged = sum(problem.damage for problem in problems)
     if as_json:
         counts = {name: getattr(totals, name) for name in ("segments", "batches", "records")}
-        problems = [{**problem._asdict(), "path": str(problem.path)} for problem in found]
-        print_json({"damaged": damaged > 0, "problems": problems, **counts, "bytes": totals.size})
+        fields = [{**problem._asdict(), "path": str(problem.path)} for problem in problems]
+        print_json({"damaged": damaged > 0, "problems": fields, **counts, "bytes": totals.size})
     else:
-        for problem in found:
+        for problem in problems:
             typer.echo(f"{'DAMAGE' if problem.damage else 'note'}  {problem.path}: {problem.message}")
         print_status(
             f"{counted(len(partitions), 'partition')}, {counted(totals.segments, 'segment')},"
@@ -128,6 +128,7 @@ def rebuild_index(
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
+    """Raise the errors of the storage tools as CliError with a hint."""
     from tierlog.broker.storage.segment import CorruptLog
     from tierlog.broker.storage_tools.offline import InUse, NotALog
 
@@ -153,7 +154,10 @@ def _partitions(paths: list[Path]) -> "list[PartitionFiles]":
 
 
 def _warn_if_in_use(paths: list[Path]) -> None:
-    """Reading while a broker runs is allowed, but the ends of its logs may be incomplete."""
+    """Print a note if a broker is running on one of the directories.
+
+    Its logs may be read, but their ends may be incomplete.
+    """
     from tierlog.broker.storage_tools.offline import InUse, locked, log_directory_of
 
     for directory in dict.fromkeys(map(log_directory_of, paths)):
@@ -166,6 +170,7 @@ def _warn_if_in_use(paths: list[Path]) -> None:
 
 @contextmanager
 def _progress(label: str, partitions: "list[PartitionFiles]") -> Iterator[Callable[[int], None]]:
+    """Show a progress bar. Yields a function that advances it by a number of bytes."""
     with progress_bar(label) as progress:
         task = progress.add_task(label, total=sum(partition.size for partition in partitions))
         yield lambda count: progress.advance(task, count)
@@ -182,6 +187,7 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _readable(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with all bytes as text, also those in record headers."""
     return {
         name: [[key, readable(value)] for key, value in field]
         if name == "headers"
@@ -223,6 +229,7 @@ def _time_entry(entry: dict[str, Any]) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
+    """ISO 8601 in UTC; the number itself if it is after the year 9999."""
     from datetime import UTC, datetime, timedelta
 
     if timestamp_ms < 0:

@@ -1,9 +1,9 @@
 """Partition reassignment (KIP-455).
 
-During a reassignment a partition has its new replicas, in their order, followed by those to be removed. The
-partition change builder completes the reassignment once all new replicas are in sync. Another reassignment or
-a cancellation may replace it at any time, unless that removes replicas that are needed. The original replicas
-are those that the reassignment does not add.
+During a reassignment, the replica list of a partition has the target replicas in the requested order, and
+then those to be removed. The partition change builder completes the reassignment once all target replicas are
+in sync. Another reassignment or a cancellation may replace it at any time, unless too few replicas with all
+committed records would remain. The original replicas are those that the reassignment does not add.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,12 @@ MAX_REPLICAS = 64  # per partition, so that a record stays small
 
 
 def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]:
+    """Start or cancel the reassignment of each named partition (AlterPartitionReassignments).
+
+    The reply has an error for each partition that is refused. If the requested throttle cannot be set, all
+    are refused.
+    """
+
     def change(
         before: PartitionRecord, rules: ElectionRules, target: tuple[int, ...] | None
     ) -> PartitionRecord:
@@ -37,20 +43,20 @@ def reassign(image: ClusterImage, command: c.Reassign) -> Decision[c.Reassigned]
         return _begun(before, target, rules)
 
     records, outcomes = change_named_partitions(image, command.changes, change)
-    limits: tuple[AnyRecord, ...] = ()
+    throttle_records: tuple[AnyRecord, ...] = ()
     if command.throttle is not None:
-        decided = zip(command.changes, outcomes, strict=True)
-        begun = [change for change, outcome in decided if not outcome.error]
-        limited = configs.alter(image, throttle(image, begun, command.throttle))
-        for resource in limited.reply.resources:
+        results = zip(command.changes, outcomes, strict=True)
+        accepted = [change for change, outcome in results if not outcome.error]
+        throttled = configs.alter(image, throttle(image, accepted, command.throttle))
+        for resource in throttled.reply.resources:
             if resource.error:
                 return _all_refused(command, resource)
-        limits = limited.records
-    return Decision((*limits, *records), c.Reassigned(partitions=outcomes))
+        throttle_records = throttled.records
+    return Decision((*throttle_records, *records), c.Reassigned(partitions=outcomes))
 
 
 def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
-    """Refuse all moves: none may run without the requested throttle."""
+    """Refuse all reassignments: none may run without the requested throttle."""
     message = f"the throttle cannot be set: {why.message}"
     outcomes = (
         c.NamedOutcome(topic=name, partition=number, error=why.error, message=message)
@@ -60,22 +66,26 @@ def _all_refused(command: c.Reassign, why: c.Outcome) -> Decision[c.Reassigned]:
 
 
 def under_way(image: ClusterImage) -> Iterator[tuple[TopicImage, int, PartitionRecord]]:
-    """Ongoing reassignments by topic name (ListPartitionReassignments)."""
-    moving = [topic for topic in image.topics.values() if any(p.is_reassigned for p in topic.partitions)]
-    for topic in sorted(moving, key=lambda topic: topic.name):
+    """Partitions that are being reassigned, by topic name: topic, partition number and state
+    (ListPartitionReassignments).
+    """
+    reassigned = [topic for topic in image.topics.values() if any(p.is_reassigned for p in topic.partitions)]
+    for topic in sorted(reassigned, key=lambda topic: topic.name):
         for number, partition in enumerate(topic.partitions):
             if partition.is_reassigned:
                 yield topic, number, partition
 
 
 def _begun(before: PartitionRecord, target: tuple[int, ...], rules: ElectionRules) -> PartitionRecord:
+    """The partition at the start of a reassignment to `target`. Raises Refusal."""
     original = _original(before)
-    removing = tuple(one for one in original if one not in target)
-    adding = tuple(one for one in target if one not in original)
+    removing = tuple(broker_id for broker_id in original if broker_id not in target)
+    adding = tuple(broker_id for broker_id in target if broker_id not in original)
     return _moved(before, (*target, *removing), adding, removing, rules)
 
 
 def _cancelled(before: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
+    """The partition with its original replicas. Raises Refusal if no reassignment is in progress."""
     if not before.is_reassigned:
         raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress")
     return _moved(before, _original(before), (), (), rules)
@@ -88,9 +98,11 @@ def _moved(
     removing: tuple[int, ...],
     rules: ElectionRules,
 ) -> PartitionRecord:
-    """Replicas that an earlier reassignment was adding are removed at once. Raises Refusal if too few of the
-    others have all committed records."""
-    in_sync = tuple(one for one in before.in_sync if one in replicas)
+    """The partition with this replica list. Replicas that an earlier reassignment was adding are dropped.
+
+    Raises Refusal if too few of the remaining replicas have all committed records.
+    """
+    in_sync = tuple(broker_id for broker_id in before.in_sync if broker_id in replicas)
     _check_holders(before, replicas, rules.effective_min_isr(tuple(set(replicas).difference(removing))))
     wanted = replace(before, replicas=replicas, in_sync=in_sync, adding=adding, removing=removing)
     return build_partition_change(before, wanted, rules)
@@ -98,11 +110,11 @@ def _moved(
 
 @safeguard("a reassignment keeps min.insync.replicas complete replicas")
 def _check_holders(before: PartitionRecord, replicas: tuple[int, ...], least: int) -> None:
-    """Raise Refusal if fewer than `least` replicas with all committed records stay.
+    """Raise Refusal if a replica with all committed records is removed and fewer than `least` of them remain.
 
-    Records that were committed during a reassignment may be on the added replicas and on fewer than
-    min.insync.replicas others, if an original replica is down. Without the added replicas, the loss of one
-    disk could lose them. Kafka checks only that one in-sync replica stays.
+    If an original replica is down during a reassignment, a record may be committed by the added replicas and
+    fewer than min.insync.replicas of the original ones. If the added replicas were removed, the loss of one
+    disk could lose that record. Kafka checks only that one in-sync replica remains.
     """
     holders = {*before.in_sync, *before.eligible}
     staying, leaving = holders.intersection(replicas), sorted(holders.difference(replicas))
@@ -116,11 +128,13 @@ def _check_holders(before: PartitionRecord, replicas: tuple[int, ...], least: in
 
 
 def _original(partition: PartitionRecord) -> tuple[int, ...]:
-    return tuple(one for one in partition.replicas if one not in partition.adding)
+    return tuple(broker_id for broker_id in partition.replicas if broker_id not in partition.adding)
 
 
 def _check_factor(before: PartitionRecord, target: tuple[int, ...]) -> None:
-    """Compare with the replication factor after the current reassignment. Raises Refusal."""
+    """Raise Refusal if the target changes the replication factor. During a reassignment, the factor that it
+    leads to counts.
+    """
     factor = len(before.replicas) - len(before.removing)
     if len(target) != factor:
         message = f"the replication factor would change from {factor} to {len(target)}"
@@ -128,6 +142,7 @@ def _check_factor(before: PartitionRecord, target: tuple[int, ...]) -> None:
 
 
 def _check_target(image: ClusterImage, target: tuple[int, ...]) -> None:
+    """Raise Refusal unless the target is a list of 1 to MAX_REPLICAS distinct registered brokers."""
     if not target or len(set(target)) != len(target) or len(target) > MAX_REPLICAS:
         message = f"replicas {list(target)} must be distinct, and 1 to {MAX_REPLICAS}"
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)

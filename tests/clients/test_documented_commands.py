@@ -1,4 +1,4 @@
-"""Runs the documented commands for kcat and Kafka's tools."""
+"""Runs the commands for kcat and Kafka's tools that the documentation shows."""
 
 from pathlib import Path
 
@@ -17,15 +17,15 @@ TOOLS = {
 }
 
 
-def test_the_commands_for_kcat_work(kcat: str, tierlog_broker: TierlogBroker) -> None:
+def test_documented_kcat_commands_succeed(kcat: str, tierlog_broker: TierlogBroker) -> None:
     assert run_page(PAGE, tierlog_broker, "kcat") > 0
 
 
 @pytest.mark.parametrize("page", [PAGE, "docs/howto/hosts.md"])
-def test_the_commands_for_java_work(
+def test_documented_commands_of_kafkas_tools_succeed(
     page: str, java_classpath: str, tierlog_broker: TierlogBroker, tmp_path: Path
 ) -> None:
-    for name, tool in TOOLS.items():  # as a Kafka distribution has them
+    for name, tool in TOOLS.items():  # scripts with the names that they have in a Kafka distribution
         script = tmp_path / name
         script.write_text(f"#!/bin/sh\nexec java -Xmx256m -cp '{java_classpath}' {tool} \"$@\"\n")
         script.chmod(0o755)

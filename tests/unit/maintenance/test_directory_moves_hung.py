@@ -1,4 +1,4 @@
-"""Moves to a log directory that hangs while flushes are held."""
+"""Moves to a log directory that hangs during the switch, while flushes of the log are held back."""
 
 import asyncio
 from pathlib import Path
@@ -12,7 +12,7 @@ from tierlog.broker.maintenance.directory_moves import MoveOutcome
 
 
 async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
-    """The target hangs for longer than flushes may be held."""
+    """A node with a move to `b`, which hangs during the switch for longer than flushes may be held."""
     node = await Node(path, max_hold_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
     node.disk.closes_if = node.replica.log.flusher._lock.locked
@@ -21,26 +21,26 @@ async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
 
 
 async def hang(node: Node) -> None:
-    """Append records until the target hangs, so that something is left to copy."""
+    """Start the move and append records until its target hangs with records left to copy."""
     while not node.disk.waits.is_set():
-        node.to("b")  # again, if the machine was too busy for it
+        node.to("b")  # starts it again if it failed because the machine was slow
         node.append(node.replica.log_end_offset)
         await asyncio.sleep(0)
 
 
-async def test_target_that_hangs_at_the_end_blocks_no_flush_and_keeps_the_copy(tmp_path: Path) -> None:
+async def test_target_that_hangs_during_the_switch_blocks_no_flush_and_keeps_the_copy(tmp_path: Path) -> None:
     node = await hung_at_the_end(tmp_path)
     (move,) = node.moves.under_way
     await until(lambda: move.switch_timeouts >= 1)
     node.moves.times.max_hold_s = 30
     await node.commits.flush(node.replica)
-    end = node.append(node.replica.log_end_offset) + 1
+    log_end_offset = node.append(node.replica.log_end_offset) + 1
     assert node.moves.under_way == [move]
     node.disk.closes_if = lambda: False
     node.disk.gate.set()
     await node.moved()
     assert node.places() == ["b/t-0"]
-    assert node.values() == list(range(end))
+    assert node.values() == list(range(log_end_offset))
     await node.stop()
 
 
@@ -49,7 +49,7 @@ async def test_move_fails_after_too_many_switch_timeouts(tmp_path: Path) -> None
     (move,) = node.moves.under_way
     while move.switch_timeouts < MAX_SWITCH_TIMEOUTS:
         if node.disk.waits.is_set():
-            await until(lambda: not node.disk.closes_if())  # flushes are held no more
+            await until(lambda: not node.disk.closes_if())  # flushes are no longer held
             node.disk.waits.clear()
             node.disk.gate.set()
         node.append(node.replica.log_end_offset)
@@ -68,14 +68,16 @@ async def test_move_fails_after_too_many_switch_timeouts(tmp_path: Path) -> None
     await node.stop()
 
 
-@pytest.mark.parametrize("end", [MoveOutcome.FAILED, MoveOutcome.STOPPED])
-async def test_move_to_a_hanging_target_fails_or_can_be_cancelled(tmp_path: Path, end: MoveOutcome) -> None:
+@pytest.mark.parametrize("outcome", [MoveOutcome.FAILED, MoveOutcome.STOPPED])
+async def test_move_to_a_hanging_target_fails_or_can_be_cancelled(
+    tmp_path: Path, outcome: MoveOutcome
+) -> None:
     node = await hung_at_the_end(tmp_path)
-    if end is MoveOutcome.STOPPED:
+    if outcome is MoveOutcome.STOPPED:
         node.moves.times.max_hold_s = 30
         node.to("a")
     await until(lambda: not node.moves._moves)
-    assert node.moves.ended == {end: 1}
+    assert node.moves.ended == {outcome: 1}
     assert not node.disk.gate.is_set()
     await node.commits.flush(node.replica)
     node.disk.closes_if = lambda: False

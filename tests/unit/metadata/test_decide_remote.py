@@ -1,4 +1,4 @@
-"""Copies, the manifest, the log start and the delete queue: the invariants of remote data."""
+"""Controller's decisions on remote data: copies, the manifest, the log start offset and the delete queue."""
 
 import uuid
 from collections.abc import Iterator
@@ -26,10 +26,12 @@ def tiered(world: World) -> World:
 
 
 def queued(world: World) -> set[int]:
+    """Ids in the delete queue, as numbers."""
     return {uuid.int for uuid in world.image.delete_queue}
 
 
 def move(world: World, offset: int, leader_epoch: int = 0) -> Any:
+    """Raise the log start offset, as retention and DeleteRecords do."""
     topic_id = world.image.topic_ids["t"]
     return world.do(
         c.MoveLogStart(topic_id=topic_id, partition=0, leader_epoch=leader_epoch, log_start_offset=offset)
@@ -44,7 +46,8 @@ def abandon(world: World, number: int, leader_epoch: int = 0) -> E:
     return world.do(command).error
 
 
-def spill(world: World, count: int, **more: Any) -> E:
+def spill(world: World, count: int, **overrides: Any) -> E:
+    """Replace the oldest entries with a page. `overrides`: fields of the page's reference."""
     oldest = world.remote("t").entries[:count]
     values = {
         "uuid": uuid.UUID(int=900 + count),
@@ -54,7 +57,7 @@ def spill(world: World, count: int, **more: Any) -> E:
         "log_bytes": sum(entry.log_bytes for entry in oldest),
         "max_timestamp": max(entry.max_timestamp for entry in oldest),
         "crc32c": 1,
-    } | more
+    } | overrides
     start_spill(world, values["uuid"].int)
     return commit_spill(world, PageRef(**values))
 
@@ -138,7 +141,7 @@ def test_successive_copies_run_concurrently_and_finish_in_order(
     tiered.start_copy("t", 1, 0, 9)
     tiered.start_copy("t", 2, 10, 19)
     assert tiered.start_copy("t", 3, 21, 29).error == E.INVALID_REQUEST
-    tiered.copy("t", 9, 0, 9)  # the leader starts over, which also abandons the copies after the old attempt
+    tiered.copy("t", 9, 0, 9)  # a copy from 0 again abandons all unfinished copies
     assert queued(tiered) == {1, 2}
     assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.INVALID_REQUEST
 
@@ -160,7 +163,7 @@ def test_copy_that_differs_from_its_announcement_is_refused(tiered: World, make_
 
 def test_copy_of_a_deposed_leader_never_enters_the_manifest(tiered: World, make_segment: MakeSegment) -> None:
     tiered.start_copy("t", 1, 0, 9)
-    tiered.register(1, incarnation=50)  # it restarted: a new leader epoch
+    tiered.register(1, incarnation=50)  # the broker restarts, which starts a new leader epoch
     assert tiered.finish_copy("t", make_segment(1, 0, 9)).error == E.FENCED_LEADER_EPOCH
     assert tiered.start_copy("t", 2, 0, 9, leader_epoch=1).error == E.NONE
     assert queued(tiered) == {1}
@@ -180,8 +183,9 @@ def test_abandoning_queues_the_objects_once(tiered: World) -> None:
     tiered.start_copy("t", 1, 0, 9)
     assert abandon(tiered, 1, leader_epoch=-1) == E.FENCED_LEADER_EPOCH
     assert abandon(tiered, 1) == E.NONE
-    line = tiered.image.delete_queue[uuid.UUID(int=1)]
-    assert (line.base_offset, line.last_offset, line.leader_epoch, line.queued_ms) == (0, 9, 0, 1000)
+    deletion = tiered.image.delete_queue[uuid.UUID(int=1)]
+    assert (deletion.base_offset, deletion.last_offset) == (0, 9)
+    assert (deletion.leader_epoch, deletion.queued_ms) == (0, 1000)
     assert abandon(tiered, 1) == E.NONE
     assert queued(tiered) == {1}
 
@@ -200,8 +204,8 @@ def test_log_start_removes_complete_entries_and_never_decreases(tiered: World) -
     assert [entry.uuid.int for entry in tiered.remote("t").entries] == [2, 3]
     assert queued(tiered) == {1}
     assert tiered.image.delete_queue[uuid.UUID(int=1)].queued_ms == 5000
-    back = move(tiered, 5)
-    assert (back.error, back.log_start_offset) == (E.NONE, 19)
+    lower = move(tiered, 5)
+    assert (lower.error, lower.log_start_offset) == (E.NONE, 19)
     assert tiered.remote("t").log_start_offset == 19
     assert move(tiered, 30).log_start_offset == 30
     assert queued(tiered) == {1, 2, 3}
@@ -213,7 +217,7 @@ def test_next_copy_cannot_overlap_deleted_segments(tiered: World) -> None:
     move(tiered, 25)
     assert tiered.remote("t").end_offset is None
     assert tiered.start_copy("t", 2, 0, 30).error == E.INVALID_REQUEST
-    assert tiered.start_copy("t", 2, 26, 40).error == E.INVALID_REQUEST  # 25 would be missing
+    assert tiered.start_copy("t", 2, 26, 40).error == E.INVALID_REQUEST  # offset 25 would be missing
     assert tiered.start_copy("t", 2, 10, 20).error == E.OFFSET_OUT_OF_RANGE
     assert tiered.start_copy("t", 2, 20, 30).error == E.NONE
 
@@ -225,6 +229,7 @@ def test_copy_below_the_log_start_does_not_finish(tiered: World, make_segment: M
 
 
 def drop(world: World, offset: int, leader_epoch: int = 0) -> Any:
+    """Delete the remote log, as a leader does once tiering is off. The log then starts at `offset`."""
     topic_id = world.image.topic_ids["t"]
     return world.do(
         c.DropRemoteLog(topic_id=topic_id, partition=0, leader_epoch=leader_epoch, log_start_offset=offset)
@@ -232,6 +237,7 @@ def drop(world: World, offset: int, leader_epoch: int = 0) -> Any:
 
 
 def switch(world: World, enabled: str) -> None:
+    """Set remote.storage.enable of the topic."""
     changes = tuple(
         c.ConfigChange(key=key, operation=c.ConfigOperation.SET, value=value)
         for key, value in {"remote.storage.enable": enabled, "remote.log.delete.on.disable": "true"}.items()
@@ -240,13 +246,13 @@ def switch(world: World, enabled: str) -> None:
     assert world.do(c.AlterConfigs(resources=(resource,))).resources[0].error == E.NONE
 
 
-def test_everything_remote_is_queued_once_tiering_is_off(tiered: World) -> None:
+def test_remote_log_is_deleted_only_after_tiering_is_switched_off(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     tiered.copy("t", 2, 10, 19)
     assert spill(tiered, 1) == E.NONE
     tiered.start_copy("t", 3, 20, 29)
     refused = drop(tiered, 15)
-    assert (refused.error, queued(tiered)) == (E.INVALID_REQUEST, set()), "tiering is on"
+    assert (refused.error, queued(tiered)) == (E.INVALID_REQUEST, set()), "tiering is still on"
     switch(tiered, "false")
     assert drop(tiered, 15, leader_epoch=-1).error == E.FENCED_LEADER_EPOCH
     for _ in range(2):
@@ -257,16 +263,16 @@ def test_everything_remote_is_queued_once_tiering_is_off(tiered: World) -> None:
     assert (remote.log_start_offset, remote.first_offset, remote.started) == (15, None, ())
 
 
-def test_log_start_does_not_decrease_once_tiering_is_off(tiered: World) -> None:
+def test_log_start_never_decreases_after_tiering_is_switched_off(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     move(tiered, 7)
     switch(tiered, "false")
     assert drop(tiered, 3).log_start_offset == 7
     assert tiered.remote("t").log_start_offset == 7
-    assert drop(tiered, 12).log_start_offset == 12, "the next leader has fewer records"
+    assert drop(tiered, 12).log_start_offset == 12, "the next leader has a higher log start offset"
 
 
-def test_copies_start_at_the_log_start_once_tiering_is_on_again(
+def test_copies_start_at_the_log_start_after_tiering_is_switched_on_again(
     tiered: World, make_segment: MakeSegment
 ) -> None:
     tiered.copy("t", 1, 0, 9)
@@ -276,14 +282,14 @@ def test_copies_start_at_the_log_start_once_tiering_is_on_again(
     assert tiered.start_copy("t", 3, 5, 9).error == E.INVALID_REQUEST, "tiering is off"
     assert tiered.finish_copy("t", make_segment(2, 10, 19)).error == E.INVALID_REQUEST
     switch(tiered, "true")
-    assert tiered.start_copy("t", 3, 10, 19).error == E.INVALID_REQUEST, "5 to 9 would be missing"
+    assert tiered.start_copy("t", 3, 10, 19).error == E.INVALID_REQUEST, "offsets 5 to 9 would be missing"
     assert tiered.start_copy("t", 3, 5, 12).error == E.NONE
     assert tiered.finish_copy("t", make_segment(3, 5, 12)).error == E.NONE
     assert (tiered.remote("t").first_offset, tiered.remote("t").end_offset) == (5, 13)
     assert queued(tiered) == {1, 2}
 
 
-def test_deleted_topic_is_one_line_of_the_queue(tiered: World) -> None:
+def test_deleted_topic_is_one_entry_of_the_delete_queue(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     tiered.copy("t", 2, 10, 19)
     spill(tiered, 1)
@@ -305,19 +311,21 @@ def test_deleted_topic_that_was_never_tiered_is_not_queued(tiered: World) -> Non
     assert queued(tiered) == set()
 
 
-def test_deletion_of_a_topic_reads_no_manifest_entry(tiered: World) -> None:
-    """A topic of 500 partitions may have 192,000 of them, and the event loop of each node deletes it."""
+def test_deleting_a_topic_reads_no_manifest_entry(tiered: World) -> None:
+    """A topic of 500 partitions may have 192,000 entries; each node deletes it on its event loop."""
     tiered.copy("t", 1, 0, 9)
-    where = TopicIdPartition(tiered.image.topic_ids["t"], 0)
+    key = TopicIdPartition(tiered.image.topic_ids["t"], 0)
     remote = replace(tiered.remote("t"), entries=Unread(tiered.remote("t").entries))
-    tiered.image = replace(tiered.image, remote=tiered.image.remote.set(where, remote))
+    tiered.image = replace(tiered.image, remote=tiered.image.remote.set(key, remote))
     delete_topic(tiered)
     assert len(tiered.image.delete_queue) == 1
 
 
 class Unread(tuple[RemoteSegment, ...]):
+    """Manifest entries that fail the test when they are read."""
+
     def __iter__(self) -> Iterator[RemoteSegment]:
-        raise AssertionError("the manifest's entries are read")
+        raise AssertionError("a manifest entry was read")
 
     __getitem__ = __iter__  # type: ignore[assignment]
 
@@ -340,14 +348,14 @@ def test_deleted_objects_leave_the_queue(tiered: World) -> None:
 def test_spill_replaces_exactly_the_oldest_entries(tiered: World) -> None:
     for number, base in enumerate((0, 10, 20), 1):
         tiered.copy("t", number, base, base + 9)
-    for wrong in (
+    for wrong_field in (
         {"base_offset": 1},
         {"last_offset": 18},
         {"log_bytes": 1},
         {"entries": 3},
         {"max_timestamp": 0},
     ):
-        assert spill(tiered, 2, **wrong) == E.INVALID_REQUEST
+        assert spill(tiered, 2, **wrong_field) == E.INVALID_REQUEST
     assert spill(tiered, 1, entries=0) == E.INVALID_REQUEST
     assert spill(tiered, 2) == E.NONE
     remote = tiered.remote("t")
@@ -360,7 +368,7 @@ def test_spill_replaces_exactly_the_oldest_entries(tiered: World) -> None:
 
 
 def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> None:
-    """Without a commit it would become an orphan; after the commit it must not be deleted."""
+    """A page that is never committed must not remain as an orphan; a committed page must not be deleted."""
     tiered.copy("t", 1, 0, 9)
     entry = tiered.remote("t").entries[0]
     page = PageRef(
@@ -372,20 +380,20 @@ def test_page_is_in_the_delete_queue_until_it_is_committed(tiered: World) -> Non
         max_timestamp=entry.max_timestamp,
         crc32c=1,
     )
-    assert commit_spill(tiered, page) == E.INVALID_REQUEST  # never announced
+    assert commit_spill(tiered, page) == E.INVALID_REQUEST  # not announced with StartSpill
     assert start_spill(tiered, 50) == E.NONE
-    line = tiered.image.delete_queue[page.uuid]
-    assert line.is_unfinished_page
-    assert line.queued_ms == tiered.now_ms + SPILL_TIMEOUT_MS
-    assert start_spill(tiered, 50) == E.INVALID_REQUEST  # a key is for one attempt
+    deletion = tiered.image.delete_queue[page.uuid]
+    assert deletion.is_unfinished_page
+    assert deletion.queued_ms == tiered.now_ms + SPILL_TIMEOUT_MS
+    assert start_spill(tiered, 50) == E.INVALID_REQUEST  # an object key is used for one attempt only
     assert commit_spill(tiered, page) == E.NONE
     assert queued(tiered) == set()
 
 
 def start_deletes(world: World, grace_ms: int) -> set[int]:
-    """Ids of the deletions that are marked afterwards."""
+    """Mark the deletions that are due. Returns the ids of all marked deletions, as numbers."""
     assert world.do(c.StartRemoteDeletes(grace_ms=grace_ms)).error == E.NONE
-    return {one.int for one in world.image.deleting}
+    return {marked.int for marked in world.image.deleting}
 
 
 def test_deletions_are_marked_once_the_grace_has_passed(tiered: World) -> None:
@@ -401,7 +409,7 @@ def test_deletions_are_marked_once_the_grace_has_passed(tiered: World) -> None:
     assert (queued(tiered), tiered.image.deleting) == ({2}, {uuid.UUID(int=2)})
 
 
-def test_time_advances_without_due_deletions(tiered: World) -> None:
+def test_quorum_time_advances_without_due_deletions(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     move(tiered, 10)
     tiered.now_ms += 500
@@ -410,7 +418,7 @@ def test_time_advances_without_due_deletions(tiered: World) -> None:
     assert tiered.image.time_ms == tiered.now_ms
 
 
-def test_number_of_deletions_marked_at_a_time_is_limited(tiered: World) -> None:
+def test_number_of_deletions_marked_by_one_command_is_limited(tiered: World) -> None:
     for number in range(1, MAX_DELETES + 2):
         tiered.copy("t", 2000 + number, number, number)
         move(tiered, number + 1)
@@ -427,7 +435,7 @@ def test_page_whose_deletion_has_begun_is_never_committed(tiered: World) -> None
     assert tiered.remote("t").pages == ()
 
 
-def test_unfinished_page_is_not_marked_before_its_time_has_passed(tiered: World) -> None:
+def test_page_that_is_committed_late_is_not_deleted(tiered: World) -> None:
     tiered.copy("t", 1, 0, 9)
     assert start_spill(tiered, 901) == E.NONE
     tiered.now_ms += 100 * SPILL_TIMEOUT_MS
@@ -436,7 +444,7 @@ def test_unfinished_page_is_not_marked_before_its_time_has_passed(tiered: World)
 
 
 def test_page_in_the_manifest_cannot_be_announced_again(tiered: World) -> None:
-    """A repeated command would put a page that is in use into the delete queue."""
+    """Otherwise a repeated StartSpill would put a page that is in use into the delete queue."""
     tiered.copy("t", 1, 0, 9)
     start_spill(tiered, 901)
     assert commit_spill(tiered, page_of(tiered, 901)) == E.NONE
@@ -445,7 +453,7 @@ def test_page_in_the_manifest_cannot_be_announced_again(tiered: World) -> None:
 
 
 def page_of(world: World, number: int) -> PageRef:
-    """The page of the oldest entry."""
+    """Reference to a page with only the oldest entry."""
     oldest = world.remote("t").entries[0]
     return PageRef(
         uuid=uuid.UUID(int=number),
@@ -463,12 +471,12 @@ def test_repeated_spill_is_acknowledged(tiered: World) -> None:
     topic_id = tiered.image.topic_ids["t"]
     spill(tiered, 1)
     page = tiered.remote("t").pages[0]
-    again = c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=page)
-    assert tiered.do(again).error == E.NONE
+    repeated = c.SpillEntries(topic_id=topic_id, partition=0, leader_epoch=0, page=page)
+    assert tiered.do(repeated).error == E.NONE
     assert len(tiered.remote("t").pages) == 1
 
 
-def test_size_of_the_remote_state_is_limited(tiered: World) -> None:
+def test_number_of_concurrent_copies_is_limited(tiered: World) -> None:
     for number in range(MAX_STARTED):
         assert tiered.start_copy("t", 1 + number, number * 10, number * 10 + 9).error == E.NONE
     assert tiered.start_copy("t", 99, MAX_STARTED * 10, MAX_STARTED * 10 + 9).error == E.INVALID_REQUEST

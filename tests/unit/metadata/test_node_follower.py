@@ -33,7 +33,7 @@ COMMAND = c.CreateTopics(topics=(c.NewTopic(name="t", partitions=1),))
 
 
 class SilentPeers(Peers):
-    """Drops messages; a forwarded command is accepted and never answered. Tests call `on_death`."""
+    """Drops messages, and never replies to a forwarded command. Tests report a dead peer with `on_death`."""
 
     def __init__(self) -> None:
         self.request_received = asyncio.Event()
@@ -58,7 +58,7 @@ class SilentPeers(Peers):
 
 
 class GatedFiles(OsFiles):
-    """The first snapshot stays unwritten until the gate opens."""
+    """Snapshots are not renamed to their final names until the gate opens."""
 
     def __init__(self) -> None:
         self.reached, self.gate = threading.Event(), threading.Event()
@@ -107,7 +107,7 @@ def append(first: int, last: int, prev_index: int = 0, prev_term: int = 0) -> m.
     )
 
 
-async def test_unanswered_forwarded_command_has_an_unknown_outcome(tmp_path: Path) -> None:
+async def test_outcome_of_a_forwarded_command_without_a_reply_is_unknown(tmp_path: Path) -> None:
     async with follower(tmp_path, Failures()) as node:
         node.receive((m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0),))
         with pytest.raises(MetadataUnavailable) as error:
@@ -116,7 +116,7 @@ async def test_unanswered_forwarded_command_has_an_unknown_outcome(tmp_path: Pat
 
 
 async def test_command_is_forwarded_once_the_leader_responds_again(tmp_path: Path) -> None:
-    """The leader is suspected and responds again while the loop waits for its disk and sees neither."""
+    """The leader is reported dead and then sends a heartbeat, both while the node waits for an fsync."""
     heartbeat = m.Heartbeat(term=1, sender=LEADER, to=FOLLOWER, commit=0)
     peers, gate = SilentPeers(), threading.Event()
     with ThreadPoolExecutor(1) as worker:
@@ -128,26 +128,26 @@ async def test_command_is_forwarded_once_the_leader_responds_again(tmp_path: Pat
                 node.receive((append(2, 2, 1, 1),))
                 await asyncio.sleep(0)
                 peers.on_death(LEADER)
-                asking = asyncio.ensure_future(node.submit(COMMAND))
+                submission = asyncio.ensure_future(node.submit(COMMAND))
                 await asyncio.sleep(0)
                 node.receive((heartbeat,))
             finally:
                 gate.set()
             requested = asyncio.ensure_future(peers.request_received.wait())
-            await asyncio.wait({asking, requested}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({submission, requested}, return_when=asyncio.FIRST_COMPLETED)
             assert peers.request_received.is_set()
-            for task in (asking, requested):
+            for task in (submission, requested):
                 task.cancel()
 
 
-async def test_command_without_a_leader_is_certainly_not_applied(tmp_path: Path) -> None:
+async def test_command_that_found_no_leader_is_known_not_to_be_applied(tmp_path: Path) -> None:
     async with follower(tmp_path, Failures()) as node:
         with pytest.raises(MetadataUnavailable) as error:
             await node.submit(COMMAND, timeout_s=0.05)
         assert not error.value.applied_unknown
 
 
-async def test_leaders_snapshot_may_arrive_while_the_nodes_own_is_written(tmp_path: Path) -> None:
+async def test_snapshot_from_the_leader_may_arrive_while_the_node_writes_its_own(tmp_path: Path) -> None:
     files, failures = GatedFiles(), Failures()
     async with follower(tmp_path, failures, files, snapshot_entries=3) as node:
         node.receive((append(1, 3),))
@@ -177,8 +177,8 @@ async def test_leaders_snapshot_may_arrive_while_the_nodes_own_is_written(tmp_pa
         assert node.core.log.last_index == 12
 
 
-async def test_failed_node_accepts_and_serves_no_log_pages(tmp_path: Path) -> None:
-    """A reader that continued would get the same page forever, because its position does not move."""
+async def test_failed_node_neither_accepts_nor_serves_log_pages(tmp_path: Path) -> None:
+    """Otherwise a reader would get the same page forever, because its position would not advance."""
     failures = Failures()
     async with follower(tmp_path, failures) as node:
         requested = asyncio.ensure_future(node.log_page(0, 1))
@@ -197,7 +197,7 @@ async def test_failed_node_accepts_and_serves_no_log_pages(tmp_path: Path) -> No
 
 
 async def test_failed_node_stops_ticking(tmp_path: Path) -> None:
-    """A leader that continued to send heartbeats would remain leader until its process ends."""
+    """A failed leader that still sent heartbeats would remain leader until its process ended."""
     async with follower(tmp_path, Failures(), tick_ms=1) as node:
         with pytest.raises(InvariantViolation):
             node.receive((append(7, 7),))

@@ -1,4 +1,4 @@
-"""Columnar decoder: records that it skips, and input that it rejects."""
+"""Columnar decoder: which records it leaves out, and which input it refuses."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,11 @@ from tierlog.records.errors import RecordsError, RecordsFault
 from tierlog.records.kernels import compiled
 from tierlog.records.writer import NewRecord, encode_batch
 
-pytestmark = pytest.mark.slow  # compiles the loops
+pytestmark = pytest.mark.slow  # numba compiles the decoder's loops
 
 
 def offsets(log: bytes, **options: object) -> list[int]:
+    """Offsets of the records that the decoder returns."""
     return [
         offset
         for group in decode_columns(log, ["offset"], **options)  # type: ignore[arg-type]
@@ -22,10 +23,11 @@ def offsets(log: bytes, **options: object) -> list[int]:
 
 
 def records(count: int) -> list[NewRecord]:
-    return [NewRecord(1_000 + i, b"k", b"v") for i in range(count)]
+    return [NewRecord(1_000 + number, b"k", b"v") for number in range(count)]
 
 
 def transactional(base_offset: int, producer_id: int, **options: object) -> bytearray:
+    """A batch of two records in a transaction."""
     return encode_batch(
         records(2),
         base_offset=base_offset,
@@ -45,7 +47,7 @@ def test_control_batches_are_left_out() -> None:
     assert offsets(bytes(log)) == [0, 1, 3, 4]
 
 
-def test_only_the_aborted_producers_batches_within_the_range_are_left_out() -> None:
+def test_only_batches_of_the_aborted_transaction_are_left_out() -> None:
     log = (
         transactional(0, 7)
         + transactional(2, 8)
@@ -55,18 +57,18 @@ def test_only_the_aborted_producers_batches_within_the_range_are_left_out() -> N
     assert offsets(bytes(log), aborted=[AbortedRange(7, 0, 3)]) == [2, 3, 4, 5, 6, 7]
 
 
-def test_gaps_of_compaction_stay_gaps() -> None:
+def test_offsets_that_compaction_removed_are_skipped() -> None:
     log = encode_batch(records(3), base_offset=10, offset_deltas=[0, 5, 9])
     assert offsets(bytes(log), first_offset=11, end_offset=19) == [15]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_flipped_bit_is_refused(codec: Codec) -> None:
+def test_batch_with_a_flipped_bit_is_refused(codec: Codec) -> None:
     log = encode_batch(records(50), codec=codec)
     log[70] ^= 1
-    with pytest.raises(RecordsError) as refused:
+    with pytest.raises(RecordsError) as error:
         offsets(bytes(log))
-    assert refused.value.fault is RecordsFault.CORRUPT
+    assert error.value.fault is RecordsFault.CORRUPT
 
 
 def test_truncated_batch_is_refused_and_not_skipped() -> None:
@@ -75,33 +77,35 @@ def test_truncated_batch_is_refused_and_not_skipped() -> None:
         offsets(bytes(log[:-1]))
 
 
-def test_a_bomb_is_refused() -> None:
+def test_decompression_bomb_is_refused() -> None:
     bomb = encode_batch([NewRecord(0, None, bytes(1 << 20))], codec=Codec.ZSTD)
-    with pytest.raises(RecordsError) as refused:
+    with pytest.raises(RecordsError) as error:
         offsets(bytes(bomb), max_batch_bytes=1 << 19)
-    assert refused.value.fault is RecordsFault.TOO_LARGE
+    assert error.value.fault is RecordsFault.TOO_LARGE
 
 
-def test_timestamps_beyond_microseconds_saturate() -> None:
+def test_timestamp_too_large_for_microseconds_saturates() -> None:
     log = encode_batch([NewRecord(2**62, None, None)])
     (group,) = decode_columns(bytes(log), ["timestamp"])
     assert group.arrays["timestamp"].view("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
 
 
-def test_unknown_columns_are_named() -> None:
+def test_error_for_an_unknown_column_names_it() -> None:
     with pytest.raises(ValueError, match="topic"):
         list(decode_columns(b"", ["topic"]))
 
 
 def test_decreasing_offsets_are_refused() -> None:
     log = encode_batch(records(3), base_offset=5) + encode_batch(records(3), base_offset=7)
-    with pytest.raises(RecordsError) as refused:
+    with pytest.raises(RecordsError) as error:
         offsets(bytes(log))
-    assert refused.value.fault is RecordsFault.CORRUPT
+    assert error.value.fault is RecordsFault.CORRUPT
 
 
 def test_kernels_compile_without_a_cache_directory() -> None:
-    """As on an executor without a writable directory: a function without a source file cannot be cached."""
-    space: dict[str, Callable[[int], int]] = {}
-    exec("def more(x):\n    return x + 1", space)
-    assert compiled(space["more"])(1) == 2
+    """A Spark executor may have no writable directory. numba cannot cache a function without a source file
+    either.
+    """
+    namespace: dict[str, Callable[[int], int]] = {}
+    exec("def successor(x):\n    return x + 1", namespace)
+    assert compiled(namespace["successor"])(1) == 2

@@ -30,9 +30,7 @@ MIB = 1 << 20
 
 
 class Disks(OsFiles):
-    """One device per directory, with its free space and the errors of its writes. Descriptors are counted
-    too.
-    """
+    """Each directory is a device of its own, with its usable bytes, and an errno if its calls fail."""
 
     def __init__(self) -> None:
         self.usable: dict[Path, int] = {}
@@ -40,9 +38,9 @@ class Disks(OsFiles):
         self._paths: dict[int, Path] = {}
 
     def check(self, path: Path) -> None:
-        for directory, code in self.broken.items():
+        for directory, error_number in self.broken.items():
             if path.is_relative_to(directory):
-                raise OSError(code, os.strerror(code))
+                raise OSError(error_number, os.strerror(error_number))
 
     def space(self, path: Path) -> Space:
         return Space(1 << 40, self.usable.get(path, 64 * MIB))
@@ -63,7 +61,7 @@ class Disks(OsFiles):
 
 
 def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterImage:
-    """The image with one more topic, `t<number>`."""
+    """The image with one more topic, `t<number>`, whose partitions node 1 leads."""
     topic_id = uuid.UUID(int=number)
     led = {"replicas": (1,), "in_sync": (1,), "leader": 1, "leader_epoch": 0, "partition_epoch": 0}
     changes = [r.CreateTopic(topic_id=topic_id, name=f"t{number}")]
@@ -72,7 +70,7 @@ def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterI
 
 
 class Run:
-    """One run of a replica manager with the directories `a` and `b`."""
+    """A replica manager with the log directories `a` and `b`, from its start to its stop."""
 
     def __init__(self, path: Path, disks: OsFiles | None = None, metadata: str = "m") -> None:
         self.a, self.b = path / "a", path / "b"
@@ -108,6 +106,7 @@ class Run:
             assert await self.manager.checkpoints.write(directory)
 
     def place(self, number: int, name: str = "t1") -> str:
+        """Name of the log directory of a partition."""
         directory = self.directories.directory_of(TopicPartition(name, number))
         assert directory is not None
         return directory.path.name
@@ -138,7 +137,7 @@ async def test_new_partition_is_placed_by_free_space_then_by_partition_count(tmp
     assert {run.place(number, "t2") for number in range(3)} == {"b"}
     run.directories.all[1].mark_full()
     run.manager.follow(topic(2, 3, topic(1, 4)), topic(3, 1, topic(2, 3, topic(1, 4))))
-    assert run.place(0, "t3") == "a", "a full directory comes last"
+    assert run.place(0, "t3") == "a", "a full directory is the last choice"
     await run.stop()
 
 
@@ -160,16 +159,16 @@ async def test_each_directory_has_its_own_identity_checkpoints_and_marker(tmp_pa
     await run.stop()
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
-async def test_failed_device_takes_only_its_partitions_offline(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.EROFS])
+async def test_failed_device_takes_only_its_partitions_offline(tmp_path: Path, error_number: int) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     lost, kept = (run.replica(number) for number in sorted(range(2), key=run.place))
-    run.disks.broken[run.a] = code
+    run.disks.broken[run.a] = error_number
     run.moved.clear()
     assert append(lost) == ErrorCode.KAFKA_STORAGE_ERROR
     await asyncio.sleep(0)
     assert run.is_offline(lost.name.partition)
-    assert run.moved == [lost.name], "its callers are notified"
+    assert run.moved == [lost.name], "waiting requests are notified"
     assert append(kept) == ErrorCode.NONE
     assert not run.fatal
     assert await run.manager.checkpoints.write_for({lost.name, kept.name}) == set()
@@ -184,7 +183,9 @@ async def test_failed_fsync_takes_the_directory_offline(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 2))
     lost = next(replica for replica in run.manager if run.place(replica.name.partition) == "b")
     assert append(lost) == ErrorCode.NONE
-    run.disks.broken[run.b] = errno.ENOSPC  # for an fsync that is as bad as EIO
+    run.disks.broken[run.b] = (
+        errno.ENOSPC
+    )  # an fsync that fails with ENOSPC may have lost writes, as with EIO
     with pytest.raises(OSError, match="No space"):
         await asyncio.to_thread(lost.flush)
     await asyncio.sleep(0)
@@ -227,20 +228,21 @@ async def test_partitions_of_an_unusable_directory_are_not_created_again(tmp_pat
     await run.stop()
     (tmp_path / "a").rename(tmp_path / "unplugged")
     (tmp_path / "a").write_text("not a directory")
-    both = topic(2, 1, topic(1, 2))
+    with_new_topic = topic(2, 1, topic(1, 2))
     run = await Run(tmp_path).start(topic(1, 2))
-    assert {number: run.is_offline(number) for number in places} == {n: p == "a" for n, p in places.items()}
-    run.manager.follow(topic(1, 2), both)
-    assert run.place(0, "t2") == "b", "a topic made now is new for certain"
+    for number, place in places.items():
+        assert run.is_offline(number) == (place == "a")
+    run.manager.follow(topic(1, 2), with_new_topic)
+    assert run.place(0, "t2") == "b", "a topic created now has no log in the unusable directory"
     await run.stop()
     (tmp_path / "a").unlink()
     (tmp_path / "unplugged").rename(tmp_path / "a")
-    run = await Run(tmp_path).start(both)
+    run = await Run(tmp_path).start(with_new_topic)
     assert [run.replica(number).log_end_offset for number in range(2)] == [1, 1]
     await run.stop()
 
 
-def test_start_fails_without_any_directory_or_without_the_metadata(tmp_path: Path) -> None:
+def test_start_fails_without_a_usable_directory_or_without_the_metadata_directory(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("not a directory")
     run = Run(tmp_path)
     with pytest.raises(OSError, match="exists"):
@@ -252,7 +254,7 @@ def test_start_fails_without_any_directory_or_without_the_metadata(tmp_path: Pat
         Run(tmp_path).directories.claim(1, "c")
 
 
-def test_copied_or_foreign_directory_stops_the_start(tmp_path: Path) -> None:
+def test_start_fails_with_a_copied_or_foreign_directory(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.directories.claim(1, "c")
     run.directories.release()
@@ -287,7 +289,7 @@ async def test_partition_found_in_two_directories_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_directory_without_topic_id_is_not_a_partition(tmp_path: Path, killed: bool) -> None:
+def test_directory_without_a_topic_id_is_not_a_partition(tmp_path: Path, killed: bool) -> None:
     disks, name, topic_id = Disks(), TopicPartition("t1", 0), uuid.UUID(int=1)
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, usable in zip(paths, (64 * MIB, 32 * MIB), strict=True):
@@ -299,7 +301,7 @@ def test_directory_without_topic_id_is_not_a_partition(tmp_path: Path, killed: b
     if killed:
         place.directory(name).mkdir()
     else:
-        disks.broken[paths[0]] = 28  # no space left
+        disks.broken[paths[0]] = errno.ENOSPC
         with pytest.raises(OSError, match="No space"):
             place.create(name, topic_id)
         disks.broken.clear()
@@ -315,7 +317,7 @@ def test_directory_without_topic_id_is_not_a_partition(tmp_path: Path, killed: b
     second.release()
 
 
-async def test_directory_of_an_older_topic_of_the_same_name_is_set_aside(tmp_path: Path) -> None:
+async def test_partition_directory_of_an_older_topic_of_the_same_name_becomes_a_stray(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     place = run.place(0)
     await run.stop()
@@ -337,32 +339,34 @@ async def test_unreadable_log_goes_offline_alone_and_keeps_its_log_start(tmp_pat
     place = run.place(0)
     await run.stop()
     metadata = tmp_path / place / "t1-0" / "partition.metadata"
-    kept = metadata.read_text()
+    original = metadata.read_text()
     metadata.write_text("garbage")
     run = await Run(tmp_path).start(topic(1, 4))
     assert [run.is_offline(number) for number in range(4)] == [True, False, False, False]
     await run.checkpoint()
     await run.stop()
-    metadata.write_text(kept)
+    metadata.write_text(original)
     run = await Run(tmp_path).start(topic(1, 4))
     assert run.replica(0).log_start_offset == 1
     await run.stop()
 
 
-@pytest.mark.parametrize("at", range(len("version: 0\ntopic_id: "), len("version: 0\ntopic_id: ") + 22))
-async def test_flipped_bit_in_a_topic_id_does_not_start_an_empty_log(tmp_path: Path, at: int) -> None:
+@pytest.mark.parametrize("position", range(len("version: 0\ntopic_id: "), len("version: 0\ntopic_id: ") + 22))
+async def test_flipped_bit_in_a_topic_id_does_not_start_an_empty_log(tmp_path: Path, position: int) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))
     metadata = tmp_path / run.place(0) / "t1-0" / "partition.metadata"
     await run.stop()
-    kept = metadata.read_bytes()
+    original = metadata.read_bytes()
     for bit in range(8):
-        metadata.write_bytes(kept[:at] + bytes([kept[at] ^ 1 << bit]) + kept[at + 1 :])
+        metadata.write_bytes(
+            original[:position] + bytes([original[position] ^ 1 << bit]) + original[position + 1 :]
+        )
         run = await Run(tmp_path).start(topic(1, 1))
-        assert run.is_offline(0), (at, bit)
+        assert run.is_offline(0), (position, bit)
         await run.stop()
         assert not list(tmp_path.glob("?/*-stray"))
-    metadata.write_bytes(kept)
+    metadata.write_bytes(original)
     run = await Run(tmp_path).start(topic(1, 1))
     assert run.replica(0).log_end_offset == 1
     await run.stop()
@@ -376,14 +380,18 @@ async def test_full_directory_refuses_appends_until_it_has_free_space(tmp_path: 
     run.disks.usable[run.a] = 0
     assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
     run.disks.broken.clear()
-    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR, "what is left is not for records"
+    assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR, "the remaining space is not for records"
     assert append(other) == ErrorCode.NONE
     assert full.read(0, 1000).slice is not None
     assert not run.directories.recheck_full()
     assert append(full) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert run.directories.sharing_full_disks() == list(run.directories.all), "both are on one disk"
+    assert run.directories.sharing_full_disks() == list(run.directories.all), (
+        "both directories are on the same disk"
+    )
     run.disks.usable[run.a] = 64 * MIB
-    assert not run.directories.recheck_full(not_beside=tmp_path), "the metadata's reserve comes first"
+    assert not run.directories.recheck_full(not_beside=tmp_path), (
+        "the reserve of the metadata is restored first"
+    )
     assert run.directories.recheck_full()
     assert append(full) == ErrorCode.NONE
     assert full.log_end_offset == 2
@@ -398,13 +406,15 @@ async def test_retry_of_an_acknowledged_batch_needs_no_space(tmp_path: Path) -> 
     batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
     assert run.replica(0).as_leader.append(memoryview(bytearray(batch)), now_ms).error == ErrorCode.NONE
     run.directories.mark_full_beside(tmp_path)
-    again = run.replica(0).as_leader.append(memoryview(bytearray(batch)), now_ms)
-    assert (again.error, again.base_offset) == (ErrorCode.NONE, 0)
+    retry = run.replica(0).as_leader.append(memoryview(bytearray(batch)), now_ms)
+    assert (retry.error, retry.base_offset) == (ErrorCode.NONE, 0)
     assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
     await run.stop()
 
 
-async def test_batch_after_one_refused_by_a_full_disk_is_not_reported_as_a_gap(tmp_path: Path) -> None:
+async def test_batch_that_follows_one_refused_for_lack_of_space_is_refused_with_the_same_error(
+    tmp_path: Path,
+) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     now_ms = SystemClock().now_ms()
     first, second, third = (
@@ -417,14 +427,14 @@ async def test_batch_after_one_refused_by_a_full_disk_is_not_reported_as_a_gap(t
     for batch in (second, third):
         assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.KAFKA_STORAGE_ERROR
     run.directories.all[0].mark_not_full()
-    gap = replica.as_leader.append(memoryview(third), now_ms)
-    assert gap.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    out_of_order = replica.as_leader.append(memoryview(third), now_ms)
+    assert out_of_order.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     for batch in (second, third):
         assert replica.as_leader.append(memoryview(batch), now_ms).error == ErrorCode.NONE
     await run.stop()
 
 
-async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path) -> None:
+async def test_log_that_cannot_be_opened_for_lack_of_space_keeps_its_log_start(tmp_path: Path) -> None:
     run = await Run(tmp_path).start(topic(1, 1))
     append(run.replica(0))
     run.replica(0).raise_log_start(1)
@@ -432,7 +442,7 @@ async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path
     await run.stop()
     run = Run(tmp_path)
     run.directories.claim(1, "c")
-    # a closed log writes nothing when it is opened, unless something of it is lost
+    # Opening a cleanly closed log writes nothing, unless a file is missing.
     for snapshot in (tmp_path / place / "t1-0").glob("*.snapshot"):
         snapshot.unlink()
     run.disks.broken = {tmp_path / place / "t1-0": errno.ENOSPC}
@@ -449,7 +459,7 @@ async def test_log_without_space_at_the_start_keeps_its_log_start(tmp_path: Path
 
 
 class HalfWrites(OsFiles):
-    """The disk becomes full in the middle of a batch."""
+    """Once `full` is set, the disk accepts half of the next batch and then fails with ENOSPC."""
 
     full = False
 
@@ -466,14 +476,14 @@ async def test_partly_written_batch_is_truncated_at_once(tmp_path: Path) -> None
     run = await Run(tmp_path, disk).start(topic(1, 1))
     assert append(run.replica(0)) == ErrorCode.NONE
     log = tmp_path / run.place(0) / "t1-0" / f"{0:020d}.log"
-    whole = log.read_bytes()
+    before = log.read_bytes()
     disk.full = True
     assert append(run.replica(0)) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.read_bytes() == whole
+    assert log.read_bytes() == before
     await run.stop(clean=False)
 
 
-async def test_metadata_in_a_failed_log_directory_fails_with_it(tmp_path: Path) -> None:
+async def test_node_stops_when_the_log_directory_with_the_metadata_fails(tmp_path: Path) -> None:
     run = await Run(tmp_path, metadata="a/__cluster_metadata").start(topic(1, 2))
     run.directories.all[0].fail("Input/output error")
     await asyncio.sleep(0)
