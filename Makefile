@@ -65,6 +65,7 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 	@touch $@
 
 demo: venv
+	@mkdir -p build
 	@$(BIN)/python tests/demo/demo.py $(DEMO_OPTIONS)
 
 PACKAGE ?=

@@ -87,7 +87,9 @@ class Chain:
                 reply.begun, reply.waiting_from = begun, self._clock()
                 if not isinstance(reply.work, asyncio.Future):
                     reply.outlives_connection = ORDER_OF.get(context.api) is not Order.AFTER_APPENDS
-                    reply.work = self._tasks.spawn("request", outcome(reply.work))
+                    work = reply.work
+                    reply.work = self._tasks.spawn("request", outcome(work))
+                    reply.work.add_done_callback(lambda _: work.close())  # if cancelled before it began
                 return reply
             self._count(served, context, reply)
         except Exception as failure:

@@ -429,7 +429,7 @@ class RemoteLogManager:
         copying = loop.run_in_executor(threads, copy)
         try:
             suffix, suffix_chunks = await asyncio.shield(copying)
-        except asyncio.CancelledError:  # the thread goes on
+        except asyncio.CancelledError:  # the thread continues
             copying.add_done_callback(partial(self._remove_unused, replica))
             raise
         try:

@@ -1,6 +1,7 @@
 """Request statistics: total, local and remote time, and error codes."""
 
 import asyncio
+import inspect
 from collections import Counter
 from typing import Any
 
@@ -173,3 +174,20 @@ async def test_a_quota_that_fails_gives_an_error_response(step: str, way: str) -
         reply = chain.finish(CONTEXT, HeartbeatRequest(), reply)
     assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert reports == [f"{APIS[HEARTBEAT]} from h"]
+
+
+async def test_request_that_is_cancelled_before_it_begins_leaves_nothing() -> None:
+    """Its connection is closed in the same turn of the event loop, by a malformed frame."""
+
+    async def read() -> HeartbeatResponse:
+        return HeartbeatResponse()
+
+    work = read()
+    tasks = TaskGroup(lambda *_: None)
+    chain = Chain({HEARTBEAT: lambda *_: Pending(work)}, tasks, lambda *_: None, RequestStats(), Ticks())
+    reply = chain.start(CONTEXT, HeartbeatRequest())
+    assert isinstance(reply, Pending) and isinstance(reply.work, asyncio.Future)
+    reply.work.cancel()
+    await asyncio.wait([reply.work])
+    await asyncio.sleep(0)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
