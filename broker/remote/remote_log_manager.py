@@ -515,6 +515,8 @@ class RemoteLogManager:
                 raise TierRefused(f"this broker is no longer the leader of {where}")
             if (_end_of(state.root) or 0) >= end or state.replica.log_start_offset >= end:
                 return
+            if not _is_enabled(state.replica):
+                raise TierRefused(f"{state.replica.name}: remote.storage.enable is false")
             if state.replica.config.remote_log_copy_disable:
                 raise TierRefused(f"{state.replica.name}: remote.log.copy.disable is set")
             if state.blocked:

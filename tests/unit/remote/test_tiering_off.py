@@ -424,3 +424,15 @@ async def test_damaged_page_of_before_does_not_delete_what_was_uploaded_since(tm
         await node.manager.delete([line], lambda _: entries[0].end_offset)
         gone = {node.keys.log(where, entries[0]), node.keys.index(where, entries[0])}
         assert await data_objects(node) == listed - gone
+
+
+async def test_flush_ends_if_tiering_is_switched_off_meanwhile(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, FaultyStore(MemoryStore())) as node:
+        await tiered_log(node)
+        node.store.down = True
+        flush = asyncio.ensure_future(node.log_manager.flush("t"))
+        await asyncio.sleep(0)
+        assert not flush.done()
+        assert await node.alter("t", OFF) == ErrorCode.NONE
+        with pytest.raises(TierRefused, match=r"remote\.storage\.enable is false"):
+            await flush
