@@ -179,9 +179,11 @@ async def test_fetch_in_a_gap_at_the_end_of_a_remote_segment_returns_the_next_re
             data = await node.store.get(key)
             position, last = list(iter_batches(data))[-1]
             assert position > 0
-            await node.store.put(key, data[:position], crc32c=crc32c.crc32c(data[:position]))
+            checksum = crc32c.crc32c(data[:position])
+            await node.store.put(key, data[:position], crc32c=checksum)
             index = await shortened(node, replica, entry, data[:position])
-            entries.append(msgspec.structs.replace(entry, log_bytes=position, index_bytes=len(index)))
+            sizes = {"log_bytes": position, "index_bytes": len(index)}
+            entries.append(msgspec.structs.replace(entry, log_crc32c=checksum, **sizes))
             gaps.append((last.base_offset, entry.end_offset))
         state = msgspec.structs.replace(remote, entries=tuple(entries))
         for start, end in gaps:
