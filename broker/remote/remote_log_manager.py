@@ -290,9 +290,7 @@ class RemoteLogManager:
                 await self._manager.probe()
             await self._perform(where, state, actions[0])
             return not isinstance(actions[0], planner.Blocked)
-        if store_error is not None and (
-            replica.config.remote_storage_enable or remote.first_offset is not None
-        ):
+        if store_error is not None and (_is_enabled(replica) or remote.first_offset is not None):
             raise store_error  # else nothing is remote, and the store may be gone for good
         state.failures, state.error = 0, None
         return False

@@ -29,26 +29,22 @@ class ChunkBuilder:
     def __init__(self) -> None:
         self.checksum = 0
         """CRC-32C of all batches so far."""
-        self._finished: list[ChunkEntry] = []
-        self._open = ChunkEntry(0, 0, NO_TIMESTAMP, 0)
-        self._open_bytes = 0
+        self._chunks: list[ChunkEntry] = []
+        self._size = 0
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
         """Add the next batch. `content`: its bytes."""
-        self.checksum = crc32c(content, self.checksum)
-        if self._open_bytes and self._open_bytes + len(content) > CHUNK_BYTES:
-            self._finished.append(self._open)
-            self._open = self._open._replace(position=self._open.position + self._open_bytes)
-            self._open_bytes = 0
-        chunk = self._open
-        if not self._open_bytes:
-            chunk = ChunkEntry(chunk.position, header.base_offset, NO_TIMESTAMP, 0)
-        self._open = chunk._replace(
+        end = self._size + len(content)
+        if not self._chunks or end - self._chunks[-1].position > CHUNK_BYTES:
+            self._chunks.append(ChunkEntry(self._size, header.base_offset, NO_TIMESTAMP, 0))
+        chunk = self._chunks[-1]
+        self._chunks[-1] = chunk._replace(
             max_timestamp=max(chunk.max_timestamp, header.max_timestamp),
             crc32c=crc32c(content, chunk.crc32c),
         )
-        self._open_bytes += len(content)
+        self.checksum = crc32c(content, self.checksum)
+        self._size = end
 
     @property
     def chunks(self) -> tuple[ChunkEntry, ...]:
-        return (*self._finished, self._open) if self._open_bytes else tuple(self._finished)
+        return tuple(self._chunks)
