@@ -1,13 +1,12 @@
 """A byte of an object in S3 flips: the broker says so everywhere, downloads no more, and serves all else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import s3_servers
 from confluent_kafka.admin import AdminClient, NewTopic
-from s3_proxy import S3Proxy
 from scraping import metric
 from wire_client import Client
 
@@ -34,12 +33,6 @@ TIERED = {
 def s3(tmp_path) -> Iterator[s3_servers.S3Server]:
     with s3_servers.running("versitygw", tmp_path) as server:
         yield server
-
-
-@pytest.fixture
-async def proxy(s3) -> AsyncIterator[S3Proxy]:
-    async with S3Proxy(s3).running() as proxy:
-        yield proxy
 
 
 @pytest.fixture

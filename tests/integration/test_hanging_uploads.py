@@ -1,7 +1,6 @@
 """Uploads that hang at a real S3 server keep neither other uploads nor deletions waiting."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,6 @@ from tierlog.tiering.object_store import ObjectStoreTimeout
 from tierlog.tiering.s3 import S3Options, S3Store
 
 KEYS = {"access_key": s3_servers.ACCESS_KEY, "secret_key": s3_servers.SECRET_KEY}
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_servers.S3Server]:
-    with s3_servers.running("versitygw", tmp_path_factory.mktemp("versitygw")) as server:
-        yield server
-
-
-@pytest.fixture
-async def proxy(s3: s3_servers.S3Server) -> AsyncIterator[S3Proxy]:
-    async with S3Proxy(s3).running() as proxy:
-        yield proxy
 
 
 async def hung(node: TierNode, proxy: S3Proxy, count: int) -> list[Replica]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,6 @@ CALLS: dict[str, Callable[[S3Store], Awaitable[Any]]] = {
     "with its ETag": lambda store: store.get_with_etag("large"),
     "list": lambda store: anext(store.list("")),
 }
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3_servers.S3Server]:
-    with s3_servers.running("versitygw", tmp_path_factory.mktemp("versitygw")) as server:
-        yield server
-
-
-@pytest.fixture
-async def proxy(s3: s3_servers.S3Server) -> AsyncIterator[S3Proxy]:
-    async with S3Proxy(s3).running() as proxy:
-        yield proxy
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -1,7 +1,7 @@
 """A complete broker with a real S3 server: records are tiered, read back and deleted, as clients see it."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import s3_servers
@@ -26,12 +26,6 @@ TIERED = {
     "local.retention.ms": "0",
     "retention.ms": "-1",
 }
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory) -> Iterator[s3_servers.S3Server]:
-    with s3_servers.running("versitygw", tmp_path_factory.mktemp("versitygw")) as server:
-        yield server
 
 
 @pytest.fixture
