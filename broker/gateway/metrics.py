@@ -292,7 +292,7 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     kafka_values = {
         "maxlag": max((move.offset_lag for move in under_way), default=0),
         "failedpartitionscount": len(moves.failed),
-        "deadthreadcount": moves.dead,
+        "deadthreadcount": moves.crashed,
     }
     for name, value in kafka_values.items():
         yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]

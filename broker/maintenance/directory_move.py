@@ -4,14 +4,14 @@ KIP-113).
 A future copy of the log grows in the target, in threads of the target, while the log is in use
 (broker/storage/future_log.py). Once little is missing, flushes are held for a moment, so that nothing is
 acknowledged that is not in the copy. Records that may have been acknowledged are then copied and synced.
-The rest is copied in threads without a sync, and the last of it on the event loop. The copy gets the
-partition's name, and the log continues in it with its state in memory. The order on disk, which a crash may
-interrupt anywhere:
+Records appended after that are copied in threads without a sync, and the last of them on the event loop. The
+copy gets the partition's name, and the log continues in it with its state in memory. The order on disk, which
+a crash may interrupt anywhere:
 
 1. The copy, in a directory named `-future`: it is never read, and the next start copies again.
-2. The checkpoints of the target have the log, and a record in the source says where it may have moved.
-3. The copy gets its final name: with the record, it is now the log.
-4. That name is durable; only then is the old directory renamed and the record removed.
+2. The checkpoints of the target have the log, and a marker file in the source says where it may have moved.
+3. The copy gets its final name: with the marker, it is now the log.
+4. That name is durable; only then is the old directory renamed and the marker removed.
 
 Driven by `DirectoryMoves`, on the event loop.
 """
@@ -42,16 +42,17 @@ from tierlog.broker.storage.move_throttler import MoveStopped, MoveThrottler
 
 FINISH_BYTES = 4 << 20
 MAX_FINISH_BYTES = 32 << 20
-"""Flushes are held for the rest of the copy once at most FINISH_BYTES are missing. The limit doubles, up to
-MAX_FINISH_BYTES, with each round that reduced the missing part by less than half: the disk needs time for its
-fsyncs while producers continue.
+"""Flushes are held to finish the copy once at most FINISH_BYTES are missing. Producers may append faster than
+that limit allows, so it doubles, up to MAX_FINISH_BYTES, with each round of copying that reduced the missing
+bytes by less than half.
 """
 
 SWITCH_BYTES = 1 << 20
-"""Bytes copied on the event loop at most: a millisecond's work."""
+"""Maximum number of bytes copied on the event loop: a millisecond's work."""
 
 MAX_HELD_ROUNDS = 16
-"""Rounds of copying without fsync while flushes are held, until less than SWITCH_BYTES is missing."""
+"""Maximum number of rounds that copy without fsync while flushes are held. They end earlier once less than
+SWITCH_BYTES is missing."""
 
 MAX_HOLD_S = 5.0
 """Maximum time for which flushes are held (half of log.dirs.stop.timeout.ms if that is shorter), so that
@@ -68,9 +69,11 @@ RETRY_S = 0.05
 """Delay before the next attempt after a compaction or truncation changed the log."""
 
 MAX_CHANGES = 10
-"""Consecutive changes, about half a minute: then it is no compaction but a missing file."""
+"""Number of consecutive attempts, over about half a minute, that find a changed log. Then the move fails: the
+reason is a missing file, not a compaction.
+"""
 
-REST_S = 5.0
+MAX_RETRY_S = 5.0
 """Longest delay between two attempts. Also the delay after a switch timed out, so that waiting flushes can
 complete.
 """
@@ -98,7 +101,7 @@ class MoveTimes:
 
     max_hold_s: float = MAX_HOLD_S
     retry_s: float = RETRY_S
-    rest_s: float = REST_S
+    max_retry_s: float = MAX_RETRY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +184,7 @@ class DirectoryMove:
         if offline := self._directories.offline:  # it may hold files of an earlier move
             raise OSError(None, "a log directory is offline", str(offline[0].path))
         for directory in self._directories.online:
-            if directory is not self.source and directory.may_have_moved(self.name):
+            if directory is not self.source and directory.may_have_move_marker(self.name):
                 await self._orphans.clear(directory, self.name)
         path = await self.target.run(partial(self.target.create_future, self.name, self.replica.topic_id))
         start_offset = self.replica.local_log_start_offset
@@ -192,15 +195,15 @@ class DirectoryMove:
             tries += 1
             await self._wait_for_threads()
             was_slow, switch_timeouts = self.switch_timeouts > switch_timeouts, self.switch_timeouts
-            await self._pause(self._times.rest_s if was_slow else self._pause_s(tries))
+            await self._pause(self._times.max_retry_s if was_slow else self._pause_s(tries))
         await self._remove_source()
 
-    async def clear_record(self) -> None:
-        """Remove the record of a move that did not happen, now or at the next start."""
+    async def remove_marker(self) -> None:
+        """Remove the marker of a move that did not happen, now or at the next start."""
         self._checkpoints.moving.pop(self.name, None)
         if self.source.failure is None:
             with suppress(OSError):
-                await self.source.run(partial(self.source.clear_move, self.name))
+                await self.source.run(partial(self.source.remove_move_marker, self.name))
 
     def drop_copy(self) -> None:
         """Remove the copy, now or at the next start."""
@@ -223,7 +226,7 @@ class DirectoryMove:
         if not await self._checkpoints.write(target):
             raise OSError(None, "no checkpoint can be written", str(target.path))
         await self._checkpoints.write_cleaned(target)
-        await source.run(partial(source.record_move, self.name, self._target_id))
+        await source.run(partial(source.write_move_marker, self.name, self._target_id))
         await self._catch_up(future)  # copy what was appended in the meantime
         async with _flushes_held(log, source):
             self.require_running()
@@ -324,7 +327,7 @@ class DirectoryMove:
         await target.run(target.sync_names)
         self.rename_source()  # on the loop: a new topic of the same name may use its place next
         await source.run(source.sync_names)
-        await source.run(partial(source.clear_move, self.name))
+        await source.run(partial(source.remove_move_marker, self.name))
         if self._renamed_source is not None:
             delay_ms = self.replica.config.file_delete_delay_ms
             self._orphans.remove(
@@ -413,7 +416,7 @@ class DirectoryMove:
             left_s -= CHECK_S
 
     def _pause_s(self, tries: int) -> float:
-        return min(self._times.retry_s * (1 << min(tries, 10)), REST_S)
+        return min(self._times.retry_s * (1 << min(tries, 10)), MAX_RETRY_S)
 
 
 @asynccontextmanager

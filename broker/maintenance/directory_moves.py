@@ -20,7 +20,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicPartition
 from tierlog.broker.maintenance.directory_move import (
     MAX_HOLD_S,
-    REST_S,
+    MAX_RETRY_S,
     RETRY_S,
     DirectoryMove,
     MoveContext,
@@ -42,8 +42,8 @@ from tierlog.protocol.errors import ErrorCode
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 MAX_NAME_LENGTH = 255 - len(f".{MOVED_AWAY}") - 32
-"""Maximum length of a partition's name that can move: the names of its copy and of its record end with an id,
-and Kafka refuses to shorten them.
+"""Maximum length of the name of a partition that can move: the names of its copy and of its marker add an id to
+it. Kafka does not shorten the name of a copy either.
 """
 
 _log = structlog.get_logger("tierlog.moves")
@@ -66,16 +66,17 @@ class DirectoryMoves:
         *,
         max_hold_s: float = MAX_HOLD_S,
         retry_s: float = RETRY_S,
-        rest_s: float = REST_S,
+        max_retry_s: float = MAX_RETRY_S,
     ) -> None:
-        self.times = MoveTimes(min(max_hold_s, settings.log_dirs_stop_timeout_ms / 2000), retry_s, rest_s)
+        max_hold_s = min(max_hold_s, settings.log_dirs_stop_timeout_ms / 2000)
+        self.times = MoveTimes(max_hold_s, retry_s, max_retry_s)
         self._settings = settings
         self._replicas = replicas
         self.directories = replicas.directories
         self.ended = Counter[MoveOutcome]()
         self.failed = set[TopicPartition]()
         """Partitions whose last move failed, until they are moved again or removed."""
-        self.dead = 0
+        self.crashed = 0
         """Moves that ended with an unexpected error."""
         self._image = image
         self._tasks = tasks
@@ -152,10 +153,10 @@ class DirectoryMoves:
     def _is_interrupted_move(self, replica: Replica, directory: LogDirectory, copy: Path) -> bool:
         """False if the copy is of an earlier topic of the same name."""
         try:
-            is_of_it = read_partition_metadata(directory.files, copy) == replica.topic_id
+            is_same_topic = read_partition_metadata(directory.files, copy) == replica.topic_id
         except (OSError, MalformedCheckpoint):
             return False
-        return is_of_it and replica.log_dir is not directory
+        return is_same_topic and replica.log_dir is not directory
 
     async def stop(self) -> None:
         """Stop all moves; the next start begins them again. A hanging disk is not waited for."""
@@ -200,12 +201,12 @@ class DirectoryMoves:
                 what = "a replica has moved to another log directory; the next start removes the old one"
             _log.error(what, **where, error=str(failure))
         except Exception:
-            self.dead += 1
+            self.crashed += 1
             raise
         finally:
             move.stop.set()
             if not move.has_switched:
-                await move.clear_record()
+                await move.remove_marker()
                 if not self._stopping:  # else the next start removes it
                     move.drop_copy()
             if self._moves.get(move.name) is move:

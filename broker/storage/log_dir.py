@@ -158,7 +158,7 @@ class LogDirectory:
         self._rows_lock = threading.Lock()
         self._checkpointed: set[TopicPartition] = set()
         self._cleaned: set[TopicPartition] = set()
-        self._recorded_moves = defaultdict[TopicPartition, set[str]](set)  # `.moved-away` files
+        self._move_markers = defaultdict[TopicPartition, set[str]](set)  # names of `.moved-away` files
         self._written_with_copy: dict[str, Offsets] = {}  # content of checkpoints that have a copy
         self._recovery_points: Offsets = {}  # as last written
 
@@ -362,42 +362,42 @@ class LogDirectory:
         names = ((parse_future_directory(name), name) for name in self.files.list_directory(self.path))
         return [(partition, self.path / name) for partition, name in names if partition is not None]
 
-    def record_move(self, partition: TopicPartition, target: uuid.UUID) -> None:
-        """Record durably that the partition's log is in the directory with id `target`, if that has the
+    def write_move_marker(self, partition: TopicPartition, target: uuid.UUID) -> None:
+        """Create a durable marker: the partition's log is in the directory with id `target`, if that has the
         partition too. Needs no disk space.
         """
         marker = moved_away_marker(partition, target)
-        self._recorded_moves[partition].add(marker)
+        self._move_markers[partition].add(marker)
         self.files.close(self.files.open(self.path / marker, create=True))
         self.sync_names()
 
-    def clear_move(self, partition: TopicPartition) -> None:
-        """Remove the record of a move. After a power failure the next start decides again."""
-        for marker in tuple(self._recorded_moves.get(partition, ())):
+    def remove_move_marker(self, partition: TopicPartition) -> None:
+        """Remove the marker of a move. After a power failure the next start decides again."""
+        for marker in tuple(self._move_markers.get(partition, ())):
             self.files.unlink(self.path / marker, missing_ok=True)
-        self._recorded_moves.pop(partition, None)
+        self._move_markers.pop(partition, None)
 
-    def may_have_moved(self, partition: TopicPartition) -> bool:
-        """Whether there may be a record of a move; does not read the disk."""
-        return partition in self._recorded_moves
+    def may_have_move_marker(self, partition: TopicPartition) -> bool:
+        """Whether there may be a marker of a move; does not read the disk."""
+        return partition in self._move_markers
 
     def remove_moved(self, partition: TopicPartition) -> Path | None:
         """Remove what a partition that is now elsewhere left here: durably first its directory, then the
-        record of the move. Returns the renamed directory, if there was one. Raises OSError.
+        marker of the move. Returns the renamed directory, if there was one. Raises OSError.
         """
         renamed = self.rename_deleted(partition) if self.holds(partition) else None
         self.sync_names()
-        self.clear_move(partition)
+        self.remove_move_marker(partition)
         self.sync_names()
         return renamed
 
-    def recorded_moves(self) -> dict[TopicPartition, set[uuid.UUID | None]]:
-        """Partitions with a record of a move, and the directory ids they may be in. None: any directory."""
-        self._recorded_moves.clear()
+    def moved_partitions(self) -> dict[TopicPartition, set[uuid.UUID | None]]:
+        """Partitions with a marker of a move, and the directory ids they may be in. None: any directory."""
+        self._move_markers.clear()
         targets = defaultdict[TopicPartition, set[uuid.UUID | None]](set)
         for name in self.files.list_directory(self.path):
             if (found := parse_moved_away(name)) is not None:
-                self._recorded_moves[found[0]].add(name)
+                self._move_markers[found[0]].add(name)
                 targets[found[0]].add(found[1])
         return targets
 

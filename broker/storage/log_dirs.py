@@ -4,7 +4,7 @@ offline.
 A directory that cannot be locked goes offline and the others serve, unless the metadata is in it. A directory
 of another node stops the start, as no retry fixes a configuration error. A partition is in one directory. If
 it is found in two, it is refused, since no rule could choose between two histories, unless one directory
-records that the partition moved (KIP-113). While a directory is offline, a partition that is not found
+has a marker that the partition moved (KIP-113). While a directory is offline, a partition that is not found
 elsewhere, or was being moved there, may be in it, so it is not created again.
 
 Called by app.py, the replica manager and the directory moves, on the event loop.
@@ -155,7 +155,7 @@ class LogDirectories:
         aside: list[Path] = []
         for directory in self.online:
             try:
-                for name, targets in directory.recorded_moves().items():
+                for name, targets in directory.moved_partitions().items():
                     left[name][directory] = targets
                 for name, topic_id in _identified(directory, wanted):
                     if topic_id is None and directory.remove_uninitialized(name):
@@ -201,7 +201,7 @@ class LogDirectories:
             for directory in left[name]:
                 if directory.failure is None:
                     with suppress(OSError):  # the next start tries again
-                        directory.clear_move(name)
+                        directory.remove_move_marker(name)
         return refused, aside
 
     def _drop_moved_sources(
@@ -213,7 +213,7 @@ class LogDirectories:
         """The directories of a partition without the one it was moved from when the node stopped.
 
         That one is renamed for deletion once the name of the new one is durable, and durably before the
-        record of the move is removed. If that fails, the directory goes offline, and the record stays.
+        marker of the move is removed. If that fails, the directory goes offline, and the marker stays.
         """
         stayed = [directory for directory in directories if directory not in left]
         if len(stayed) != 1:

@@ -32,8 +32,8 @@ class MoveThrottler:
 
     def spend(self, stop: threading.Event, count: int) -> None:
         """Wait until the rate allows `count` more bytes. Raises MoveStopped."""
-        while rest_s := self._rest_s(count):
-            if stop.wait(min(rest_s, 1.0)):  # the rate may change
+        while wait_s := self._wait_s(count):
+            if stop.wait(min(wait_s, 1.0)):  # the rate may change
                 raise MoveStopped
         self.count_unthrottled(stop, count)
 
@@ -44,7 +44,7 @@ class MoveThrottler:
         with self._lock:
             self.copied_bytes += count
 
-    def _rest_s(self, count: int) -> float:
+    def _wait_s(self, count: int) -> float:
         """Seconds to wait; 0 if the bytes may be copied now."""
         rate = self.rate()
         with self._lock:

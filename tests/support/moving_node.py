@@ -102,7 +102,7 @@ class Node:
         *,
         max_hold_s: float = 30,
         retry_s: float = 0.05,
-        rest_s: float = 0.05,
+        max_retry_s: float = 0.05,
     ) -> None:
         self.disk = disk if isinstance(disk, Disk) else Disk()
         self.path = path
@@ -131,7 +131,7 @@ class Node:
             self.tasks,
             max_hold_s=max_hold_s,
             retry_s=retry_s,
-            rest_s=rest_s,
+            max_retry_s=max_retry_s,
         )
         self.manager.listeners = (self.moves.on_replica_event,)
 
@@ -214,6 +214,6 @@ class Node:
         ]
 
     def places(self) -> list[str]:
-        """Directories of the partition, but for graves, and notes about it."""
+        """Directories of the partition, except those that are being deleted, and markers of its moves."""
         found = (str(path.relative_to(self.path)) for path in self.path.glob("?/t-0*"))
         return sorted(name for name in found if not name.endswith("-delete"))

@@ -404,8 +404,8 @@ async def test_next_move_removes_leftover_files(tmp_path: Path, to: str) -> None
         node.to("b")
         await node.moved()
     assert ["has moved" in line["event"] for line in logged if "error" in line] == [True]
-    note = f"a/t-0.{node.directories.all[1].directory_id.hex}.moved-away"  # type: ignore[union-attr]
-    assert node.places() == ["a/t-0", note, "b/t-0"]
+    marker = f"a/t-0.{node.directories.all[1].directory_id.hex}.moved-away"  # type: ignore[union-attr]
+    assert node.places() == ["a/t-0", marker, "b/t-0"]
     node.fill(20, 5)
     node.disk.stuck = set()
     node.directories.all[0].mark_not_full()
@@ -440,7 +440,7 @@ async def test_unfinished_copy_is_kept_while_a_directory_is_offline(tmp_path: Pa
 
 
 @pytest.mark.parametrize("place", ["a", "b"])
-async def test_partition_found_twice_is_in_the_directory_without_a_move_record(
+async def test_partition_found_twice_is_in_the_directory_without_a_move_marker(
     tmp_path: Path, place: str
 ) -> None:
     node = await Node(tmp_path).start(image_of(), place)
@@ -457,21 +457,21 @@ async def test_partition_found_twice_is_in_the_directory_without_a_move_record(
     assert node.places() == [f"{place}/t-0"]
 
 
-@pytest.mark.parametrize(("note", "target", "opens"), [
+@pytest.mark.parametrize(("marker", "target", "opens"), [
     ("t-0.{}.moved-away", 1, True),
     ("t-0.{}.moved-away", 2, False),
     ("t-0.moved-away", 1, False),
 ])  # fmt: skip
 async def test_moving_partition_is_refused_while_the_target_may_be_offline(
-    tmp_path: Path, note: str, target: int, opens: bool
+    tmp_path: Path, marker: str, target: int, opens: bool
 ) -> None:
-    """The last record has no target id, as in earlier versions."""
+    """The last marker has no target id, as in earlier versions."""
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     directory_id = node.directories.all[target].directory_id
     assert directory_id is not None
     await node.stop()
-    (tmp_path / "a" / note.format(directory_id.hex)).touch()
+    (tmp_path / "a" / marker.format(directory_id.hex)).touch()
     unplug_c(tmp_path)
     node = await Node(tmp_path).start(image_of())
     assert node.manager.is_offline(NAME) is not opens
@@ -491,8 +491,8 @@ async def test_partition_that_may_have_moved_to_a_removed_directory_is_refused(
     node = await Node(tmp_path).start(image_of())
     node.fill(0, 20)
     await node.stop()
-    note = tmp_path / "a" / f"t-0.{uuid.UUID(int=7).hex}.moved-away"
-    note.touch()
+    marker = tmp_path / "a" / f"t-0.{uuid.UUID(int=7).hex}.moved-away"
+    marker.touch()
     reported = list[list[tuple[uuid.UUID, int]]]()
 
     async def report_empty(empty: Sequence[tuple[uuid.UUID, int]]) -> None:
@@ -503,7 +503,7 @@ async def test_partition_that_may_have_moved_to_a_removed_directory_is_refused(
         await node.start(image_of())
         assert "not in log.dirs" in node.manager._offline[NAME]
         await node.stop()
-        note.unlink()
+        marker.unlink()
         node = await Node(tmp_path).start(image_of())
         assert node.values() == list(range(20)), "the operator has said so"
     else:
@@ -511,7 +511,7 @@ async def test_partition_that_may_have_moved_to_a_removed_directory_is_refused(
         assert reported == [[(uuid.UUID(int=1), 0)]]
         assert node.values() == []
         assert len(list(tmp_path.glob("?/t-0.*-stray"))) == 1
-        assert not note.exists()
+        assert not marker.exists()
     await node.stop()
 
 

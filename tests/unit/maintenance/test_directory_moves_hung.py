@@ -11,9 +11,9 @@ from tierlog.broker.maintenance.directory_move import MAX_SWITCH_TIMEOUTS
 from tierlog.broker.maintenance.directory_moves import MoveOutcome
 
 
-async def hung_at_the_end(path: Path, rest_s: float = 0.05) -> Node:
+async def hung_at_the_end(path: Path, max_retry_s: float = 0.05) -> Node:
     """A node with a move to `b`, which hangs during the switch for longer than flushes may be held."""
-    node = await Node(path, max_hold_s=0.05, rest_s=rest_s).start(image_of(segment_bytes="100000"))
+    node = await Node(path, max_hold_s=0.05, max_retry_s=max_retry_s).start(image_of(segment_bytes="100000"))
     node.fill(0, 20)
     node.disk.closes_if = node.replica.log.flusher._lock.locked
     await hang(node)
@@ -88,7 +88,7 @@ async def test_move_to_a_hanging_target_fails_or_can_be_cancelled(
 
 
 async def test_waiting_flushes_complete_before_flushes_are_held_again(tmp_path: Path) -> None:
-    node = await hung_at_the_end(tmp_path, rest_s=60)
+    node = await hung_at_the_end(tmp_path, max_retry_s=60)
     (move,) = node.moves.under_way
     await until(lambda: move.switch_timeouts >= 1)
     node.moves.times.max_hold_s = 30
