@@ -17,8 +17,9 @@ SECRET = "TIERLOG_CONTROLLER_QUORUM_SECRET"  # in the environment, because every
 
 
 class LocalCluster:
-    """`nodes` processes with ids from 1, which end with this process unless detached. `start` returns once
-    all of them serve. With `voters`, that many controller nodes are added, and the others are only brokers.
+    """A cluster of `nodes` processes, with node ids from 1. They end with this process unless detached.
+    `start` returns once all of them serve. With `voters`, that many controller nodes are added, and the
+    others are only brokers.
 
     If the directory already holds a cluster, that one is used, with these settings added.
     """

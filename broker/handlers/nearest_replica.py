@@ -13,8 +13,8 @@ LEADER_ITSELF = -1
 
 
 def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str, offset: int) -> int:
-    """The in-sync broker in that rack that has the offset, the most advanced of several. -1: the leader, on
-    this broker `here`, is in that rack itself, or no replica is.
+    """The broker in that rack with an in-sync replica that has the offset; of several, the one with the
+    highest log end. LEADER_ITSELF if there is none, or if the leader (this broker, `here`) is in that rack.
     """
     leader = image.brokers.get(here)
     if leader is None or _is_near(leader, rack):
@@ -28,7 +28,7 @@ def nearest_replica(image: ClusterImage, here: int, replica: Replica, rack: str,
         and not broker.fenced
         and follower.log_start_offset <= offset <= follower.end_offset
     ]
-    return max(near, key=_how_far).broker_id if near else LEADER_ITSELF
+    return max(near, key=_progress).broker_id if near else LEADER_ITSELF
 
 
 def _is_near(broker: BrokerImage, rack: str) -> bool:
@@ -36,5 +36,5 @@ def _is_near(broker: BrokerImage, rack: str) -> bool:
     return broker.rack == rack or (zone != "" and broker.zone == zone)
 
 
-def _how_far(follower: Follower) -> tuple[int, int, int]:
+def _progress(follower: Follower) -> tuple[int, int, int]:
     return follower.end_offset, follower.caught_up_ms, -follower.broker_id

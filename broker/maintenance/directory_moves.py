@@ -42,8 +42,8 @@ from tierlog.protocol.errors import ErrorCode
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 MAX_NAME_LENGTH = 255 - len(f".{MOVED_AWAY}") - 32
-"""Maximum length of the name of a partition that can move: the names of its copy and of its marker add an id to
-it. Kafka does not shorten the name of a copy either.
+"""Maximum length of the name of a partition that can move: the names of its copy and of its marker add an id
+to it. Kafka does not shorten the name of a copy either.
 """
 
 _log = structlog.get_logger("tierlog.moves")

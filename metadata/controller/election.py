@@ -50,12 +50,12 @@ def broker_restarted(image: ClusterImage, broker_id: int, *, may_have_lost: bool
         if broker_id in partition.offline:
             complete = False
             online = replace(partition, offline=tuple(one for one in partition.offline if one != broker_id))
-        others = without_in_sync(online, broker_id)
-        if not others.in_sync and complete and broker_id in rules.may_lead:
-            others = online  # the only member, and unfenced
+        wanted = without_in_sync(online, broker_id)
+        if not wanted.in_sync and complete and broker_id in rules.may_lead:
+            wanted = online  # the broker is the only member, and unfenced: it stays in sync
         ineligible = NO_BROKERS if complete else frozenset({broker_id})
         return build_partition_change(
-            partition, others, rules, ineligible=ineligible, restarted_broker=broker_id
+            partition, wanted, rules, ineligible=ineligible, restarted_broker=broker_id
         )
 
     return _each(image, lambda partition: broker_id in partition.replicas, restarted)
@@ -75,10 +75,10 @@ def broker_stopping(image: ClusterImage, broker_id: int) -> list[PartitionRecord
     lead. It stays the leader of the other partitions, which would otherwise go offline early."""
 
     def leave(partition: PartitionRecord, rules: ElectionRules) -> PartitionRecord:
-        others = without_in_sync(partition, broker_id)
-        if rules.may_lead.isdisjoint(others.in_sync):
+        wanted = without_in_sync(partition, broker_id)
+        if rules.may_lead.isdisjoint(wanted.in_sync):
             return partition
-        return build_partition_change(partition, others, rules)
+        return build_partition_change(partition, wanted, rules)
 
     return _each(image, lambda partition: broker_id in partition.in_sync, leave)
 
@@ -107,21 +107,21 @@ def election_settings_changed(before: ClusterImage, after: ClusterImage) -> list
     to commit without them. After unclean election is allowed, partitions without a leader get one.
     """
     was, now = election_rules(before), election_rules(after)
-    if _eased(was(""), now("")):
+    if _is_relaxed(was(""), now("")):
         topics = _by_id(after.topics.values())
     else:
         topics = [topic for name in _reconfigured(before, after) if (topic := after.topic(name)) is not None]
     return [
         state
         for topic in topics
-        if _eased(was(topic.name), rules := now(topic.name))
+        if _is_relaxed(was(topic.name), rules := now(topic.name))
         for partition in topic.partitions
         if (partition.eligible or partition.leader == NO_LEADER)
         and (state := build_partition_change(partition, partition, rules)) is not partition
     ]
 
 
-def _eased(old: ElectionRules, new: ElectionRules) -> bool:
+def _is_relaxed(old: ElectionRules, new: ElectionRules) -> bool:
     return new.min_in_sync < old.min_in_sync or new.unclean > old.unclean
 
 

@@ -61,8 +61,9 @@ class MetadataNode(MetadataClient):
     """`voters`: initial voters, id -> URL of the admin server; the log takes precedence. If empty, this node
     is the whole quorum. If this node is not among them, it waits until a leader adds it.
     `loaded`: what `storage` held when it was opened; the node closes the storage when it stops.
-    `url`: this node's own, set before the start; it and `peers` are needed in a quorum of several nodes.
-    `sessions`: None if no broker is fenced for silence. `balance`: None if only operators elect leaders."""
+    `url`: URL of this node's admin server, set before the start. A quorum of several nodes needs it and
+    `peers`. `sessions`: None if brokers without heartbeats are not fenced. `balance`: None if only operators
+    elect leaders."""
 
     def __init__(
         self,
@@ -87,10 +88,10 @@ class MetadataNode(MetadataClient):
     ) -> None:
         super().__init__(node_id, cluster_id, peers or Peers())
         self.url = url
-        self.addresses = dict(voters)  # for nodes without a URL in the log, so that these can be moved
+        self.addresses = dict(voters)  # URLs of members that have none in the log; a restart may change them
         self.has_peers = peers is not None
         self._tasks, self._tick_ms, self._sessions = tasks, tick_ms, sessions
-        self._files, self._storage, self._thread = storage, storage.storage, storage.thread
+        self._threaded_storage, self._storage, self._thread = storage, storage.storage, storage.thread
         majority_timeout_ms = (settings or RaftSettings()).check_quorum_ticks * tick_ms
         self._disk_hang_ms = max(DISK_HANG_FACTOR * majority_timeout_ms, DISK_HANG_MIN_MS)
         self._disk_hang_logged = False
@@ -163,8 +164,8 @@ class MetadataNode(MetadataClient):
         return self.core.leader
 
     async def start(self) -> None:
-        """Returns at once, and in a quorum of one once this node is the leader. Raises ValueError (several
-        members and no peers).
+        """In a quorum of one, returns once this node is the leader; otherwise at once. Raises ValueError if
+        there are several members and no peers.
         """
         self._peers.start(self._on_unreachable, self._on_death, self._heartbeats.mark_alive, self.receive)
         self._follow_configuration()
@@ -185,7 +186,7 @@ class MetadataNode(MetadataClient):
         await self._snapshots.stop()
         await self._peers.close()
         self._leadership.fail(MetadataUnavailable("the metadata node stopped", applied_unknown=True))
-        await self._files.close()
+        await self._threaded_storage.close()
 
     @property
     def has_reserve(self) -> bool:

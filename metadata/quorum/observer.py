@@ -3,7 +3,7 @@
 It reads the committed log from any voter and sends commands to the leader. It keeps nothing on disk: it
 starts from a voter's snapshot or log, and continues from its last index. It changes to another voter if the
 present one knows of no leader (it may be partitioned) or leaves a request unanswered (it may hang). It
-watches the other brokers as controllers do, so that its clients learn of a death as early as theirs.
+watches the other brokers as controllers do, so that its clients learn as early that a leader has died.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class MetadataObserver(MetadataClient):
 
     def _on_unavailable(self, leader: int, unavailable: MetadataUnavailable) -> None:
         if not unavailable.refused:
-            self._reader.on_no_response(leader)  # it may hang, and another be leader
+            self._reader.on_no_response(leader)  # it may hang while another node is the leader
         super()._on_unavailable(leader, unavailable)
 
     # --- reading the log

@@ -59,7 +59,7 @@ REQUEST_BYTES = 4 << 20  # maximum size of messages that travel together
 MESSAGE_OVERHEAD = 128
 STEP_TIMEOUT_S = 5.0
 SUBMIT_TIMEOUT_S = 30.0
-POLL_GRACE_S = 1.0  # in addition to the requested wait; short, since no metadata arrives during it
+POLL_GRACE_S = 1.0  # in addition to the requested wait; short, as a node that hangs delays the next metadata
 RESPONSE_BYTES_MAX = 64 << 20  # more than any entry, chunk or reply
 NONCE_BYTES = 16
 
@@ -83,7 +83,7 @@ class HttpPeers(Peers):
         self._on_unreachable: Callable[[int], None] = lambda peer: None
         self._on_messages: Callable[[tuple[AnyMessage, ...]], None] = lambda messages: None
         self._watch = FailureWatch(f"metadata {node_id}", tasks, tls=self._tls)
-        self._watched: dict[int, Address] = {}  # besides the members
+        self._others_to_watch: dict[int, Address] = {}  # nodes that are not members
 
     def start(
         self,
@@ -141,8 +141,8 @@ class HttpPeers(Peers):
             queue.put(message)
 
     async def replies_for(self, peer: int) -> tuple[AnyMessage, ...]:
-        """Wait one turn for replies of the node. Replies that need a sync first are sent later, in a
-        request."""
+        """Wait one turn of the event loop for this node's replies to the peer. Replies that need an fsync
+        first are sent later, in a request."""
         queue = self._queues.get(peer)
         if queue is None:
             return ()
@@ -154,7 +154,7 @@ class HttpPeers(Peers):
             queue.release()
 
     def watch(self, urls: Mapping[int, str]) -> None:
-        self._watched = {node: address_of(url) for node, url in urls.items() if url}
+        self._others_to_watch = {node: address_of(url) for node, url in urls.items() if url}
         self._watch_all()
 
     def sign_requests(self, path: str, body: bytes) -> list[SignedRequest]:
@@ -306,7 +306,7 @@ class HttpPeers(Peers):
         return True
 
     @property
-    def watched(self) -> frozenset[int]:
+    def connected(self) -> frozenset[int]:
         """Nodes with an open connection, so that their death is detected at once."""
         return self._watch.connected
 
@@ -316,7 +316,7 @@ class HttpPeers(Peers):
 
     def _watch_all(self) -> None:
         members = {peer: address_of(queue.url) for peer, queue in self._queues.items()}
-        self._watch.watch({**self._watched, **members})
+        self._watch.watch({**self._others_to_watch, **members})
 
     def _client(self) -> aiohttp.ClientSession:
         """Created on first use, since a quorum of one needs none."""

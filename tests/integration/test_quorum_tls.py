@@ -94,7 +94,7 @@ async def test_member_with_a_foreign_ca_is_isolated(
         await quorum.running[3].client.submit(topic("u"), 1.0)
     assert not has("t")(quorum.running[3].client.image)
     assert quorum.running[3].node.status().applied_index == 0
-    assert 3 not in quorum.running[1].peers.watched
+    assert 3 not in quorum.running[1].peers.connected
 
 
 async def test_nothing_is_sent_in_plain_text_to_a_member_with_certificates(

@@ -157,7 +157,7 @@ class Quorum:
         """Wait until each member would detect the death of any other."""
         for member in self.running.values():
             others = set(self.running) - {member.node.node_id}
-            await member.node.membership.status_when(lambda _, m=member, o=others: m.peers.watched >= o)
+            await member.node.membership.status_when(lambda _, m=member, o=others: m.peers.connected >= o)
 
     async def kill(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()

@@ -58,7 +58,9 @@ async def serve(node_id: int, directory: Path, election_ticks: int, ports: dict[
 
 
 async def report_watch(node: MetadataNode, peers: HttpPeers) -> None:
-    await node.membership.status_when(lambda _: peers.watched == node.voters.keys() - {node.node_id}, 3600.0)
+    await node.membership.status_when(
+        lambda _: peers.connected == node.voters.keys() - {node.node_id}, 3600.0
+    )
     print("watches", flush=True)
 
 
