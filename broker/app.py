@@ -234,7 +234,7 @@ class Broker(NodeBase):
             stats=self.stats,
             lease=self._lease(),
             throttles=self.throttles,
-            isr_due=self.alter_partition_manager.submit,
+            submit_isr=self.alter_partition_manager.submit,
             validator=self.validator,
         )
         host, port = self.settings.listener

@@ -1,8 +1,9 @@
 """Event loop lag: measures how late a timer fires that is due every SAMPLE_EVERY_S.
 
 All clients of a node share one event loop, so whatever blocks it delays all of them. A pause longer than the
-interval is always seen, without its first part; shorter ones are seen if they meet a sample. Owned by the
-composition root, which starts it before anything else runs on the loop.
+interval is always seen, and measured from the time at which the timer was due. A shorter one is seen only if
+the timer is due during it. Owned by the composition root, which starts it before anything else runs on the
+loop.
 """
 
 import asyncio

@@ -9,7 +9,7 @@ from tierlog.broker.handlers.auto_creation import AutoTopicCreation
 from tierlog.broker.handlers.context import Handler, Pending, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.partition_views import PartitionViews
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
 from tierlog.metadata.controller.commands import UnregisterBroker
 from tierlog.metadata.image import BrokerImage, ClusterImage, TopicImage
 from tierlog.metadata.records import PartitionRecord
@@ -73,7 +73,7 @@ def metadata_handler(deps: Dependencies) -> Handler:
         shows_operations = request.include_topic_authorized_operations
         topics = (_topic(views, topic, context.version, shows_operations) for topic in requested)
         if len(requested) > ENTRIES_PER_TURN or _partitions(views.image, requested) > PARTITIONS_PER_TURN:
-            work = in_slices(
+            work = respond_in_turns(
                 response, context.version, "topics", len(requested), topics, PARTITIONS_PER_TURN, _weight
             )
             return Pending(work)

@@ -49,8 +49,8 @@ class Dependencies:
     validator: BatchValidator = field(default_factory=BatchValidator)
     lease: Lease | None = None  # None: no other broker could lead
     throttles: ReplicationThrottles = field(default_factory=lambda: ReplicationThrottles(NodeSettings()))
-    isr_due: Callable[[Replica], None] = _ignore
-    """Called when a follower's fetch may change the in-sync replicas."""
+    submit_isr: Callable[[Replica], None] = _ignore
+    """Called when a follower's fetch may change the in-sync replicas (`AlterPartitionManager.submit`)."""
 
     @property
     def effective_settings(self) -> NodeSettings:

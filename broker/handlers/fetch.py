@@ -25,7 +25,7 @@ from tierlog.broker.handlers.fetch_response import (
     response_message,
 )
 from tierlog.broker.handlers.fetch_sessions import (
-    FetchScope,
+    FetchContext,
     FetchSession,
     SessionFault,
     SessionKey,
@@ -80,7 +80,7 @@ class _FetchParams(NamedTuple):
     max_bytes: int
     min_bytes: int
     committed_only: bool
-    scope: FetchScope
+    fetch_context: FetchContext
     meter: Meter | None
     follower: _Follower | None
     may_read_from_followers: bool
@@ -126,7 +126,7 @@ class _Fetcher:
         replica_id = request.replica_state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id
         follower = None if replica_id < 0 else self._follower(replica_id, request.replica_state.replica_epoch)
         by_id = version >= TOPIC_IDS_FROM
-        scope = self._deps.sessions.begin(
+        fetch_context = self._deps.sessions.begin(
             request.session_id,
             request.session_epoch if version >= SESSIONS_FROM else -1,
             _partitions(request, by_id),
@@ -138,15 +138,15 @@ class _Fetcher:
             uses_topic_ids=by_id,
             now_ms=self._deps.clock.monotonic_ms(),
         )
-        if isinstance(scope, SessionFault):
-            self._errors[FAULT_CODES[scope]] += 1
-            return FetchResponse(error_code=FAULT_CODES[scope])
+        if isinstance(fetch_context, SessionFault):
+            self._errors[FAULT_CODES[fetch_context]] += 1
+            return FetchResponse(error_code=FAULT_CODES[fetch_context])
         params = _FetchParams(
             version,
             min(request.max_bytes, self._deps.settings.fetch_max_bytes),
             min(request.min_bytes, self._deps.settings.fetch_max_bytes),
             request.isolation_level == READ_COMMITTED,
-            scope,
+            fetch_context,
             context.meter if follower is None else None,
             follower,
             follower is None and version >= RACKS_FROM,
@@ -167,13 +167,13 @@ class _Fetcher:
         if read.remote:
             respond = partial(self.respond, params, read)
             return Pending(read_remote(self._deps, read.remote, params.committed_only, read.sources, respond))
-        enough = read.size >= params.min_bytes or read.must_respond or not params.scope.partitions
+        enough = read.size >= params.min_bytes or read.must_respond or not params.fetch_context.partitions
         if enough or max_wait_ms <= 0:
             return self.respond(params, read)
 
         delayed = _DelayedFetch(self, params, read)
-        # a key of a partition that does not exist never changes
-        keys = [(self._name(item.topic), item.partition) for item in params.scope.partitions]
+        # nothing changes the key of a partition that does not exist, so it does not wake the request
+        keys = [(self._name(item.topic), item.partition) for item in params.fetch_context.partitions]
         for_follower = params.follower is not None
         if for_follower:
             delayed.indexes = {key: index for index, key in enumerate(keys)}
@@ -185,7 +185,7 @@ class _Fetcher:
 
     def read(self, params: _FetchParams) -> _ReadResult:
         read = _ReadResult(params.max_bytes)
-        for item in params.scope.partitions:
+        for item in params.fetch_context.partitions:
             read.partitions.append(self.read_one(params, item, read))
         if params.follower is not None:
             params.follower.recorded = True
@@ -299,25 +299,27 @@ class _Fetcher:
             follower.requested_ms,
             item.log_start_offset,
         ):
-            self._deps.isr_due(replica)
-        awaits_commit = self._chooses_by_rack and _awaits_commit(params.scope, item, replica, follower)
-        if awaits_commit or _awaits_log_start(params.scope, item, replica):
+            self._deps.submit_isr(replica)
+        awaits_commit = self._chooses_by_rack and _awaits_commit(
+            params.fetch_context, item, replica, follower
+        )
+        if awaits_commit or _awaits_log_start(params.fetch_context, item, replica):
             read.must_respond = True
 
     # -- respond --
 
     def respond(self, params: _FetchParams, read: _ReadResult) -> Reply:
-        scope = params.scope
-        if params.meter is not None and (empty := _response_over_quota(params.meter, scope, read)):
+        fetch_context = params.fetch_context
+        if params.meter is not None and (empty := _response_over_quota(params.meter, fetch_context, read)):
             return empty
         if read.throttled:
             self._deps.throttles.leader.record(read.throttled)
         for replica, size in read.sources:
             replica.bytes_out += size
-        sent, with_records = self._changes(scope, read)
-        session_id = self._session_id(params, scope.session)
-        if scope.session is not None:
-            scope.session.rotate(with_records)
+        sent, with_records = self._changes(fetch_context, read)
+        session_id = self._session_id(params, fetch_context.session)
+        if fetch_context.session is not None:
+            fetch_context.session.rotate(with_records)
         if params.version >= PLAIN_FROM and params.meter is None:  # a meter may set the throttle time
             plain = plain_response(session_id, sent)
             if plain is not None:
@@ -332,11 +334,13 @@ class _Fetcher:
             name_current_leaders(image, response, results, LeaderIdAndEpoch, NodeEndpoint)
         return response
 
-    def _changes(self, scope: FetchScope, read: _ReadResult) -> tuple[FetchedPartitions, list[SessionKey]]:
+    def _changes(
+        self, fetch_context: FetchContext, read: _ReadResult
+    ) -> tuple[FetchedPartitions, list[SessionKey]]:
         """Partitions that the response must contain, and those with records."""
         sent: FetchedPartitions = []
         with_records: list[SessionKey] = []
-        for item, data in zip(scope.partitions, read.partitions, strict=True):
+        for item, data in zip(fetch_context.partitions, read.partitions, strict=True):
             data.update_offsets()
             if data.error_code:
                 self._errors[data.error_code] += 1
@@ -348,17 +352,17 @@ class _Fetcher:
                 log_start_offset=data.log_start_offset,
                 must_be_sent=data.must_be_sent,
             )
-            if changed or scope.session is None:
+            if changed or fetch_context.session is None:
                 sent.append((item.topic, data))
         return sent, with_records
 
     def _session_id(self, params: _FetchParams, session: FetchSession | None) -> int:
         if session is not None:
             return session.id
-        if not params.scope.may_open or params.version < SESSIONS_FROM:
+        if not params.fetch_context.may_open or params.version < SESSIONS_FROM:
             return 0
         return self._deps.sessions.open(
-            params.scope.partitions,
+            params.fetch_context.partitions,
             privileged=params.follower is not None,
             uses_topic_ids=params.version >= TOPIC_IDS_FROM,
             now_ms=self._deps.clock.monotonic_ms(),
@@ -389,7 +393,9 @@ class _DelayedFetch:
         if self.indexes and not read.size:
             for key in changed:
                 index = self.indexes[key]
-                read.partitions[index] = self.fetcher.read_one(params, params.scope.partitions[index], read)
+                read.partitions[index] = self.fetcher.read_one(
+                    params, params.fetch_context.partitions[index], read
+                )
         else:
             read = self.fetcher.read(params)
         if read.size >= params.min_bytes or read.must_respond or read.remote:
@@ -405,34 +411,42 @@ def _is_throttled(throttle: Throttle, replica: Replica, follower: _Follower) -> 
     return follower.broker_id not in replica.in_sync and throttle.is_throttled(replica.name)
 
 
-def _awaits_commit(scope: FetchScope, item: SessionPartition, replica: Replica, follower: _Follower) -> bool:
+def _awaits_commit(
+    fetch_context: FetchContext, item: SessionPartition, replica: Replica, follower: _Follower
+) -> bool:
     """Whether to send a new high watermark even without records: consumers of this follower may wait for it.
 
     True only once for each value and session, or the follower would fetch in a loop. Kafka waits for
     replica.fetch.wait.max.ms here to save fetches (KAFKA-9952).
     """
-    behind = scope.session is not None and item.sent_high_watermark < replica.high_watermark
+    behind = fetch_context.session is not None and item.sent_high_watermark < replica.high_watermark
     return behind and follower.broker_id in replica.in_sync  # consumers are redirected to no other follower
 
 
-def _awaits_log_start(scope: FetchScope, item: SessionPartition, replica: Replica) -> bool:
+def _awaits_log_start(fetch_context: FetchContext, item: SessionPartition, replica: Replica) -> bool:
     """Whether to send the leader's new log start offset even without records.
 
     DeleteRecords waits until the follower has it. If the follower became leader without it, deleted records
     would return. True only once for each value and session.
     """
     start = replica.log_start_offset
-    return item.log_start_offset < start and scope.session is not None and item.sent_log_start_offset < start
+    return (
+        item.log_start_offset < start
+        and fetch_context.session is not None
+        and item.sent_log_start_offset < start
+    )
 
 
-def _response_over_quota(meter: Meter, scope: FetchScope, read: _ReadResult) -> FetchResponse | None:
+def _response_over_quota(
+    meter: Meter, fetch_context: FetchContext, read: _ReadResult
+) -> FetchResponse | None:
     """An empty response if the client is over its quota, otherwise None. Its session does not change
     (KIP-219)."""
     records = (data.records for data in read.partitions)
     throttle_time_ms = meter.charge_fetch(sum(part.size for part in records if part is not None))
     if not throttle_time_ms:
         return None
-    session_id = 0 if scope.session is None else scope.session.id
+    session_id = 0 if fetch_context.session is None else fetch_context.session.id
     return FetchResponse(throttle_time_ms=throttle_time_ms, session_id=session_id)
 
 

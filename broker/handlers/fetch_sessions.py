@@ -126,8 +126,9 @@ class FetchSession:
                 self.partitions[key] = partition
 
 
-class FetchScope(NamedTuple):
-    """The partitions of a request in order. `session` is None for a full fetch, which may open one."""
+class FetchContext(NamedTuple):
+    """The partitions of a request in order, and its session (Kafka's FetchContext). `session` is None for a
+    full fetch, which may open one."""
 
     partitions: list[SessionPartition]
     session: FetchSession | None
@@ -167,11 +168,11 @@ class FetchSessions:
         *,
         uses_topic_ids: bool,
         now_ms: int,
-    ) -> FetchScope | SessionFault:
+    ) -> FetchContext | SessionFault:
         """Find the session of a request and update it."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
-            return FetchScope(list(requested), None, may_open=epoch == INITIAL_EPOCH)
+            return FetchContext(list(requested), None, may_open=epoch == INITIAL_EPOCH)
         session = self._sessions.get(session_id)
         if session is None:
             return SessionFault.ID_NOT_FOUND
@@ -184,14 +185,14 @@ class FetchSessions:
         self.partitions += len(session.partitions) - before
         if not session.partitions:
             self._drop(session_id)
-            return FetchScope([], None, may_open=False)
+            return FetchContext([], None, may_open=False)
         if self.partitions > self._partitions_max or len(session.partitions) > self._session_partitions_max:
             self._drop(session_id)
             self.refused += 1
             return SessionFault.ID_NOT_FOUND  # the client sends a full request next
         session.used_ms = now_ms
         session.next_epoch = 1 if epoch == MAX_EPOCH else epoch + 1
-        return FetchScope(list(session.partitions.values()), session, may_open=False)
+        return FetchContext(list(session.partitions.values()), session, may_open=False)
 
     def open(
         self, partitions: Iterable[SessionPartition], *, privileged: bool, uses_topic_ids: bool, now_ms: int

@@ -27,7 +27,7 @@ from tierlog.broker.groups.core.events import (
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.committed_offsets import ask, offset_handlers
 from tierlog.broker.handlers.context import Handler, Pending, RawReply, Reply, RequestContext
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices, slices
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns, slices
 from tierlog.protocol.api import BY_NAME
 from tierlog.protocol.codec import array_writer, nested_array_writer
 from tierlog.protocol.errors import ErrorCode
@@ -304,7 +304,9 @@ class _Handlers:
             begun = [self._delete_one(group_id) for group_id in some]
             results += [each if isinstance(each, DeletableGroupResult) else await each for each in begun]
             await asyncio.sleep(0)
-        return await in_slices(DeleteGroupsResponse(), context.version, "results", len(results), results)
+        return await respond_in_turns(
+            DeleteGroupsResponse(), context.version, "results", len(results), results
+        )
 
     def _delete_one(self, group_id: str) -> DeletableGroupResult | Awaitable[DeletableGroupResult]:
         return self._service.ask(

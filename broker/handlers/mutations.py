@@ -8,8 +8,8 @@ from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.metadata.records import QuotaKey
 from tierlog.protocol.errors import ErrorCode
 
-MESSAGE = "The throttling quota has been exceeded."
-REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+OVER_QUOTA = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+OVER_QUOTA_MESSAGE = "The throttling quota has been exceeded."
 
 
 class Mutations:

@@ -10,8 +10,8 @@ from uuid import UUID
 from tierlog.broker.handlers.context import Handler, Reply, RequestContext, pending
 from tierlog.broker.handlers.dependencies import Dependencies
 from tierlog.broker.handlers.described import describe_topic
-from tierlog.broker.handlers.mutations import MESSAGE, REFUSED, Mutations
-from tierlog.broker.handlers.turns import in_slices, in_turns, slices
+from tierlog.broker.handlers.mutations import OVER_QUOTA, OVER_QUOTA_MESSAGE, Mutations
+from tierlog.broker.handlers.turns import in_turns, respond_in_turns, slices
 from tierlog.metadata.controller.commands import (
     USE_DEFAULT,
     CreatePartitions,
@@ -46,7 +46,7 @@ from tierlog.protocol.schema import ZERO_UUID
 
 CONFIGS_FROM = 5  # CreateTopics returns the settings of the topic (KIP-525)
 IDS_FROM = 6  # DeleteTopics by id (KIP-516)
-TOPICS_PER_SLICE = 100
+TOPICS_PER_TURN = 100
 """Topics of a response, with all their settings, that are built in one turn: about 10 ms."""
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's limit, which comes from one request being one batch of the metadata log."""
@@ -60,10 +60,10 @@ CREATE_STRICT_FROM, DELETE_STRICT_FROM, GROW_STRICT_FROM = 6, 5, 3  # KIP-599
 def create_topics_handler(deps: Dependencies) -> Handler:
     @pending
     async def handle(context: RequestContext, request: CreateTopicsRequest) -> Reply:
-        if (too_much := _too_large(deps, request)) is not None:
+        if (reason := _too_large(deps, request)) is not None:
             refused = [
                 CreatableTopicResult(
-                    name=topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=too_much
+                    name=topic.name, error_code=ErrorCode.POLICY_VIOLATION, error_message=reason
                 )
                 for topic in request.topics
             ]
@@ -72,8 +72,8 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         twice = {name for name, count in names.items() if count > 1}
         wanted = [topic for topic in request.topics if topic.name not in twice]
         mutations = Mutations(deps, context, CREATE_STRICT_FROM)
-        outcomes = await _create_within(mutations, deps, wanted, request.validate_only)
-        await made(deps, request.timeout_ms)
+        outcomes = await _create_within_quota(mutations, deps, wanted, request.validate_only)
+        await _wait_until_usable(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
             (_named_twice(name) for name in sorted(twice)),
@@ -81,14 +81,14 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         )
         response = CreateTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
         count = len(twice) + len(outcomes)
-        return await in_slices(response, context.version, "topics", count, results, TOPICS_PER_SLICE)
+        return await respond_in_turns(response, context.version, "topics", count, results, TOPICS_PER_TURN)
 
     return handle
 
 
 def _too_large(deps: Dependencies, request: CreateTopicsRequest) -> str | None:
     """Why the whole request is rejected, in the words of Kafka's ReplicationControlManager. A negative count
-    fails only its topic and does not offset others."""
+    counts as 0 here; only its own topic fails."""
     default = deps.settings.num_partitions
     partitions = sum(
         len(topic.assignments)
@@ -107,14 +107,14 @@ def _named_twice(name: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
 
-async def _create_within(
+async def _create_within_quota(
     mutations: Mutations, deps: Dependencies, topics: list[CreatableTopic], validate_only: bool
 ) -> list[TopicOutcome]:
     """Validate the topics first: only valid ones count against the quota, even if their creation fails."""
     if not mutations.are_bounded:
         return list(await _create(deps, topics, validate_only))
     outcomes = [
-        TopicOutcome(name=checked.name, error=REFUSED, message=MESSAGE)
+        TopicOutcome(name=checked.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
         if checked.error is ErrorCode.NONE and not mutations.allow(checked.partitions)
         else checked
         for checked in await _create(deps, topics, validate_only=True)
@@ -144,8 +144,8 @@ async def _create(
     return reply.topics
 
 
-async def made(deps: Dependencies, timeout_ms: int) -> None:
-    """Wait until new topics can be used, up to the timeout: a disk may hang."""
+async def _wait_until_usable(deps: Dependencies, timeout_ms: int) -> None:
+    """Wait until new partitions can be used, up to the timeout: a disk may hang."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
             await deps.replicas.wait_until_created()
@@ -212,11 +212,11 @@ def delete_topics_handler(deps: Dependencies) -> Handler:
                 for ref, topic in topics.items()
                 if topic is not None and not mutations.allow(len(topic.partitions))
             }
-            results += [_too_much(topic) for topic in refused.values()]
+            results += [_over_quota(topic) for topic in refused.values()]
             good = [ref for ref in good if ref not in refused]
         results += await _delete(deps, good)
         response = DeleteTopicsResponse(throttle_time_ms=mutations.throttle_time_ms)
-        return await in_slices(response, context.version, "responses", len(results), results)
+        return await respond_in_turns(response, context.version, "responses", len(results), results)
 
     return handle
 
@@ -247,15 +247,15 @@ def _topic(deps: Dependencies, ref: TopicRef) -> TopicImage | None:
     return None if ref.topic_id is None else image.topics.get(ref.topic_id)
 
 
-def _too_much(topic: TopicImage) -> DeletableTopicResult:
+def _over_quota(topic: TopicImage) -> DeletableTopicResult:
     return DeletableTopicResult(
-        name=topic.name, topic_id=topic.topic_id, error_code=REFUSED, error_message=MESSAGE
+        name=topic.name, topic_id=topic.topic_id, error_code=OVER_QUOTA, error_message=OVER_QUOTA_MESSAGE
     )
 
 
 async def _delete(deps: Dependencies, refs: list[TopicRef]) -> list[DeletableTopicResult]:
-    """Topics in slices. All mentions of a repeated topic, which the controller rejects, are in one
-    command."""
+    """Delete at most TOPICS_PER_DELETION topics with one command. All mentions of a repeated topic, which the
+    controller rejects, are in the same command."""
     mentions: dict[TopicRef | UUID, list[TopicRef]] = {}
     for ref in dict.fromkeys(refs):
         topic = _topic(deps, ref)
@@ -298,8 +298,8 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
                 for topic in wanted
             ]
         else:
-            outcomes = await _grow_within(mutations, deps, wanted, request.validate_only)
-        await made(deps, request.timeout_ms)
+            outcomes = await _grow_within_quota(mutations, deps, wanted, request.validate_only)
+        await _wait_until_usable(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=mutations.throttle_time_ms,
             results=[
@@ -320,7 +320,7 @@ def _grows_too_much(deps: Dependencies, wanted: Sequence[MorePartitions]) -> boo
     return more > MAX_PARTITIONS_PER_REQUEST or len(wanted) > MAX_TOPICS_PER_REQUEST
 
 
-async def _grow_within(
+async def _grow_within_quota(
     mutations: Mutations, deps: Dependencies, wanted: tuple[MorePartitions, ...], validate_only: bool
 ) -> list[TopicOutcome]:
     """Add partitions within the controller mutation quota, against which only valid partitions count."""
@@ -331,7 +331,7 @@ async def _grow_within(
         now = deps.metadata.image.topic(topic.name)
         more = topic.count - len(now.partitions) if now is not None else 0
         if checked.error is ErrorCode.NONE and not mutations.allow(more):
-            refused[topic.name] = TopicOutcome(name=topic.name, error=REFUSED, message=MESSAGE)
+            refused[topic.name] = TopicOutcome(name=topic.name, error=OVER_QUOTA, message=OVER_QUOTA_MESSAGE)
     allowed = tuple(topic for topic in wanted if topic.name not in refused)
     done = {outcome.name: outcome for outcome in await _grow(deps, allowed, validate_only)}
     return [refused.get(topic.name) or done[topic.name] for topic in wanted]

@@ -24,12 +24,12 @@ R = TypeVar("R")
 async def in_turns(
     items: Iterable[T],
     work: Callable[[T], R],
-    per_slice: int = ENTRIES_PER_TURN,
+    per_turn: int = ENTRIES_PER_TURN,
     weigh: Callable[[T], int] = lambda item: 1,
 ) -> list[R]:
     """The results of `work` for all items. `weigh`: number of entries that an item counts as."""
     done: list[R] = []
-    for some in slices(items, per_slice, weigh):
+    for some in slices(items, per_turn, weigh):
         if done:
             await asyncio.sleep(0)
         done += map(work, some)
@@ -37,32 +37,32 @@ async def in_turns(
 
 
 def slices(
-    items: Iterable[T], per_slice: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
+    items: Iterable[T], weight_max: int = ENTRIES_PER_TURN, weigh: Callable[[T], int] = lambda item: 1
 ) -> Iterator[list[T]]:
-    """The items in slices of weight `per_slice`, with at least one item each."""
+    """The items in slices: each ends with the item at which its weight reaches `weight_max`."""
     some: list[T] = []
     weight = 0
     for item in items:
         some.append(item)
         weight += weigh(item)
-        if weight >= per_slice:
+        if weight >= weight_max:
             yield some
             some, weight = [], 0
     if some:
         yield some
 
 
-async def in_slices(
+async def respond_in_turns(
     response: Any,
     version: int,
     array: str,
     count: int,
     elements: Iterable[Any],
-    per_slice: int = ENTRIES_PER_TURN,
+    per_turn: int = ENTRIES_PER_TURN,
     weigh: Callable[[Any], int] = lambda element: 1,
 ) -> Reply:
     """The response with `count` elements in that array, built and encoded a few in each turn."""
-    rest = slices(elements, per_slice, weigh)
+    rest = slices(elements, per_turn, weigh)
     some = next(rest, [])
     if len(some) == count:
         setattr(response, array, some)

@@ -1,8 +1,8 @@
 """Throttling: counts the use of clients with quotas and mutes clients over their quota.
 
-Without quotas the chain of the handlers has no meter and the listener no stopwatch. Built by the composition
-root; `follow` is called with each new image. `handlers.meter` has the quotas of one request; those of new
-connections are KIP-612's.
+Without quotas, requests are not metered and no time is measured. Built by the composition root; `follow` is
+called with each new image. `handlers.meter` applies the quotas to one request; the quota on new connections
+is KIP-612's.
 
 `request_percentage` counts the time that the event loop spends on a connection: receiving, handling and
 sending. Work in tasks and threads is not counted.

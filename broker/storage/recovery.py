@@ -141,7 +141,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
     bases = offsets_of(names, LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = LoadedLog([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
-    rules = HeaderRules(  # above the recovery point the file may be older than a truncation
+    rules = HeaderRules(  # above the recovery point the epoch checkpoint may be older than a truncation
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),
         epochs_end=MAX_OFFSET if known.clean else recovery_point or 0,
@@ -163,7 +163,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
             loaded.segments.append(segment)
             continue
         loaded.rebuilt.append(base)
-        loaded.epochs.truncate_from_end(base)  # the file may be older than a truncation
+        loaded.epochs.truncate_from_end(base)  # the epoch checkpoint may be older than a truncation
         next_header = None if end is None else _first_header(files, directory, end)
         truncated, damaged = _rebuild(
             segment, known.interval_bytes, loaded.epochs, rules, next_header, allow_torn=allow_torn
@@ -193,9 +193,9 @@ def _missing_end(loaded: LoadedLog, recovery_point: int, high_watermark: int) ->
     """The log end offset that the checkpoints prove, if the log ends below it; else 0.
 
     The high watermark checkpoint never exceeds what is on disk, and no in-sync replica is truncated below it.
-    After a clean shutdown, which writes it last, the recovery point proves as much. After a crash it does
-    not: a follower truncates its log before it lowers the recovery point. Truncation leaves complete batches,
-    however, so if a batch below the recovery point is torn, the log was truncated by something else.
+    After a clean shutdown the recovery point proves as much, since it is written last. After a crash it does
+    not: a follower truncates its log before it lowers the recovery point. But a follower's truncation leaves
+    complete batches, so if the log ended in a torn batch, the recovery point counts after all.
     """
     proven = max(recovery_point, high_watermark)
     return proven if proven > loaded.segments[-1].end_offset else 0
@@ -320,7 +320,7 @@ def restore_earlier_batches(state: ProducerStateManager, segments: Sequence[Segm
     (guarantee 10). How far to read back depends on the batch sizes, so the window grows until all are found.
     The largest window bounds the time of the first start after an upgrade.
     """
-    earlier, state.has_all_batches = ProducerStateManager(), True  # whatever is found
+    earlier, state.has_all_batches = ProducerStateManager(), True  # even if not all of them are found
     for window in _RESTORE_WINDOWS if len(state) else ():
         try:
             earlier, is_enough = _read_before(segments, at, window)
@@ -365,7 +365,7 @@ def _read_before(segments: Sequence[Segment], at: int, window: int) -> tuple[Pro
 
 
 def _has_all_batches(producer: ProducerStateEntry) -> bool:
-    """Whether no batch before the known ones could be retried."""
+    """Whether the known batches are all that the producer may retry."""
     first = producer.batches[0]
     return len(producer.batches) == BATCHES_KEPT or first.last_sequence <= first.offset_delta
 

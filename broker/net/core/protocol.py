@@ -6,9 +6,9 @@ calls `wait` first. Responses leave in the order of the requests through `out`. 
 here waits.
 
 A halted connection starts no requests. It is halted while too many requests wait for their responses, while
-too many response bytes are queued, and from an event that begins a reason until the event that ends it
-(HALT_TRANSITIONS). `State` says whether it still receives and sends. Bytes that were received and cannot be
-handled yet are held; after each change, the driver asks `resume` whether they can be handled now.
+too many response bytes are queued, and for the reasons `HALT_…`, each of which one event begins and another
+ends (HALT_TRANSITIONS). `State` says whether it still receives and sends. Bytes that were received and cannot
+be handled yet are held; after each change, the driver asks `resume` whether they can be handled now.
 """
 
 from collections import deque
@@ -192,8 +192,8 @@ class ConnectionCore:
         self.halts = self.halts & ~ends | begins
 
     @property
-    def is_full(self) -> bool:
-        """Whether no further frame may start."""
+    def is_halted(self) -> bool:
+        """Whether no request may start."""
         if self.halts or len(self._waiting) >= self._waiting_max:
             return True
         bounds = self.bounds
@@ -202,7 +202,7 @@ class ConnectionCore:
     @property
     def receives(self) -> bool:
         """Whether the state is OPEN or FINISHING."""
-        if not self.is_full:
+        if not self.is_halted:
             return True
         partial = self._partial
         return (
@@ -217,7 +217,7 @@ class ConnectionCore:
             return State.CLOSED
         if self.halts & (HALT_CLOSE_REQUESTED | HALT_CLOSE_DUE):
             return State.ENDING
-        if not self.is_full:
+        if not self.is_halted:
             return State.OPEN
         return State.FINISHING if self.receives else State.HALTED
 
@@ -290,7 +290,7 @@ class ConnectionCore:
             self.on(Event.TURN_USED_UP)
             return self._hold_rest()
         if end - at >= SIZE_PREFIX:
-            if self.is_full:
+            if self.is_halted:
                 return self._hold_rest()
             size = self._frame_size(self._view, at)
             at += SIZE_PREFIX

@@ -48,8 +48,8 @@ def effective_settings(
 ) -> NodeSettings:
     """Effective settings of a node that was started with `at_start`.
 
-    Values that it does not understand, accepted by a newer node, count as not set. `QUORUM_SETTINGS` come
-    from the cluster only.
+    Values that this node does not understand, because a newer node accepted them, count as not set.
+    `QUORUM_SETTINGS` come from the cluster only.
     """
     values: dict[str, Value] = {}
     for source, names in ((of_cluster, DYNAMIC_SETTINGS), (of_node, DYNAMIC_SETTINGS - QUORUM_SETTINGS)):

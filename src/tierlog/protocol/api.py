@@ -72,7 +72,7 @@ BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
 
 
 class RequestHeader(NamedTuple):
-    """`body_at`: start of the body; -1 if key or version is unknown, and therefore the end of the header."""
+    """`body_at`: start of the body; -1 if the key or the version is unknown: then the header's end is too."""
 
     api_key: int
     api_version: int

@@ -91,8 +91,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def first_timestamp(self) -> int:
-        """Timestamp of the first record; -1 if compaction removed all; the largest one if the header has no
-        better.
+        """Timestamp of the first record; -1 if compaction removed all records. If the header does not have it
+        (LogAppendTime, or a delete horizon in its place), the maximum timestamp.
         """
         if self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON) and self.record_count:
             return self.max_timestamp

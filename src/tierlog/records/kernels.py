@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# columns of the table that `scan_records` fills, one for each record; sizes in bytes, -1 for null
+# rows of the table that `scan_records` fills: it has a column for each record; sizes in bytes, -1 for null
 (
     OFFSET,
     TIMESTAMP_US,

@@ -9,7 +9,7 @@ from tierlog.broker.handlers.fetch_sessions import (
     EVICTION_MS,
     MAX_EPOCH,
     NO_SESSION,
-    FetchScope,
+    FetchContext,
     FetchSessions,
     SessionFault,
     SessionPartition,
@@ -35,7 +35,7 @@ def step(
     *numbers: int,
     forget: tuple[int, ...] = (),
     offset: int = 0,
-) -> FetchScope | SessionFault:
+) -> FetchContext | SessionFault:
     forgotten = [(TOPIC, number) for number in forget]
     return sessions.begin(
         session_id, epoch, requested(*numbers, offset=offset), forgotten, uses_topic_ids=True, now_ms=0
@@ -48,14 +48,14 @@ def sessions() -> FetchSessions:
 
 
 def test_session_is_opened_by_epoch_zero_and_updated_by_the_next_request(sessions: FetchSessions) -> None:
-    scope = step(sessions, NO_SESSION, 0, 0, 1)
-    assert isinstance(scope, FetchScope)
-    assert scope.may_open
+    fetch_context = step(sessions, NO_SESSION, 0, 0, 1)
+    assert isinstance(fetch_context, FetchContext)
+    assert fetch_context.may_open
     session_id = opened(sessions, 0, 1)
-    scope = step(sessions, session_id, 1, 1, 2, forget=(0,), offset=5)
-    assert isinstance(scope, FetchScope)
-    assert [(item.partition, item.fetch_offset) for item in scope.partitions] == [(1, 5), (2, 5)]
-    assert isinstance(step(sessions, session_id, 2), FetchScope)
+    fetch_context = step(sessions, session_id, 1, 1, 2, forget=(0,), offset=5)
+    assert isinstance(fetch_context, FetchContext)
+    assert [(item.partition, item.fetch_offset) for item in fetch_context.partitions] == [(1, 5), (2, 5)]
+    assert isinstance(step(sessions, session_id, 2), FetchContext)
 
 
 @pytest.mark.parametrize(
@@ -76,28 +76,28 @@ def test_mismatched_request_gets_a_session_error(
 
 def test_final_epoch_closes_the_session(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
-    scope = step(sessions, session_id, -1, 0)
-    assert isinstance(scope, FetchScope)
-    assert not scope.may_open
+    fetch_context = step(sessions, session_id, -1, 0)
+    assert isinstance(fetch_context, FetchContext)
+    assert not fetch_context.may_open
     assert step(sessions, session_id, 1) is SessionFault.ID_NOT_FOUND
 
 
 def test_session_without_partitions_ends(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
-    scope = step(sessions, session_id, 1, forget=(0,))
-    assert isinstance(scope, FetchScope)
-    assert scope.session is None
+    fetch_context = step(sessions, session_id, 1, forget=(0,))
+    assert isinstance(fetch_context, FetchContext)
+    assert fetch_context.session is None
     assert len(sessions) == 0
 
 
 def test_session_epoch_wraps_to_one(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0)
-    scope = step(sessions, session_id, 1)
-    assert isinstance(scope, FetchScope)
-    assert scope.session is not None
-    scope.session.next_epoch = MAX_EPOCH
+    fetch_context = step(sessions, session_id, 1)
+    assert isinstance(fetch_context, FetchContext)
+    assert fetch_context.session is not None
+    fetch_context.session.next_epoch = MAX_EPOCH
     step(sessions, session_id, MAX_EPOCH)
-    assert scope.session.next_epoch == 1
+    assert fetch_context.session.next_epoch == 1
 
 
 def test_responses_contain_only_changes() -> None:
@@ -141,13 +141,13 @@ def test_high_watermark_is_sent_again_after_truncation_or_a_new_epoch(
 
 def test_partitions_with_records_move_to_the_end(sessions: FetchSessions) -> None:
     session_id = opened(sessions, 0, 1, 2)
-    scope = step(sessions, session_id, 1)
-    assert isinstance(scope, FetchScope)
-    assert scope.session is not None
-    scope.session.rotate([(TOPIC, 0)])
-    scope = step(sessions, session_id, 2)
-    assert isinstance(scope, FetchScope)
-    assert [item.partition for item in scope.partitions] == [1, 2, 0]
+    fetch_context = step(sessions, session_id, 1)
+    assert isinstance(fetch_context, FetchContext)
+    assert fetch_context.session is not None
+    fetch_context.session.rotate([(TOPIC, 0)])
+    fetch_context = step(sessions, session_id, 2)
+    assert isinstance(fetch_context, FetchContext)
+    assert [item.partition for item in fetch_context.partitions] == [1, 2, 0]
 
 
 def test_full_cache_of_young_sessions_refuses_a_new_one(sessions: FetchSessions) -> None:
@@ -161,14 +161,14 @@ def test_stale_session_is_evicted(sessions: FetchSessions) -> None:
     fresh = opened(sessions, 0, now_ms=EVICTION_MS)
     assert opened(sessions, 0, now_ms=EVICTION_MS + 1) != NO_SESSION
     assert step(sessions, stale, 1) is SessionFault.ID_NOT_FOUND
-    assert isinstance(step(sessions, fresh, 1), FetchScope)
+    assert isinstance(step(sessions, fresh, 1), FetchContext)
 
 
 def test_a_follower_takes_the_slot_of_the_smallest_consumer(sessions: FetchSessions) -> None:
     small, large = opened(sessions, 0), opened(sessions, 0, 1)
     assert opened(sessions, 0, privileged=True) != NO_SESSION
     assert step(sessions, small, 1) is SessionFault.ID_NOT_FOUND
-    assert isinstance(step(sessions, large, 1), FetchScope)
+    assert isinstance(step(sessions, large, 1), FetchContext)
 
 
 def test_larger_session_evicts_a_smaller_old_one(sessions: FetchSessions) -> None:
@@ -190,12 +190,12 @@ def test_partitions_of_all_sessions_are_limited() -> None:
     first, second = opened(sessions, 0, 1), opened(sessions, 0, 1)
     assert opened(sessions, 0, 1) == NO_SESSION
     assert (sessions.partitions, sessions.refused) == (4, 1)
-    assert isinstance(step(sessions, first, 1, 2), FetchScope)
+    assert isinstance(step(sessions, first, 1, 2), FetchContext)
     assert step(sessions, second, 1, 2) is SessionFault.ID_NOT_FOUND, "one too many, and it is gone"
     assert (sessions.partitions, len(sessions)) == (3, 1)
-    assert isinstance(step(sessions, first, 2, forget=(0,)), FetchScope)
+    assert isinstance(step(sessions, first, 2, forget=(0,)), FetchContext)
     assert sessions.partitions == 2
-    assert isinstance(step(sessions, first, -1), FetchScope)
+    assert isinstance(step(sessions, first, -1), FetchContext)
     assert (sessions.partitions, len(sessions)) == (0, 0)
 
 
@@ -206,15 +206,15 @@ def test_stale_sessions_free_their_partitions() -> None:
     assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) != NO_SESSION
     assert (sessions.partitions, sessions.evictions, sessions.refused) == (5, 1, 1)
     assert step(sessions, first, 1) is SessionFault.ID_NOT_FOUND, "the one unused for longest, and no more"
-    assert isinstance(step(sessions, second, 1), FetchScope)
+    assert isinstance(step(sessions, second, 1), FetchContext)
 
 
 def test_no_session_is_evicted_for_one_that_is_too_large_anyway() -> None:
     sessions = FetchSessions(10, random.Random(1), partitions_max=4)
     stale, fresh = opened(sessions, 0, 1), opened(sessions, 0, 1, now_ms=EVICTION_MS)
     assert opened(sessions, 0, 1, 2, now_ms=EVICTION_MS + 1) == NO_SESSION
-    assert isinstance(step(sessions, stale, 1), FetchScope)
-    assert isinstance(step(sessions, fresh, 1), FetchScope)
+    assert isinstance(step(sessions, stale, 1), FetchContext)
+    assert isinstance(step(sessions, fresh, 1), FetchContext)
 
 
 def test_large_old_sessions_are_evicted() -> None:
@@ -226,7 +226,7 @@ def test_large_old_sessions_are_evicted() -> None:
     assert opened(sessions, 0, 1, 2, now_ms=late) == NO_SESSION, "not larger than the newcomer"
     assert opened(sessions, 0, 1, now_ms=late) != NO_SESSION
     assert step(sessions, large, 2) is SessionFault.ID_NOT_FOUND
-    assert isinstance(step(sessions, small, 2), FetchScope)
+    assert isinstance(step(sessions, small, 2), FetchContext)
 
 
 def test_follower_evicts_sessions_of_consumers() -> None:
@@ -234,14 +234,14 @@ def test_follower_evicts_sessions_of_consumers() -> None:
     small, large = opened(sessions, 0), opened(sessions, 0, 1, 2)
     assert opened(sessions, 0, 1, privileged=True) != NO_SESSION
     assert step(sessions, large, 1) is SessionFault.ID_NOT_FOUND
-    assert isinstance(step(sessions, small, 1), FetchScope)
+    assert isinstance(step(sessions, small, 1), FetchContext)
 
 
 def test_one_session_can_have_only_a_share_of_the_partitions() -> None:
     sessions = FetchSessions(10, random.Random(1), session_partitions_max=2)
     assert opened(sessions, 0, 1, 2) == NO_SESSION
     session_id = opened(sessions, 0, 1)
-    assert isinstance(step(sessions, session_id, 1, 2, forget=(0,)), FetchScope)
+    assert isinstance(step(sessions, session_id, 1, 2, forget=(0,)), FetchContext)
     assert step(sessions, session_id, 2, 3) is SessionFault.ID_NOT_FOUND
     assert (sessions.partitions, sessions.refused) == (0, 2)
 

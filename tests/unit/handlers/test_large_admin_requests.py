@@ -16,7 +16,7 @@ from tierlog.broker.handlers.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     MAX_TOPICS_PER_REQUEST,
     TOPICS_PER_DELETION,
-    TOPICS_PER_SLICE,
+    TOPICS_PER_TURN,
 )
 from tierlog.broker.handlers.turns import ENTRIES_PER_TURN
 from tierlog.metadata.records import ConfigScope
@@ -58,7 +58,7 @@ async def test_a_count_below_0_is_refused_for_its_topic_alone(cluster: AdminClus
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_response_of_several_slices_is_complete(cluster: AdminCluster, version: int) -> None:
-    wanted = topics(2 * TOPICS_PER_SLICE + 1, prefix="t.")
+    wanted = topics(2 * TOPICS_PER_TURN + 1, prefix="t.")
     wanted[3]["configs"] = [{"name": "retention.ms", "value": "7"}]
     wanted += topics(1, prefix="a b") + topics(2, prefix="twice")[:1] * 2
     answer = await cluster.ask("CreateTopics", version, topics=wanted, validate_only=True)

@@ -12,7 +12,7 @@ from tierlog.broker.handlers.chain import Chain
 from tierlog.broker.handlers.context import Connection, Pending, RawReply, RequestContext
 from tierlog.broker.handlers.error_codes import counter_of
 from tierlog.broker.handlers.stats import ApiStats, RequestStats
-from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, in_slices
+from tierlog.broker.handlers.turns import ENTRIES_PER_TURN, respond_in_turns
 from tierlog.protocol.api import APIS, BY_NAME
 from tierlog.protocol.errors import ErrorCode, KafkaError
 from tierlog.protocol.messages import metadata
@@ -128,7 +128,7 @@ def test_error_codes_are_found_at_any_depth() -> None:
 
 async def test_error_codes_of_sliced_responses_are_counted() -> None:
     topics = [metadata.MetadataResponseTopic(error_code=number % 2) for number in range(1000)]
-    reply = await in_slices(metadata.MetadataResponse(), 12, "topics", len(topics), topics)
+    reply = await respond_in_turns(metadata.MetadataResponse(), 12, "topics", len(topics), topics)
     assert isinstance(reply, RawReply) and len(reply.parts) == 2 + 1000 / ENTRIES_PER_TURN
     errors: Counter[int] = Counter()
     count = counter_of(metadata.MetadataResponse, errors)

@@ -3,7 +3,7 @@
 import random
 import uuid
 
-from tierlog.broker.handlers.fetch_sessions import FetchScope, FetchSessions, SessionPartition
+from tierlog.broker.handlers.fetch_sessions import FetchContext, FetchSessions, SessionPartition
 from tierlog.broker.replication.core.follower import FetchPosition
 from tierlog.broker.replication.fetch_session_handler import LAST_EPOCH, FetchSessionHandler, FetchState
 from tierlog.protocol.messages.fetch import FetchRequest
@@ -72,8 +72,8 @@ def test_reset_names_the_old_session_so_that_the_leader_drops_it() -> None:
         request = filled(session, {ONE: at(5)})
         assert (request.session_epoch, named(request)) == (0, {0: 5})
         partitions = [SessionPartition(TOPIC, number, 0, 1000) for number in named(request)]
-        scope = leader.begin(request.session_id, 0, partitions, [], uses_topic_ids=True, now_ms=0)
-        assert isinstance(scope, FetchScope) and scope.may_open
+        fetch_context = leader.begin(request.session_id, 0, partitions, [], uses_topic_ids=True, now_ms=0)
+        assert isinstance(fetch_context, FetchContext) and fetch_context.may_open
         session.handle_response(leader.open(partitions, privileged=True, uses_topic_ids=True, now_ms=0))
         assert session.is_open
         session.reset()
