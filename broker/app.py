@@ -183,7 +183,7 @@ class Broker(NodeBase):
         self.alter_partition_manager = AlterPartitionManager(
             settings, self.metadata, self.replicas, self.clock, vital, broker_epoch=self._broker_epoch
         )
-        self.reports = ReplicaReporter(
+        self.reporter = ReplicaReporter(
             node_id, self.metadata, self.replicas, vital, broker_epoch=self._broker_epoch
         )
 
@@ -201,7 +201,7 @@ class Broker(NodeBase):
             tasks,
             self.commits,
             self.metadata,
-            None if self._is_standalone else self.reports.report_late,
+            None if self._is_standalone else self.reporter.report_late,
         )
         self.cleaner = LogCleaner(settings, replicas, clock, tasks, self.commits)
         self.scrubber = Scrubber(settings, replicas, tasks, self.rng)
@@ -254,7 +254,7 @@ class Broker(NodeBase):
         self.replicas.listeners = (
             self._on_replica_event,
             self.moves.on_replica_event,
-            self.reports.on_replica_event,
+            self.reporter.on_replica_event,
             self.scrubber.on_replica_event,
             self.repair.on_replica_event,
             self.groups.on_replica_event,
@@ -279,7 +279,7 @@ class Broker(NodeBase):
             Publisher("client quotas", self.throttling.follow, report),
             Publisher("replication throttles", self.throttles.follow, report),
             Publisher("replicas", self.replicas.follow, self._fatal, opened),
-            Publisher("replica reports", self.reports.follow, report),
+            Publisher("replica reports", self.reporter.follow, report),
             Publisher("groups", self.groups.follow, report),
             Publisher("remote log", self.tier.log.follow, report),
             Publisher("tiering", self.tiering.log_manager.follow, report),
@@ -307,8 +307,8 @@ class Broker(NodeBase):
         if not self._is_standalone:
             self._parts.push_async_callback(self.alter_partition_manager.stop)
             self.alter_partition_manager.start()
-            self._parts.push_async_callback(self.reports.stop)
-            self.reports.start()
+            self._parts.push_async_callback(self.reporter.stop)
+            self.reporter.start()
         self.tiering.start()
 
     async def _open_logs(self, image: ClusterImage) -> None:
@@ -320,7 +320,7 @@ class Broker(NodeBase):
         self._parts.push_async_callback(self._stop_serving)
         await self.listener.start()
         if not self._is_standalone:
-            await self.reports.report_at_start()
+            await self.reporter.report_at_start()
         await self.lifecycle.unfence()
         self.admin_node.serve(
             Serving(
@@ -383,7 +383,7 @@ class Broker(NodeBase):
 
     @property
     def _report_empty(self) -> ReportEmpty | None:
-        return None if self._is_standalone else self.reports.report_empty
+        return None if self._is_standalone else self.reporter.report_empty
 
     def _on_replica_event(self, event: ReplicaEvent) -> None:
         """A failed directory may have lost writes: no later start may take the boot id as proof that it has

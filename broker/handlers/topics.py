@@ -73,7 +73,7 @@ def create_topics_handler(deps: Dependencies) -> Handler:
         wanted = [topic for topic in request.topics if topic.name not in twice]
         mutations = Mutations(deps, context, CREATE_STRICT_FROM)
         outcomes = await _create_within_quota(mutations, deps, wanted, request.validate_only)
-        await _wait_until_usable(deps, request.timeout_ms)
+        await wait_until_usable(deps, request.timeout_ms)
         overrides = {topic.name: {c.name: c.value or "" for c in topic.configs} for topic in wanted}
         results = chain(
             (_named_twice(name) for name in sorted(twice)),
@@ -144,7 +144,7 @@ async def _create(
     return reply.topics
 
 
-async def _wait_until_usable(deps: Dependencies, timeout_ms: int) -> None:
+async def wait_until_usable(deps: Dependencies, timeout_ms: int) -> None:
     """Wait until new partitions can be used, up to the timeout: a disk may hang."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(timeout_ms, 0) / 1000):
@@ -299,7 +299,7 @@ def create_partitions_handler(deps: Dependencies) -> Handler:
             ]
         else:
             outcomes = await _grow_within_quota(mutations, deps, wanted, request.validate_only)
-        await _wait_until_usable(deps, request.timeout_ms)
+        await wait_until_usable(deps, request.timeout_ms)
         return CreatePartitionsResponse(
             throttle_time_ms=mutations.throttle_time_ms,
             results=[

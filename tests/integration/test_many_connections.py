@@ -71,7 +71,7 @@ def test_idle_connections_use_little_memory(tierlog_broker_factory: TierlogBroke
     warm.close()
 
 
-def asking(kind: str, topic: str) -> bytes:
+def request_frame(kind: str, topic: str) -> bytes:
     if kind == "fetch":
         requested = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=16 * KIB)
         topics = [fetch.FetchTopic(topic=topic, partitions=[requested])]
@@ -92,7 +92,7 @@ def test_active_connections_are_served_fairly(
     topic = client.create()
     client.produce(topic, bytes(encode_batch([NewRecord(NOW_MS, None, bytes(16 * KIB))])))
     client.close()
-    frames = [asking(kind, topic) for kind in kinds.split()]
+    frames = [request_frame(kind, topic) for kind in kinds.split()]
     with descriptors(ACTIVE + 500):
         clients = ManyClients((broker.host, broker.port), [frames[n % len(frames)] for n in range(ACTIVE)])
         clients.run(ROUNDS * ACTIVE)
@@ -108,6 +108,6 @@ def test_client_with_many_requests_in_flight_does_not_starve_others(tierlog_brok
     clients = ManyClients((tierlog_broker.host, tierlog_broker.port), [HELLO] * len(depths), depths)
     clients.run(100 * len(depths))
     mean_of_hogs = sum(clients.answers[:hogs]) / hogs
-    # each turn of the loop serves one request of a connection that has one, and FRAMES_PER_TURN of the others
+    # a turn of the loop serves one request of each connection in `others`, and FRAMES_PER_TURN of each hog
     assert min(clients.answers[hogs:]) >= mean_of_hogs / FRAMES_PER_TURN / 3, sorted(clients.answers)
     clients.close()

@@ -110,8 +110,8 @@ def wait_until(broker: TierlogBroker, holds: Callable[[], bool]) -> None:
     raise AssertionError("the stream of events ended")
 
 
-def remote_reads_refuse(broker: TierlogBroker) -> None:
-    """Any offset of the remote range gets a retriable error, without records."""
+def check_that_remote_reads_fail(broker: TierlogBroker) -> None:
+    """A fetch at any remote offset returns a retriable error, without records."""
     client = Client(broker.bootstrap)
     for offset in (0, 1, BEFORE // 2, BEFORE - 1):
         (answer,) = client.fetch(TOPIC, offset).responses[0].partitions
@@ -131,7 +131,7 @@ def test_broker_serves_through_an_object_store_outage(broker, s3):
     history = reader(broker, 0)
     produce(broker, range(BEFORE, BEFORE + DURING))
     read(tail, range(BEFORE, BEFORE + DURING))
-    remote_reads_refuse(broker)
+    check_that_remote_reads_fail(broker)
     wait_until(broker, lambda: status(broker)["last_error"] is not None)
     line = status(broker)
     assert (line["log_start_offset"], line["remote_end_offset"], line["local_log_start_offset"]) == (
@@ -147,7 +147,7 @@ def test_broker_serves_through_an_object_store_outage(broker, s3):
     end = BEFORE + DURING + AFTER
     AdminApi(broker.admin_url).post("/v1/tier/flush", {"topic": TOPIC})
     wait_until(broker, lambda: caught_up(broker, end))
-    read(history, range(end))  # the one that asked all the while
+    read(history, range(end))  # this consumer fetched throughout the outage
     read(reader(broker, 0), range(end))
     read(tail, range(BEFORE + DURING, end))
 
@@ -159,7 +159,7 @@ def test_broker_starts_and_serves_without_its_object_store(broker, s3):
     broker.start()
     read(reader(broker, BEFORE), range(BEFORE, BEFORE + 100))
     produce(broker, range(BEFORE + 100, BEFORE + DURING))
-    remote_reads_refuse(broker)
+    check_that_remote_reads_fail(broker)
     place = AdminApi(broker.admin_url).get("/v1/tier/explain", topic=TOPIC, partition=0, offset=BEFORE + 1)
     assert place["tier"] == "local"
     s3.start()

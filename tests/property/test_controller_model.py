@@ -300,7 +300,9 @@ def test_elected_leaders_have_all_committed_writes(drawn: list[tuple], least: in
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
 @given(st.lists(steps, max_size=100), st.integers(1, 3), st.booleans())
-def test_the_same_for_longer(drawn: list[tuple], least: int, unclean: bool) -> None:
+def test_elected_leaders_have_all_committed_writes_in_long_runs(
+    drawn: list[tuple], least: int, unclean: bool
+) -> None:
     run(drawn, least, unclean)
 
 

@@ -24,8 +24,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self, most: int) -> None:
         self._home = tempfile.TemporaryDirectory()
         self.directory = Path(self._home.name)
-        self.bound = OpenFiles(most)
-        self.files = OsFiles(self.bound)
+        self.open_files = OpenFiles(most)
+        self.files = OsFiles(self.open_files)
         self.owners = {number: Owner() for number in range(FILES)}
         self.held: list[tuple[int, FileSlice]] = []
         for number in range(FILES):
@@ -40,7 +40,7 @@ class Machine(RuleBasedStateMachine):
         if owner.open_file is not None:
             owner.open_file.used = True
             return owner.open_file
-        return self.bound.open(owner, self.files, self.directory / str(number))
+        return self.open_files.open(owner, self.files, self.directory / str(number))
 
     @rule(number=NUMBERS)
     def read(self, number: int) -> None:
@@ -59,11 +59,11 @@ class Machine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         if self.held:
             self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-            self.bound.trim()
+            self.open_files.trim()
 
     @rule(number=NUMBERS)
     def release_owner(self, number: int) -> None:
-        self.bound.release(self.owners[number])
+        self.open_files.release(self.owners[number])
 
     @rule(number=NUMBERS)
     def lose(self, number: int) -> None:
@@ -81,7 +81,7 @@ class Machine(RuleBasedStateMachine):
         links = [Path("/proc/self/fd", name) for name in OsFiles().list_directory(Path("/proc/self/fd"))]
         targets = [link.readlink() for link in links if link.is_symlink()]
         open_now = sum(target.is_relative_to(self.directory) for target in targets)
-        assert open_now <= self.bound.limit + len({id(part.file) for _, part in self.held})
+        assert open_now <= self.open_files.limit + len({id(part.file) for _, part in self.held})
 
 
 TestOpenFiles = Machine.TestCase

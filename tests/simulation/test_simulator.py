@@ -159,7 +159,7 @@ def test_unsynced_names_are_reverted(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["kept"]
 
 
-def test_armed_read_fails_once(tmp_path: Path):
+def test_injected_read_error_is_raised_once(tmp_path: Path):
     disk = Disk(tmp_path)
     files = disk.attach()
     fd = files.open(tmp_path / "log", create=True)
@@ -316,11 +316,11 @@ def test_nodes_split_into_two_groups_and_reunite():
     seen = set()
 
     async def main() -> None:
-        parting = asyncio.ensure_future(split(names, network, random.Random(1), 1.0, faults))
+        splitting = asyncio.ensure_future(split(names, network, random.Random(1), 1.0, faults))
         while faults["split"] < 20:
             await asyncio.sleep(0.05)
             seen.add(tuple(network.connects(*pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))))
-        parting.cancel()
+        splitting.cancel()
 
     loop.run_for(main())
     assert seen == {

@@ -19,10 +19,10 @@ WARM_UP = 1 / 3
 
 LATENCY_FACTOR = 1.5
 LATENCY_SLACK_MS = 3.0
-"""How far the last third's median may be above the second's. A value that grows in proportion to time is
-5/3 as high there, so it is caught. Medians of a third of all intervals differ less, even if other processes
-use the machine for a while. The slack is one turn of a busy loop, for values so small that a factor is
-noise.
+"""How far the median of the last third may be above that of the second. If a value grows in proportion to
+time, the median of the last third is 5/3 times that of the second, so the growth is found. If a value does
+not grow, the medians differ by less than the factor, even if other processes use the machine for a while. The
+slack is one turn of a busy loop: for very small values a factor is only noise.
 """
 
 LATENCY_LEVEL_MS = 250.0
@@ -39,14 +39,14 @@ copies, the cache of remote chunks, the metadata log, room reserved ahead.
 
 THREADS_SLACK = 1
 SHORT_RUN_THREADS_SLACK = 2
-"""The peak of the last third may be so much above that of the second. A thread pool starts a thread whenever
-all of its threads are busy, so it fills slowly and then stays: a broker had 13 threads after 4 minutes and 16
-from minute 77 on. In two hours one more thread every quarter of an hour makes 2 or 3. In a run of less than
-LONG_MINUTES pools still fill: in its second minute that broker started 3.
+"""How many more threads the last third may have at its peak than the second third. A thread pool starts a
+thread whenever all of its threads are busy, so it fills slowly and then stays: a broker had 13 threads after
+4 minutes and 16 from minute 77 on. A leak of one thread in a quarter of an hour adds 2 or 3 in a third of two
+hours. In a run of less than LONG_MINUTES pools still fill: in its second minute that broker started 3.
 """
 
-HANGS_OF_CLOSES = 0.002
-"""Expected share of hanging clients: confluent-kafka's `Consumer.close()` (worker_process.py) hung in 3 of
+EXPECTED_HUNG_SHARE = 0.002
+"""Expected share of clients that hang: confluent-kafka's `Consumer.close()` (worker_process.py) hung in 3 of
 2,034 calls against tierlog, and in 2 of 900 against Kafka.
 """
 
@@ -105,7 +105,7 @@ def verdict_of(
     latency_level_ms: float = LATENCY_LEVEL_MS,
     ended_early: str = "",
 ) -> Verdict:
-    """`ended_early`: why there are no more samples, if there should be."""
+    """`ended_early`: why the run ended before `minutes_planned`; empty if it did not."""
     slopes = {
         name: slope([(s.minutes, float(getattr(s, name))) for s in after_warm_up(samples)])
         for name in ("rss_mib", "anon_mib", "descriptors")
@@ -217,7 +217,7 @@ def _load(samples: Sequence[Sample], minutes_planned: float) -> list[Check]:
     minutes = max(int(passed), 1)
     for what in MUST_GO_ON:
         counts = [0] * minutes
-        for sample in samples:  # what is left behind the last whole minute counts with it
+        for sample in samples:  # samples after the last whole minute count in that minute
             counts[min(int(sample.minutes), minutes - 1)] += sample.counts.get(what, 0)
         idle = [str(minute + 1) for minute, count in enumerate(counts) if count <= 0]
         note = f"nothing in minute {', '.join(idle)}" if idle else ""
@@ -227,7 +227,7 @@ def _load(samples: Sequence[Sample], minutes_planned: float) -> list[Check]:
 
 def _hung(samples: Sequence[Sample]) -> Check:
     hung, closed = _count(samples, HUNG), _count(samples, CLOSED)
-    expected = HANGS_OF_CLOSES * (hung + closed)
+    expected = EXPECTED_HUNG_SHARE * (hung + closed)
     allowed = 1 + expected + 3 * expected**0.5  # a Poisson count is above that once in a thousand runs
     return _at_most("clients that hung", hung, allowed, f"{closed} closed")
 

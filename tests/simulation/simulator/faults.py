@@ -23,9 +23,9 @@ KINDS = (
     "power",
     "pause",
     "isolate",
-    "part",
-    "part leader",
-    "part leader",  # twice, as it reveals most
+    "isolate from nodes",
+    "isolate leader from nodes",
+    "isolate leader from nodes",  # twice, as it reveals most
     "one way",
     "clog",
     "heal",
@@ -116,7 +116,7 @@ class Faults:
         match kind:
             case "kill":
                 self.kill(node)
-            case "kill leader" | "part leader":
+            case "kill leader" | "isolate leader from nodes":
                 victims += self._quorum_leaders()
                 inject = self.kill if kind == "kill leader" else self._isolate_from_nodes
                 for leader in victims:
@@ -127,7 +127,7 @@ class Faults:
                 for victim in victims:
                     self._lose_power(victim)
                 return bool(victims)
-            case "part":  # from the other nodes; clients still reach it
+            case "isolate from nodes":  # clients still reach it
                 self._isolate_from_nodes(node)
             case "pause" if node.process is not None:
                 node.process.pause()

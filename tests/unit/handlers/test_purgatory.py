@@ -60,12 +60,12 @@ async def test_coalesced_operation_gets_the_bytes_of_the_next_turn_too() -> None
     immediate = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire))
     coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
 
-    def bring() -> None:
+    def add_byte() -> None:
         box.bytes += 1
         purgatory.check_and_complete("a")
 
-    bring()
-    asyncio.get_running_loop().call_soon(bring)  # after those that were tried because of the first
+    add_byte()
+    asyncio.get_running_loop().call_soon(add_byte)  # runs after the attempts that the first byte causes
     assert (await immediate, await coalesced) == ("1 bytes", "2 bytes")
     assert len(purgatory) == 0
 
@@ -74,16 +74,16 @@ async def test_coalesced_operation_waits_at_most_its_turns() -> None:
     purgatory, box = Purgatory(10), Box(1)
     coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
 
-    def bring_on() -> None:
+    def add_bytes_until_done() -> None:
         box.bytes += 1
         purgatory.check_and_complete("a")
-        if not coalesced.done():  # forever, if it were not for the bound
-            asyncio.get_running_loop().call_soon(bring_on)
+        if not coalesced.done():  # without COALESCED_TURNS this would never end
+            asyncio.get_running_loop().call_soon(add_bytes_until_done)
 
-    bring_on()
+    add_bytes_until_done()
     assert (await coalesced, box.attempts) == (f"{COALESCED_TURNS + 2} bytes", 1)
 
-    box = Box(2)  # one that has used up its turns without result gets them again
+    box = Box(2)  # after an attempt without result, the next change is coalesced again
     coalesced = future_of(purgatory.wait(["a"], LONG_MS, box.try_complete, box.expire, coalesced=True))
     box.bytes = 1
     purgatory.check_and_complete("a")
@@ -113,18 +113,17 @@ async def test_coalesced_operation_gets_the_keys_that_changed_since_its_last_try
     assert (await waiting, seen) == ("enough", [{"a", "b"}, {"c"}])
 
 
-class Line:
-    """Writes that end at 1, 2, 3, … in one partition, and how often each was looked at."""
+class OrderedWrites:
+    """Writes to one partition that end at offsets 1, 2, 3, …, and a list of the checks of each."""
 
     def __init__(self, purgatory: Purgatory) -> None:
         self.purgatory = purgatory
         self.reached = 0
-        self.looks: list[int] = []
-        self.answers: list[asyncio.Future[str]] = []
+        self.checked: list[int] = []
 
     def write(self, end: int, lane: int = -1) -> Write:
         def is_complete() -> bool:
-            self.looks.append(end)
+            self.checked.append(end)
             return end <= self.reached
 
         return Write("a", lane, is_complete)
@@ -142,71 +141,71 @@ class Line:
 
 
 async def test_check_stops_at_the_first_write_that_must_wait() -> None:
-    line = Line(Purgatory(10))
-    first, second, third = line.wait(1), line.wait(2), line.wait(3)
-    await line.reach(0)
-    assert line.looks == [1]
-    await line.reach(2)
-    assert line.looks == [1, 1, 2, 3]
+    writes = OrderedWrites(Purgatory(10))
+    first, second, third = writes.wait(1), writes.wait(2), writes.wait(3)
+    await writes.reach(0)
+    assert writes.checked == [1]
+    await writes.reach(2)
+    assert writes.checked == [1, 1, 2, 3]
     assert (await first, await second, third.done()) == ("up to 1", "up to 2", False)
-    await line.reach(3)
+    await writes.reach(3)
     assert await third == "up to 3"
     await asyncio.sleep(0)
-    assert (len(line.purgatory), line.purgatory._writes) == (0, {})
+    assert (len(writes.purgatory), writes.purgatory._writes) == (0, {})
 
 
 async def test_produce_completes_after_all_of_its_batches() -> None:
-    line = Line(Purgatory(10))
-    both = line.wait(1, 2)
-    await line.reach(1)
+    writes = OrderedWrites(Purgatory(10))
+    both = writes.wait(1, 2)
+    await writes.reach(1)
     assert not both.done()
-    await line.reach(2)
+    await writes.reach(2)
     assert await both == "up to 2"
 
 
 async def test_lanes_of_a_key_complete_independently() -> None:
-    line = Line(Purgatory(10))
-    for_all, for_leader = line.wait(2), line.wait(1, lane=1)
-    await line.reach(1)
+    writes = OrderedWrites(Purgatory(10))
+    for_all, for_leader = writes.wait(2), writes.wait(1, lane=1)
+    await writes.reach(1)
     assert (await for_leader, for_all.done()) == ("up to 1", False)
 
 
 async def test_cancelled_and_expired_writes_do_not_block_later_ones() -> None:
-    line = Line(Purgatory(10))
-    cancelled, expired, last = line.wait(5), line.wait(4, wait_ms=1), line.wait(3)
+    writes = OrderedWrites(Purgatory(10))
+    cancelled, expired, last = writes.wait(5), writes.wait(4, wait_ms=1), writes.wait(3)
     cancelled.cancel()
     assert await expired == "expired"
-    await line.reach(3)
+    await writes.reach(3)
     assert await last == "up to 3"
     await asyncio.sleep(0)
-    assert line.purgatory._writes == {}
+    assert writes.purgatory._writes == {}
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
 async def test_next_write_is_checked_at_once_when_the_first_leaves(how: str) -> None:
-    line = Line(Purgatory(10))
-    first, second = line.wait(5, wait_ms=1 if how == "expired" else LONG_MS), line.wait(3)
-    await line.reach(3)
+    writes = OrderedWrites(Purgatory(10))
+    first, second = writes.wait(5, wait_ms=1 if how == "expired" else LONG_MS), writes.wait(3)
+    await writes.reach(3)
     if how == "cancelled":
         assert not second.done()
         first.cancel()
     async with asyncio.timeout(20):
         assert await second == "up to 3"
     await asyncio.sleep(0)
-    assert line.purgatory._writes == {}
+    assert writes.purgatory._writes == {}
 
 
 async def test_failing_write_fails_only_its_own_produce() -> None:
-    line = Line(Purgatory(10))
+    writes = OrderedWrites(Purgatory(10))
 
     def broken() -> bool:
         raise RuntimeError("cannot tell")
 
     failing = future_of(
-        line.purgatory.wait_in_order([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
+        writes.purgatory.wait_in_order([Write("a", -1, broken)], LONG_MS, "never", lambda: "expired")
     )
-    behind = line.wait(1)
-    await line.reach(1)
+    behind = writes.wait(1)
+    await writes.reach(1)
     with pytest.raises(RuntimeError, match="cannot tell"):
         await failing
     assert await behind == "up to 1"

@@ -42,7 +42,7 @@ def tiering_of(
     )
 
 
-async def test_local_directory_is_not_a_store_for_a_cluster(tmp_path: Path) -> None:
+async def test_local_directory_is_the_default_store_of_a_standalone_node_only(tmp_path: Path) -> None:
     url = {"object.store.url": tmp_path.as_uri()}
     assert isinstance(store_of(tmp_path, None), LocalStore)
     assert isinstance(store_of(tmp_path, TcpNetwork()), NoStore)
@@ -78,7 +78,7 @@ async def test_former_standalone_node_logs_where_its_remote_data_is(tmp_path: Pa
 
 
 async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
-    """Although another broker deletes the objects."""
+    """Even if another broker deletes the objects."""
     async with TierNode(tmp_path / "node", LocalStore(tmp_path / OBJECTS_DIRECTORY)) as node:
         replica = await node.create("t")
         produce(replica, 40)

@@ -75,7 +75,7 @@ class Process:
             random.Random(1),
             on_change=lambda name: None,
         )
-        self.reports = ReplicaReporter(
+        self.reporter = ReplicaReporter(
             1,
             controller,
             self.replicas,
@@ -85,16 +85,16 @@ class Process:
         )
 
     async def start(self) -> "Process":
-        await self.replicas.open_all(self.controller.image, self.reports.report_empty)
-        self.replicas.listeners = (self.reports.on_replica_event,)
+        await self.replicas.open_all(self.controller.image, self.reporter.report_empty)
+        self.replicas.listeners = (self.reporter.on_replica_event,)
         self.controller.publish_to([Publisher("test", self.replicas.follow)])
-        self.controller.publish_to([Publisher("test", self.reports.follow)])
-        await self.reports.report_at_start()
-        self.reports.start()
+        self.controller.publish_to([Publisher("test", self.reporter.follow)])
+        await self.reporter.report_at_start()
+        self.reporter.start()
         return self
 
     async def stop(self) -> None:
-        await self.reports.stop()
+        await self.reporter.stop()
         await self.tasks.close()
         await self.replicas.close(clean=False)
         self.directories.release()
@@ -219,7 +219,7 @@ async def test_partition_moved_off_a_full_disk_is_reported_at_once(
     held = broker.numbers_in("b")
     broker.directories.all[1].mark_full()
     await until(lambda: full(controller) == held)
-    await until(lambda: not broker.reports._due.is_set())  # nothing is left to report
+    await until(lambda: not broker.reporter._due.is_set())  # nothing is left to report
     broker.directories.set_directory(TopicPartition("t", held[0]), broker.directories.all[0])
     await until(lambda: full(controller) == held[1:])
     await broker.stop()
@@ -317,8 +317,8 @@ async def test_unreadable_log_is_reported_before_the_broker_is_unfenced(
     lost = next(tmp_path.glob("?/t-0/partition.metadata"))
     lost.write_text("version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
     broker = Process(tmp_path, controller)
-    await broker.replicas.open_all(controller.image, broker.reports.report_empty)
-    await broker.reports.report_at_start()
+    await broker.replicas.open_all(controller.image, broker.reporter.report_empty)
+    await broker.reporter.report_at_start()
     assert offline(controller) == [0]
     await broker.stop()
 
@@ -367,9 +367,9 @@ async def test_logs_that_may_be_in_an_unavailable_directory_are_not_reported_as_
     await broker.stop()
 
 
-async def written(path: Path, controller: RecordingController) -> Path:
-    """The last of two segments of partition 0, a batch in each, after a kill; nothing is reported
-    yet."""
+async def kill_after_appends(path: Path, controller: RecordingController) -> Path:
+    """Append a batch to each of two segments of partition 0, and kill the broker. Returns the last segment;
+    nothing is reported yet."""
     broker = await start_first(path, controller)
     replica = broker.replicas.get("t", 0)
     assert replica is not None
@@ -383,7 +383,7 @@ async def written(path: Path, controller: RecordingController) -> Path:
 
 
 async def test_damaged_log_is_reported_as_emptied(tmp_path: Path, controller: RecordingController) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     content = bytearray(log.read_bytes())
     content[-1] ^= 1
     log.write_bytes(content)
@@ -396,10 +396,10 @@ async def test_damaged_log_is_reported_as_emptied(tmp_path: Path, controller: Re
 async def test_unreported_damage_is_reported_once_by_the_next_start(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     broker = Process(tmp_path, controller)
-    await broker.replicas.open_all(controller.image, broker.reports.report_empty)
+    await broker.replicas.open_all(controller.image, broker.reporter.report_empty)
     await broker.stop()
     assert not any(emptied(controller))
     await (await Process(tmp_path, controller).start()).stop()
@@ -423,7 +423,7 @@ class NoSnapshots(OsFiles):
 async def test_damaged_log_that_opens_late_leads_only_after_it_is_reported(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     controller.fence(2)  # only 1 is in sync
     files = NoSnapshots()
@@ -433,7 +433,7 @@ async def test_damaged_log_that_opens_late_leads_only_after_it_is_reported(
     controller.available, files.full = False, False
     for directory in broker.directories.all:
         directory.mark_not_full()
-    await broker.replicas.retry_missing(broker.reports.report_late)  # does not wait for the quorum
+    await broker.replicas.retry_missing(broker.reporter.report_late)  # does not wait for the quorum
     assert broker.replicas.get("t", 0) is None
     controller.available = True
     await until(lambda: broker.replicas.get("t", 0) is not None)
@@ -450,27 +450,27 @@ async def test_damaged_log_that_opens_late_leads_only_after_it_is_reported(
 async def test_batch_half_written_by_a_killed_process_is_not_damage(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1])
     broker = await Process(tmp_path, controller).start()
     assert not any(emptied(controller))
     await broker.stop()
 
 
-async def after_power(path: Path, controller: RecordingController) -> Process:
+async def start_after_power_failure(path: Path, controller: RecordingController) -> Process:
     """A broker with open logs, after a power failure."""
     broker = Process(path, controller)
     broker.directories.may_have_lost = True
-    await broker.replicas.open_all(controller.image, broker.reports.report_empty)
+    await broker.replicas.open_all(controller.image, broker.reporter.report_empty)
     return broker
 
 
 async def test_log_torn_by_a_power_failure_is_never_reported(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
-    await (await after_power(tmp_path, controller)).stop()  # before it could report
+    await (await start_after_power_failure(tmp_path, controller)).stop()  # before it could report
     await (await Process(tmp_path, controller).start()).stop()
     assert not any(emptied(controller))
 
@@ -478,16 +478,16 @@ async def test_log_torn_by_a_power_failure_is_never_reported(
 async def test_unreported_damage_is_reported_after_a_power_failure(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     broker = Process(tmp_path, controller)
-    await broker.replicas.open_all(controller.image, broker.reports.report_empty)
+    await broker.replicas.open_all(controller.image, broker.reporter.report_empty)
     await broker.stop()
     for _ in range(2):  # the power may fail again and again
-        await (await after_power(tmp_path, controller)).stop()
-    broker = await after_power(tmp_path, controller)
+        await (await start_after_power_failure(tmp_path, controller)).stop()
+    broker = await start_after_power_failure(tmp_path, controller)
     assert not any(emptied(controller))
-    await broker.reports.report_at_start()
+    await broker.reporter.report_at_start()
     assert emptied(controller)[-1] == [0]
     assert leaders(controller)[0] == 2
     await broker.stop()
@@ -496,7 +496,7 @@ async def test_unreported_damage_is_reported_after_a_power_failure(
 async def test_reported_damage_is_not_reported_again_after_a_power_failure(
     tmp_path: Path, controller: RecordingController
 ) -> None:
-    log = await written(tmp_path, controller)
+    log = await kill_after_appends(tmp_path, controller)
     log.write_bytes(log.read_bytes()[:-1] + b"?")
     disk = PowerLossTree([tmp_path / "a", tmp_path / "b"])
     broker = await Process(tmp_path, controller, files=disk).start()

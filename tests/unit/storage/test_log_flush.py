@@ -65,7 +65,7 @@ def test_a_failed_fsync_is_final(tmp_path: Path) -> None:
     disk.before_sync = fail
     with pytest.raises(SyncFailed):
         log.flush()
-    with pytest.raises(SyncFailed):  # the disk says yes again, but not for what it dropped
+    with pytest.raises(SyncFailed):  # fsync succeeds again, but the kernel may have dropped unwritten pages
         log.flush()
     with pytest.raises(SyncFailed):
         log.close(clean=True)
@@ -216,7 +216,7 @@ def test_name_of_the_file_created_by_the_first_append_is_durable(tmp_path: Path)
     assert open_log(tmp_path, OsFiles()).log_end_offset == 1
 
 
-def test_clean_shutdown_after_recovery_truncated_the_log_to_zero(tmp_path: Path) -> None:
+def test_log_that_recovery_truncated_to_zero_is_empty_after_a_clean_shutdown(tmp_path: Path) -> None:
     files = PowerLoss(tmp_path, 1000)
     log = open_log(tmp_path, files)
     append(log)
@@ -234,7 +234,7 @@ def test_clean_shutdown_after_recovery_truncated_the_log_to_zero(tmp_path: Path)
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
 
 
-def test_clean_shutdown_after_a_truncation_to_zero_before_a_kill(tmp_path: Path) -> None:
+def test_log_truncated_to_zero_before_a_kill_is_empty_after_the_next_clean_shutdown(tmp_path: Path) -> None:
     """The truncation is only in the page cache, and the next process finds an empty file."""
     files = PowerLoss(tmp_path, 1 << 60)
     log = open_log(tmp_path, files, clean=True)
@@ -249,7 +249,7 @@ def test_clean_shutdown_after_a_truncation_to_zero_before_a_kill(tmp_path: Path)
     assert open_log(tmp_path, OsFiles(), clean=True).log_end_offset == 0
 
 
-def test_leader_epoch_checkpoint_is_only_replaced(tmp_path: Path) -> None:
+def test_leader_epoch_checkpoint_is_replaced_and_never_overwritten(tmp_path: Path) -> None:
     """After a crash an overwritten file may have some old and some new pages, which may look valid."""
     log = open_log(tmp_path / "t-0", OsFiles())
     for epoch in range(4):

@@ -2,7 +2,7 @@
 
 The log sees appends in three leader epochs, flushes, rolls by size, retention, a truncation and a clean
 shutdown; compaction has a test of its own. After each failure everything synced is there, every record is one
-that was written at its offset, and no record of an older epoch follows one of a newer epoch (GUARANTEES 2, 4
+that was written at its offset, and no record of an older epoch follows one of a newer epoch (guarantees 2, 4
 and 8).
 """
 
@@ -48,22 +48,22 @@ def append(log: PartitionLog, epoch: int) -> None:
 def stored(log: PartitionLog) -> Written:
     found = log.read(log.local_log_start_offset, 1 << 30, log.log_end_offset, min_one=True)
     data = b"".join(part.read() for part in found.parts if isinstance(part, FileSlice))
-    said = []
+    found_records = []
     for at, header in iter_batches(data):
         for record in iter_records(data, at, max_bytes=1 << 20):
             assert record.value == b"%d %d" % (record.offset, header.leader_epoch)
-            said.append((record.offset, header.leader_epoch))
-    return said
+            found_records.append((record.offset, header.leader_epoch))
+    return found_records
 
 
-class Life:
-    """A log and what must remain after a crash."""
+class Scenario:
+    """A log with operations on it, and what must remain of it after a crash."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.epoch = 0
         self.durable: Written = []
-        self.may_be: set[tuple[int, int]] = set()
+        self.may_be_found: set[tuple[int, int]] = set()
         self.recovery_point = 0
         self.closed_clean = False
 
@@ -83,7 +83,7 @@ class Life:
     def _write(self, log: PartitionLog, batches: int) -> None:
         log.assign_epoch(self.epoch, log.log_end_offset)
         for n in range(batches):
-            self.may_be |= {(log.log_end_offset + at, self.epoch) for at in range(2)}
+            self.may_be_found |= {(log.log_end_offset + at, self.epoch) for at in range(2)}
             append(log, self.epoch)
             if n % 4 == 2:
                 self.recovery_point = log.flush()
@@ -95,37 +95,37 @@ class Life:
         self.durable = [record for record in self.durable if record[0] < offset - 1]
         log.truncate_to(offset, NOW)
         self.recovery_point = log.flush()
-        self.may_be = {record for record in self.may_be if record[0] < offset - 1}
+        self.may_be_found = {record for record in self.may_be_found if record[0] < offset - 1}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", [KEPT, LOST, TORN, ZEROED])
 def test_power_failure_at_every_file_operation_of_a_log(tmp_path: Path, what: str) -> None:
-    for left in range(10_000):
-        directory = tmp_path / str(left)
+    for count in range(10_000):
+        directory = tmp_path / str(count)
         directory.mkdir()
-        life, files = Life(directory), PowerLoss(directory, left)
+        scenario, files = Scenario(directory), PowerLoss(directory, count)
         with contextlib.suppress(Killed):
-            life.run(files)
-        files.crash(what, random.Random(left))
-        again = open_log(directory, OsFiles(), life.recovery_point, clean=life.closed_clean)
+            scenario.run(files)
+        files.crash(what, random.Random(count))
+        again = open_log(directory, OsFiles(), scenario.recovery_point, clean=scenario.closed_clean)
         again.check()
         found = stored(again)
         start = again.local_log_start_offset
-        assert [offset for offset, _ in found] == list(range(start, again.log_end_offset)), left
-        assert set(found) <= life.may_be, left
-        assert set(life.durable) <= set(found), left
+        assert [offset for offset, _ in found] == list(range(start, again.log_end_offset)), count
+        assert set(found) <= scenario.may_be_found, count
+        assert set(scenario.durable) <= set(found), count
         epochs = [epoch for _, epoch in found]
-        assert epochs == sorted(epochs), left
-        assert all(again.epochs.epoch_of(offset) == epoch for offset, epoch in found), left
+        assert epochs == sorted(epochs), count
+        assert all(again.epochs.epoch_of(offset) == epoch for offset, epoch in found), count
         if found:
             producer = again.producers.get(PRODUCER)
-            assert producer is not None and producer.batches[-1].last_offset == found[-1][0], left
-        assert not [path.name for path in directory.iterdir() if path.suffix in (".deleted", ".tmp")], left
-        append(again, life.epoch)
+            assert producer is not None and producer.batches[-1].last_offset == found[-1][0], count
+        assert not [path.name for path in directory.iterdir() if path.suffix in (".deleted", ".tmp")], count
+        append(again, scenario.epoch)
         assert len(stored(again)) == len(found) + 2
         again.close(clean=False)
-        if life.closed_clean:
-            assert left > 100  # the life has that many operations, and each was the last one once
+        if scenario.closed_clean:
+            assert count > 100  # power failed after each operation of the scenario
             return
-    pytest.fail("the log's life never ended")
+    pytest.fail("no run reached the end of the scenario")

@@ -58,7 +58,7 @@ def test_segment_without_timestamps_ages_by_its_file() -> None:
     assert count_expired([segment(0, newest=-1)], TopicConfig(retention_ms=40), 0, 10, NOW) == 1
 
 
-def fill(**changes: int) -> SimpleNamespace:
+def active_segment(**changes: int) -> SimpleNamespace:
     values = {
         "base_offset": 0,
         "size": 500,
@@ -90,13 +90,13 @@ def fill(**changes: int) -> SimpleNamespace:
 def test_roll_conditions(changes: dict, config: dict, last_offset: int, newest: int, rolls: bool) -> None:
     topic = TopicConfig(**config)
     limit = age_limit_ms(topic)
-    assert must_roll(fill(**changes), topic, 100, last_offset, newest, NOW, limit) is rolls
+    assert must_roll(active_segment(**changes), topic, 100, last_offset, newest, NOW, limit) is rolls
 
 
 def test_idle_segment_is_rolled_by_age_unless_empty() -> None:
-    assert not must_roll_idle(fill(created_ms=NOW - 100), NOW, 100)
-    assert must_roll_idle(fill(created_ms=NOW - 101), NOW, 100)
-    assert not must_roll_idle(fill(created_ms=0, size=0), NOW, 100)
+    assert not must_roll_idle(active_segment(created_ms=NOW - 100), NOW, 100)
+    assert must_roll_idle(active_segment(created_ms=NOW - 101), NOW, 100)
+    assert not must_roll_idle(active_segment(created_ms=0, size=0), NOW, 100)
 
 
 def test_compacted_log_is_rolled_by_max_compaction_lag_ms() -> None:
