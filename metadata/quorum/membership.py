@@ -2,7 +2,7 @@
 
 A new node is a learner until it has caught up (thesis 4.2.1), so that it never delays a commit. Each request
 between nodes names the sender's directory, and the leader writes those it has seen into the configuration.
-From then on a node whose disk was replaced is not mistaken for the voter that made the old promises
+From then on a node whose disk was replaced is not mistaken for the voter with the old votes
 (KIP-853): it has to be removed and added again.
 
 Owned by the metadata node, and called on its event loop.

@@ -1,4 +1,4 @@
-"""Checks docs/explanation/guarantees.md: every promise is there once, and every named test exists."""
+"""Checks docs/explanation/guarantees.md: every guarantee is there once, and every named test exists."""
 
 import ast
 import re
@@ -8,19 +8,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/explanation/guarantees.md").read_text(encoding="utf-8")
-PROMISES = dict(re.findall(r"^\*\*(\d+)\. (.*?)(?=^\*\*\d+\. |^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+GUARANTEES = dict(re.findall(r"^\*\*(\d+)\. (.*?)(?=^\*\*\d+\. |^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NAMED = sorted(set(TEST.findall(PAGE)))
 
 
-def test_every_promise_is_on_the_page() -> None:
+def test_every_guarantee_is_on_the_page() -> None:
     numbers = re.findall(r"^\*\*(\d+)\. ", PAGE, re.MULTILINE)
     assert sorted(map(int, numbers)) == list(range(1, 26))
 
 
-def test_each_promise_names_a_test_or_says_not_yet() -> None:
-    without = [number for number, text in PROMISES.items() if not TEST.search(text)]
-    assert [number for number in without if "Not yet:" not in PROMISES[number]] == []
+def test_each_guarantee_names_a_test_or_says_not_yet() -> None:
+    without = [number for number, text in GUARANTEES.items() if not TEST.search(text)]
+    assert [number for number in without if "Not yet:" not in GUARANTEES[number]] == []
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)

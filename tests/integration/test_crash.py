@@ -1,4 +1,4 @@
-"""SIGKILL during produce: acknowledged records remain, in order and only once (promises 4 and 10)."""
+"""SIGKILL during produce: acknowledged records remain, in order and only once (guarantees 4 and 10)."""
 
 import random
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""The S3 server of a tiering broker fails (promises 14, 15 and 18).
+"""The S3 server of a tiering broker fails (guarantees 14, 15 and 18).
 
 Produce and local reads continue, remote reads return errors but never wrong data, and tiering catches up once
 the server is back.

@@ -1,4 +1,4 @@
-"""An S3 server that hangs or sends a byte at a time: what waits for it is bounded, and ends (promise 18)."""
+"""An S3 server that hangs or sends a byte at a time: what waits for it is bounded and ends (guarantee 18)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Safeguards: names for the functions that a promise depends on.
+"""Safeguards: names for the functions that a guarantee depends on.
 
 The simulator (tests/simulation) switches off one safeguard at a time and proves that a run notices the loss.
 A test fails if a safeguard has no such proof, or a proof no safeguard. Nothing else reads the names: the

@@ -1,4 +1,4 @@
-"""Spark leaves out tiered records of aborted transactions (promise 20)."""
+"""Spark leaves out tiered records of aborted transactions (guarantee 20)."""
 
 import asyncio
 from pathlib import Path
