@@ -95,6 +95,7 @@ class PartitionLog:
             loaded.epochs,
             unsynced=loaded.unsynced(recovery_point),
             epochs_dirty=bool(loaded.rebuilt),
+            saved_epochs=loaded.saved_epochs,
             recovery_point=min(recovery_point, self.log_end_offset),
             checkpointed_recovery_point=max(claimed, loaded.missing_end),
             now_ms=self.active.created_ms,
@@ -320,8 +321,7 @@ class PartitionLog:
             end_offset = readable_end(self.damage, offset, end_offset)
         if offset >= end_offset or (max_bytes <= 0 and not min_one):
             return empty_slice(offset)
-        segments = self._segments[self._index_of(offset) :]
-        gaps = self.may_have_gaps
+        segments, gaps = self._segments[self._index_of(offset) :], self.may_have_gaps
         return self._reader.read(
             segments, offset, max_bytes, end_offset, min_one=min_one, gaps=gaps, checked=checked
         )
@@ -374,14 +374,12 @@ class PartitionLog:
 
     def delete_local_before(self, offset: int, now_ms: int) -> int:
         """Delete the rolled segments that end at or below an offset; returns their number. The local log
-        start rises before their files are renamed."""
-        count = 0
-        while count + 1 < len(self._segments) and self._segments[count].end_offset <= offset:
-            count += 1
-        if not count:
+        start rises before their files are renamed. Raises OSError, as `save_epochs` does."""
+        if not (count := len(self.rolled_below(offset))):
             return 0
         if self.swaps.complete(self, now_ms):
             return self.delete_local_before(offset, now_ms)
+        self.flusher.save_epochs(self.log_start_offset, self._bases[count])
         dropped, self._segments = self._segments[:count], self._segments[count:]
         self._bases = self._bases[count:]
         if not self.has_been_tiered:
@@ -541,6 +539,8 @@ class PartitionLog:
     # -- helpers --
 
     def _on_first_append(self, segment: Segment) -> None:
+        if len(self._segments) == 1 and self.epochs.covering(0, segment.base_offset):
+            self.flusher.save_epochs(0, segment.base_offset)
         self.flusher.on_file_created()
         if self.config.preallocate:
             segment.reserve(self.config.segment_bytes)

@@ -50,11 +50,13 @@ class LogFlusher:
         "_directory_dirty",
         "_epochs",
         "_epochs_dirty",
+        "_epochs_lock",
         "_failure",
         "_files",
         "_lock",
         "_name_synced",
         "_naming_lock",
+        "_saved_epochs",
         "_start_snapshot",
         "_unsynced",
         "checkpointed_recovery_point",
@@ -72,6 +74,7 @@ class LogFlusher:
         *,
         unsynced: list[Segment],
         epochs_dirty: bool,
+        saved_epochs: LeaderEpochs,
         recovery_point: int,
         checkpointed_recovery_point: int,
         now_ms: int,
@@ -94,10 +97,12 @@ class LogFlusher:
         self._name_synced = False  # whether the name of the directory and its topic id are on disk
         self._epochs = epochs
         self._epochs_dirty = epochs_dirty
+        self._saved_epochs = saved_epochs  # as in the checkpoint
         self._unsynced = unsynced  # rolled segments
         self._start_snapshot: int | None = None  # a producer snapshot that cannot be rebuilt from batches
         self._failure: SyncFailed | None = None
         self._lock = files.lock()
+        self._epochs_lock = threading.Lock()  # held while the epochs are written
         self._naming_lock = threading.Lock()  # held while a file gets a name, never during an fsync
 
     def flush(self, log: FlushableLog) -> int:
@@ -174,6 +179,7 @@ class LogFlusher:
         self._directory, self._files = directory, files
         self._name_synced = False
         self._directory_dirty = self._epochs_dirty = self.files_changed = True
+        self._saved_epochs = LeaderEpochs()  # unknown
 
     # -- notifications from the log --
 
@@ -221,6 +227,21 @@ class LogFlusher:
         """
         self._epochs_dirty = True
 
+    def save_epochs(self, start_offset: int, end_offset: int) -> None:
+        """Make the leader epochs in [start_offset, end_offset) durable, before the batches there are deleted:
+        recovery could not rebuild them. Also called before the first record after a start from the tier: the
+        flush before it may have failed, and no batch has these epochs. May run beside a flush. Raises
+        OSError, in particular BlockingIOError while a flush writes the epochs; then nothing has changed.
+        """
+        if self._epochs.agrees_with(self._saved_epochs, start_offset, end_offset):
+            return
+        if not self._epochs_lock.acquire(blocking=False):
+            raise BlockingIOError(errno.EAGAIN, "a flush writes the leader epochs")
+        try:
+            self._replace_epochs()
+        finally:
+            self._epochs_lock.release()
+
     # -- syncing --
 
     def _sync(self, log: FlushableLog, active: Segment, rolled: list[Segment]) -> None:
@@ -250,21 +271,22 @@ class LogFlusher:
         if self._epochs_dirty:
             self._epochs_dirty = False
             try:
-                self._replace_epochs()
+                with self._epochs_lock:
+                    self._replace_epochs()
             except OSError:
                 self._epochs_dirty = True
                 raise
 
     def _replace_epochs(self) -> None:
         """Like `write_atomically`, but safe if `close` is called between any two steps."""
-        path = self._directory / EPOCH_CHECKPOINT
+        path, saved = self._directory / EPOCH_CHECKPOINT, LeaderEpochs(self._epochs.entries)
         temporary = path.with_name(path.name + ".tmp")
         with self._naming_lock:
             self._require_open()
             self._files.unlink(temporary, missing_ok=True)
             fd = self._files.open(temporary, exclusive=True)
         try:
-            self._files.writev_at(fd, [self._epochs.encode()], 0)
+            self._files.writev_at(fd, [saved.encode()], 0)
             self._files.sync(fd)
         finally:
             self._files.close(fd)
@@ -272,6 +294,7 @@ class LogFlusher:
             self._require_open()
             self._files.rename(temporary, path)
         self._files.sync_directory(self._directory)
+        self._saved_epochs = saved
 
     def _require_open(self) -> None:
         if self._failure is not None:

@@ -64,7 +64,7 @@ class LoadedLog:
     recovery removed more than the batch that a killed process was writing. `rebuilt`: base offsets of the
     segments whose indexes were rebuilt. `snapshot_offset`: offset of the producer snapshot that was used, -1
     if there was none. `missing_end`: the log end offset that the checkpoints prove, if the log ends below it;
-    else 0.
+    else 0. `saved_epochs`: the content of the leader epoch checkpoint, empty if it is missing or wrong.
     """
 
     segments: list[Segment]
@@ -76,6 +76,7 @@ class LoadedLog:
     rebuilt: list[int] = field(default_factory=list)
     snapshot_offset: int = -1
     missing_end: int = 0
+    saved_epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
     def unsynced(self, recovery_point: int) -> list[Segment]:
         """Rolled segments with a file that may not be on disk, such as rebuilt indexes."""
@@ -141,6 +142,7 @@ def _load(known: LogToOpen, *, use_epochs: bool) -> LoadedLog:
     bases = offsets_of(names, LOG)
     epochs = _load_epochs(files, directory) if EPOCH_CHECKPOINT in names and use_epochs else None
     loaded = LoadedLog([], epochs or LeaderEpochs(), ProducerStateManager(), damaged=DAMAGED in names)
+    loaded.saved_epochs = LeaderEpochs(loaded.epochs.entries)
     rules = HeaderRules(  # above the recovery point the epoch checkpoint may be older than a truncation
         gaps=gaps,
         epochs=LeaderEpochs(loaded.epochs.entries),

@@ -104,6 +104,14 @@ class LeaderEpochs:
         first = max(0, bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset) - 1)
         return tuple(entry for entry in self._entries[first:] if entry.start_offset < end_offset)
 
+    def agrees_with(self, other: "LeaderEpochs", start_offset: int, end_offset: int) -> bool:
+        """Whether both have the same epoch for every offset in [start_offset, end_offset)."""
+        return self._within(start_offset, end_offset) == other._within(start_offset, end_offset)
+
+    def _within(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        covering = self.covering(start_offset, end_offset)
+        return [(epoch, max(start, start_offset)) for epoch, start in covering]
+
     def restore(self, batches: Sequence[tuple[int, int]]) -> bool:
         """Record the epochs of repaired batches (epoch, base offset) below all entries: a start after a crash
         may have taken a flipped epoch for the first one, and the next leader removed it. Returns whether

@@ -15,6 +15,7 @@ from typing import Protocol
 from simulator.clock import SimClock
 from simulator.dialler import SimDialler
 from simulator.disk import Disk, DiskFiles
+from simulator.epoch_witness import EpochWitness
 from simulator.loop import Process, SimLoop
 from simulator.network import Broken, Network
 from simulator.node import MemoryListener, NoAdminServer, SimNode, SimSentinel
@@ -89,6 +90,7 @@ class SimBroker:
         self.lifecycle: BrokerLifecycle | None = None
         self.tiering: Tiering | None = None
         self.scrubber: Scrubber | None = None
+        self.epochs = EpochWitness(self.name)
         self._known: dict[TopicPartition, Replica] = {}
         self._durable_ends: dict[TopicPartition, int] = {}
         self._checkpointed: dict[TopicPartition, tuple[Replica, int]] = {}
@@ -162,12 +164,12 @@ class SimBroker:
 
     def lose_power(self) -> None:
         """The host is silent until it starts again."""
-        self._end_process()
+        self._end_process(loses_power=True)
         self._network.lose_power_of(self.name)
         self.boot += 1
         self.disk.lose_power(self._rng)
 
-    def _end_process(self) -> bool:
+    def _end_process(self, *, loses_power: bool = False) -> bool:
         """End the process. Returns False if none is running."""
         if self.process is None or not self.process.alive:
             return False
@@ -175,6 +177,7 @@ class SimBroker:
         self._known.update({replica.name: replica for replica in self.replicas or ()})
         self._durable_ends.update({name: self.durable_end(*name) for name in self._known})
         self._known.clear()
+        self.epochs.on_end(self.replicas or (), loses_power=loses_power)
         self._checkpointed = {
             name: kept
             for name, kept in self._checkpointed.items()
@@ -226,21 +229,25 @@ class SimBroker:
         """The process ends, and one directory is replaced by an empty disk."""
         self.kill()
         self.disk.wipe_directory(self.disk.root / rng.choice(DIRECTORIES))
-        self._checkpointed.clear()
+        self._forget_disk()
 
     def wipe_directories(self) -> None:
         """The process ends, and all directories are replaced by empty disks."""
         self.kill()
         for name in DIRECTORIES:
             self.disk.wipe_directory(self.disk.root / name)
-        self._checkpointed.clear()
+        self._forget_disk()
 
     def restore(self, copy: Path, *, keeps: str) -> None:
         """The process ends, and all directories are restored from a copy."""
         self.kill()
         for name in DIRECTORIES:
             self.disk.restore(copy, name, keeps)
+        self._forget_disk()
+
+    def _forget_disk(self) -> None:
         self._checkpointed.clear()
+        self.epochs.forget()
 
     def on_failure(self, failure: BaseException) -> None:
         """A background task failed. A failed disk ends the process: the run starts it again."""
@@ -293,7 +300,7 @@ class SimBroker:
 
     async def open_logs(self, node: SimNode, open_all: Callable[[], Awaitable[None]]) -> None:
         """Open all logs. Checks that each replica knows its checkpointed high watermark, up to its log's
-        end."""
+        end, and its leader epochs."""
         replicas = node.replicas
         write, before = replicas.checkpoints.write, self._checkpointed
         self._checkpointed = {}
@@ -311,6 +318,8 @@ class SimBroker:
 
         replicas.checkpoints.write = written  # type: ignore[method-assign]
         await open_all()
+        for violation in self.epochs.on_start(replicas):
+            self.observer.on_failure(self, violation)
         for replica in replicas:
             kept = before.get(replica.name)
             if kept is None or kept[0].topic_id != replica.topic_id:
