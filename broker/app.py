@@ -54,7 +54,6 @@ from tierlog.broker.replication.replica_reporter import ReplicaReporter
 from tierlog.broker.storage.unclean_restart import (
     clear_boot_id,
     data_loss_reason,
-    previous_broker_epoch,
     record_boot_id,
 )
 from tierlog.config.node import BROKER, NodeSettings
@@ -313,6 +312,8 @@ class Broker(NodeBase):
 
     async def _open_logs(self, image: ClusterImage) -> None:
         await self.replicas.open_all(image, self._report_empty)
+        if self.sentinel is not None:
+            self.directories.record_broker_epoch(self.lifecycle.broker_epoch)
         if not (self._is_standalone or self.directories.offline or self.replicas.offline_count):
             record_boot_id(self.files, [one.path for one in self.directories.online], self.platform.boot_id)
 
@@ -412,7 +413,7 @@ class Broker(NodeBase):
             rack=self.settings.broker_rack or None,
             may_have_lost=self.directories.may_have_lost,
             directories=self.identity.directory_ids,
-            previous_epoch=None if self._is_standalone else previous_broker_epoch(self.files, directories),
+            previous_epoch=None if self._is_standalone else self.directories.read_broker_epochs(),
             min_in_sync=self.settings.min_insync_replicas,
             unclean_election=self.settings.unclean_leader_election_enable,
         )

@@ -165,8 +165,15 @@ class ReplicaManager:
             for number, partition in enumerate(topic.partitions)
             if self._settings.node_id in partition.replicas
         }
-        ids = {name: topic.topic_id for name, topic in wanted.items()}
-        refused, renamed = self.directories.find(ids, may_be_missing=report_empty is not None)
+        refused, renamed = self.directories.find(
+            {name: topic.topic_id for name, topic in wanted.items()},
+            may_be_missing=report_empty is not None,
+            in_sync_elsewhere={
+                name
+                for name, topic in wanted.items()
+                if {*topic.partitions[name.partition].in_sync} - {self._settings.node_id}
+            },
+        )
         for path in renamed:
             _log.warning(
                 "the cluster does not know this partition; its directory was renamed", directory=str(path)

@@ -150,6 +150,8 @@ class LogDirectory:
         self.checkpoints = NO_CHECKPOINTS
         """Checkpoints of the last run, for partitions that are not open yet."""
         self._rng = rng
+        self.last_broker_epoch = UNKNOWN_EPOCH
+        """The broker epoch under which an earlier process last used it, once that has been read."""
         self._broker_epoch = UNKNOWN_EPOCH
         self._lock = -1
         self._is_hung = False

@@ -3,9 +3,12 @@ offline.
 
 A directory that cannot be locked goes offline and the others serve, unless the metadata is in it. A directory
 of another node stops the start, as no retry fixes a configuration error. A partition is in one directory. If
-it is found in two, it is refused, since no rule could choose between two histories, unless one directory
-has a marker that the partition moved (KIP-113). While a directory is offline, a partition that is not found
-elsewhere, or was being moved there, may be in it, so it is not created again.
+it is found in two, one of them has a marker that the partition moved (KIP-113), or the older copy is set
+aside: a directory was offline while the partition was removed from the broker, and the partition was then
+created elsewhere. The older copy is in the directory that was last used under a lower broker epoch. If that
+does not show, or no other broker is in sync, the partition is refused, since no rule could choose between two
+histories. While a directory is offline, a partition that is not found elsewhere, or was being moved there,
+may be in it, so it is not created again.
 
 Called by app.py, the replica manager and the directory moves, on the event loop.
 """
@@ -29,6 +32,7 @@ from tierlog.broker.storage.log_dir import (
     ForeignDirectory,
     LogDirectory,
 )
+from tierlog.broker.storage.unclean_restart import UNKNOWN_EPOCH, previous_broker_epoch
 
 PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
@@ -59,6 +63,7 @@ class LogDirectories:
         end torn.
         """
         self._rng = rng
+        self._have_been_read = False
         self._directory_by_partition: dict[TopicPartition, LogDirectory] = {}
         self._preferred: dict[TopicPartition, LogDirectory] = {}  # partitions that have no directory yet
         self._partitions: dict[LogDirectory, set[TopicPartition]] = {
@@ -131,23 +136,36 @@ class LogDirectories:
         for directory in self.all:
             directory.release()
 
-    def record_broker_epoch(self, broker_epoch: int) -> None:
-        """Record the epoch of a registered broker in all online directories."""
+    def read_broker_epochs(self) -> int:
+        """The lowest broker epoch under which the online directories were last used; UNKNOWN_EPOCH if one
+        does not say. Call it before the logs are opened.
+        """
         for directory in self.online:
+            directory.last_broker_epoch = previous_broker_epoch(directory.files, [directory.path])
+        return min((directory.last_broker_epoch for directory in self.online), default=UNKNOWN_EPOCH)
+
+    def record_broker_epoch(self, broker_epoch: int) -> None:
+        """Record the epoch of a registered broker in the online directories. Does nothing before `find`: a
+        directory whose partitions could not be read was not used under this epoch.
+        """
+        for directory in self.online if self._have_been_read else ():
             directory.record_broker_epoch(broker_epoch)
 
     # -- placement --
 
     def find(
-        self, wanted: Mapping[TopicPartition, uuid.UUID], *, may_be_missing: bool = False
+        self,
+        wanted: Mapping[TopicPartition, uuid.UUID],
+        *,
+        may_be_missing: bool = False,
+        in_sync_elsewhere: Set[TopicPartition] = frozenset(),
     ) -> tuple[dict[TopicPartition, str], list[Path]]:
-        """Locate these partitions and assign each to its directory; set aside directories of other
-        partitions.
+        """Locate these partitions and assign each to its directory; set aside directories of others.
 
-        Returns why some partitions are refused, and the paths that were set aside. A directory that cannot be
-        read goes offline. `may_be_missing`: other replicas may have what is not here. Then a partition that
-        may have moved to a directory that `log.dirs` no longer names is set aside too and counts as not
-        found; else it is refused.
+        Returns why some are refused, and the paths set aside. An unreadable directory goes offline.
+        `may_be_missing`: other replicas may have what is not here. Then a partition that may have moved to a
+        directory not in `log.dirs` is set aside too and counts as not found; else it is refused.
+        `in_sync_elsewhere`: another broker has all acknowledged records; older copies are set aside.
         """
         found: dict[TopicPartition, list[LogDirectory]] = defaultdict(list)
         left = defaultdict[TopicPartition, dict[LogDirectory, set[uuid.UUID | None]]](dict)
@@ -158,11 +176,11 @@ class LogDirectories:
                 for name, targets in directory.moved_partitions().items():
                     left[name][directory] = targets
                 for name, topic_id in _identified(directory, wanted):
-                    if topic_id is None and directory.remove_uninitialized(name):
+                    never_synced = isinstance(topic_id, NeverSynced)
+                    if (topic_id is None or never_synced) and directory.remove_uninitialized(name):
                         continue
-                    if isinstance(topic_id, NeverSynced):
-                        if not directory.remove_uninitialized(name):
-                            aside.append(directory.rename_stray(name))
+                    if never_synced:
+                        aside.append(directory.rename_stray(name))
                         continue
                     damaged = isinstance(topic_id, MalformedCheckpoint)
                     if name not in wanted or not (damaged or topic_id in (None, wanted[name])):
@@ -177,6 +195,8 @@ class LogDirectories:
             directories = found.get(name, [])
             if name in left and len(directories) > 1:
                 directories = self._drop_moved_sources(name, directories, left[name])
+            elif len(directories) > 1 and name in in_sync_elsewhere - refused.keys():
+                directories = self._set_older_aside(name, directories)
             targets = left.get(name, {}).get(directories[0], set()) if len(directories) == 1 else set()
             if self._may_be_in_unavailable(targets):
                 refused[name] = self._offline_message("it was being moved, and may lie in")
@@ -186,14 +206,14 @@ class LogDirectories:
                     refused[name] = _unknown_target_message(name, directories[0], gone)
                     self._partitions[directories[0]].add(name)
             elif len(directories) > 1:
-                paths = " and ".join(str(directory.directory(name)) for directory in directories)
-                refused[name] = f"found twice, in {paths}: stop the node and move one of them away"
+                refused[name] = _found_twice_message(name, directories)
                 for directory in directories:  # it belongs to none, but its checkpoints are kept
                     self._partitions[directory].add(name)
             elif len(directories) == 1:
                 self._put(name, directories[0])
             elif name not in refused and self.offline:
                 refused[name] = self._offline_message("it may lie in")
+        self._have_been_read = True
         for name in left.keys() - refused.keys():
             current = self._directory_by_partition.get(name)
             if current is not None and current.failure is not None:
@@ -239,6 +259,29 @@ class LogDirectories:
                 except OSError as failure:
                     directory.fail(failure.strerror or str(failure))
         return stayed
+
+    def _set_older_aside(self, name: TopicPartition, directories: list[LogDirectory]) -> list[LogDirectory]:
+        """The directory of a partition that was used last, if the broker epochs in the directories show it;
+        else all of them. The older copies are kept under another name.
+        """
+        epochs = sorted(directory.last_broker_epoch for directory in directories)
+        if epochs[0] == UNKNOWN_EPOCH or epochs[-1] == epochs[-2]:
+            return directories
+        newest = max(directories, key=lambda directory: directory.last_broker_epoch)
+        for directory in directories:
+            if directory is not newest:
+                try:
+                    path = directory.rename_stray(name)
+                except OSError as failure:
+                    directory.fail(failure.strerror or str(failure))
+                    continue
+                _log.warning(
+                    "a partition was found twice; the copy in the directory that was offline is set aside",
+                    partition=str(name),
+                    directory=str(newest.path),
+                    aside=str(path),
+                )
+        return [newest]
 
     def _may_be_in_unavailable(self, targets: Iterable[uuid.UUID | None]) -> bool:
         """Whether a partition that was being moved to one of these directories may be in one that is
@@ -399,6 +442,11 @@ def _identified(
             yield name, flipped
         else:
             yield name, found
+
+
+def _found_twice_message(name: TopicPartition, directories: Sequence[LogDirectory]) -> str:
+    paths = " and ".join(str(directory.directory(name)) for directory in directories)
+    return f"found twice, in {paths}: stop the node and move one of them away"
 
 
 def _unknown_target_message(name: TopicPartition, directory: LogDirectory, gone: Sequence[str]) -> str:

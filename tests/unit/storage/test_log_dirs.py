@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles, Space
@@ -18,6 +19,7 @@ from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.checkpoints import CLEAN_SHUTDOWN
 from tierlog.broker.storage.log_dir import DirectoryUnusable, ForeignDirectory
 from tierlog.broker.storage.log_dirs import LogDirectories
+from tierlog.broker.storage.unclean_restart import BOOT_FILE
 from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
@@ -60,6 +62,14 @@ class Disks(OsFiles):
         os.fdatasync(fd)
 
 
+class UnreadableDisks(Disks):
+    """A broken directory cannot be listed."""
+
+    def list_directory(self, path: Path) -> list[str]:
+        self.check(path)
+        return super().list_directory(path)
+
+
 def topic(number: int, partitions: int, image: ClusterImage = EMPTY) -> ClusterImage:
     """The image with one more topic, `t<number>`, whose partitions node 1 leads."""
     topic_id = uuid.UUID(int=number)
@@ -93,6 +103,7 @@ class Run:
 
     async def start(self, image: ClusterImage) -> "Run":
         self.directories.claim(1, "c")
+        self.directories.read_broker_epochs()
         await self.manager.open_all(image)
         return self
 
@@ -285,6 +296,66 @@ async def test_partition_found_in_two_directories_is_refused(tmp_path: Path) -> 
     assert run.is_offline(0)
     assert not run.is_offline(1)
     assert all((tmp_path / place / "t1-0").exists() for place in "ab")
+    await run.stop()
+
+
+def reassigned(image: ClusterImage, *, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> ClusterImage:
+    """The image with other replicas of `t1-0`, led by the first in-sync one."""
+    before = image.topics[uuid.UUID(int=1)].partitions[0]
+    led = {"replicas": replicas, "in_sync": in_sync, "leader": in_sync[0]}
+    epochs = {"leader_epoch": before.leader_epoch + 1, "partition_epoch": before.partition_epoch + 1}
+    return evolve_all(image, [replace(before, **led, **epochs)])
+
+
+async def created_elsewhere(path: Path, image: ClusterImage) -> tuple[str, ClusterImage]:
+    """Create `t1-0` again while its directory is offline. Returns that directory, which is back, and the
+    image, in which broker 2 leads the partition and broker 1 has an incomplete copy.
+    """
+    run = await Run(path).start(image)
+    run.directories.record_broker_epoch(5)
+    append(run.replica(0))
+    older = run.place(0)
+    await run.stop()
+    disks = UnreadableDisks()
+    run = Run(path, disks)
+    run.directories.claim(1, "c")
+    run.directories.record_broker_epoch(7)  # at the registration, which is before the logs are opened
+    disks.broken[path / older] = errno.EIO
+    gone = reassigned(image, replicas=(2,), in_sync=(2,))
+    back = reassigned(gone, replicas=(2, 1), in_sync=(2,))
+    await run.manager.open_all(gone)
+    run.directories.record_broker_epoch(7)
+    run.manager.follow(gone, back)
+    assert run.place(0) != older
+    await run.stop()
+    return older, back
+
+
+async def test_older_copy_is_set_aside_when_its_directory_comes_back(tmp_path: Path) -> None:
+    older, image = await created_elsewhere(tmp_path, topic(1, 1))
+    run = await Run(tmp_path).start(image)
+    assert not run.is_offline(0)
+    assert run.place(0) != older
+    assert run.replica(0).log_end_offset == 0
+    [aside] = (tmp_path / older).glob("t1-0.*-stray")
+    assert any(file.stat().st_size for file in aside.glob("*.log")), "an operator may still need it"
+    await run.stop()
+
+
+async def test_older_copy_is_not_set_aside_if_no_other_broker_is_in_sync(tmp_path: Path) -> None:
+    _, image = await created_elsewhere(tmp_path, topic(1, 1))
+    run = await Run(tmp_path).start(reassigned(image, replicas=(2, 1), in_sync=(1,)))
+    assert run.is_offline(0)
+    assert all((tmp_path / place / "t1-0").exists() for place in "ab")
+    await run.stop()
+
+
+async def test_older_copy_is_not_set_aside_if_a_broker_epoch_is_unknown(tmp_path: Path) -> None:
+    older, image = await created_elsewhere(tmp_path, topic(1, 1))
+    for name in (CLEAN_SHUTDOWN, BOOT_FILE):
+        (tmp_path / older / name).unlink(missing_ok=True)
+    run = await Run(tmp_path).start(image)
+    assert run.is_offline(0)
     await run.stop()
 
 
