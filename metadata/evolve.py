@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import DeletedTopic, QueuedDelete
+from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
@@ -152,13 +152,9 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
     require(topic is not None, f"deleted topic {record.topic_id} does not exist")
     if topic is None:
         return image
-    configs, queue = image.configs, image.delete_queue
-    remote, tiered = image.remote.mutate(), False
-    for partition in range(len(topic.partitions)):
-        tiered |= remote.pop(TopicIdPartition(topic.topic_id, partition), None) is not None
-    if tiered:
-        deletion = DeletedTopic(uuid=topic.topic_id, partitions=len(topic.partitions), queued_ms=record.at_ms)
-        queue = queue.with_deletes([deletion])
+    configs = image.configs
+    keys = [TopicIdPartition(topic.topic_id, number) for number in range(len(topic.partitions))]
+    gone = {key: image.remote[key] for key in keys if key in image.remote}
     if (r.ConfigScope.TOPIC, topic.name) in configs:
         configs = configs.delete((r.ConfigScope.TOPIC, topic.name))
     return replace(
@@ -166,9 +162,31 @@ def _delete_topic(image: ClusterImage, record: r.DeleteTopic) -> ClusterImage:
         topics=image.topics.delete(topic.topic_id),
         topic_ids=image.topic_ids.delete(topic.name),
         configs=configs,
-        remote=remote.finish() if tiered else image.remote,
-        delete_queue=queue,
+        remote=_without(image.remote, gone),
+        delete_queue=image.delete_queue.with_deletes(_topic_deletions(topic, gone, record)),
     )
+
+
+def _topic_deletions(
+    topic: TopicImage, gone: Mapping[TopicIdPartition, RemotePartition], record: r.DeleteTopic
+) -> list[Deletion]:
+    if not gone:
+        return []
+    if record.whole:
+        partitions = len(topic.partitions)
+        return [DeletedTopic(uuid=topic.topic_id, partitions=partitions, queued_ms=record.at_ms)]
+    return [
+        line
+        for key, one in gone.items()
+        for line in _queued(key, (*one.pages, *one.entries, *one.started), record.at_ms)
+    ]
+
+
+def _without(owners: Map[K, V], keys: Iterable[K]) -> Map[K, V]:
+    left = owners.mutate()
+    for key in keys:
+        del left[key]
+    return left.finish()
 
 
 def _partitions(image: ClusterImage, changes: Mapping[UUID, Iterable[r.PartitionRecord]]) -> ClusterImage:
@@ -285,8 +303,7 @@ def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImag
 
 
 def _remote_deletes_started(image: ClusterImage, record: r.RemoteDeletesStarted) -> ClusterImage:
-    """In a log of an older tierlog, the ids may be those of a deleted topic's segments, which had a line
-    each."""
+    """Ids that are not in the queue have no effect."""
     queued = [uuid for uuid in record.uuids if uuid in image.delete_queue]
     return replace(image, deleting=image.deleting.union(queued))
 

@@ -124,8 +124,13 @@ class CreateTopic(Record, frozen=True, array_like=True, kw_only=True, tag=10):
 
 
 class DeleteTopic(Record, frozen=True, array_like=True, kw_only=True, tag=11):
+    """Removes a topic, its settings and its manifests."""
+
     topic_id: uuid.UUID
     at_ms: int
+    whole: bool = False
+    """Whether the topic enters the delete queue as one line. Older records queued one for each object: nodes
+    which have applied them have those lines in their snapshots."""
 
 
 class PartitionRecord(Record, frozen=True, array_like=True, tag=12):

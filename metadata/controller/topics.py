@@ -61,7 +61,7 @@ def delete_topics(image: ClusterImage, command: c.DeleteTopics, now_ms: int) -> 
         _refuse_duplicate(_resolved(image, ref), duplicates)
         topic = _find(draft, ref)
         outcome = c.TopicOutcome(name=topic.name, topic_id=topic.topic_id)
-        return (r.DeleteTopic(topic_id=topic.topic_id, at_ms=now_ms),), outcome
+        return (r.DeleteTopic(topic_id=topic.topic_id, at_ms=now_ms, whole=True),), outcome
 
     return _each(image, command.topics, _by_ref, delete, validate_only=False)
 

@@ -332,6 +332,9 @@ IMAGE_7 = replace(IMAGE_3, deleting=frozenset({uuid.UUID(int=1)}), time_ms=1_700
 RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
     r.RemoteDeletesStarted(uuids=(SEGMENT, PAGE), at_ms=1_700_000_000_000),
 )
+RECORDS_OF_WHOLE: tuple[r.AnyRecord, ...] = (
+    r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000, whole=True),
+)
 RECORDS_OF_DROPPED: tuple[r.AnyRecord, ...] = (
     r.RemoteLogDropped(topic_id=TOPIC, partition=0, log_start_offset=150, at_ms=1_700_000_000_000),
 )
@@ -352,13 +355,14 @@ SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
 def contents() -> dict[str, bytes]:
     return {
-        "records-with-epochs.msgpack": r.encode_records(RECORDS),
+        "records-with-whole.msgpack": r.encode_records(RECORDS),
         "records-of-clusters-with-epochs.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
         "records-of-failed-disks-with-epochs.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
         "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "records-of-deletions.msgpack": r.encode_records(RECORDS_OF_DELETIONS),
         "records-of-dropped.msgpack": r.encode_records(RECORDS_OF_DROPPED),
+        "records-of-whole.msgpack": r.encode_records(RECORDS_OF_WHOLE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
         "image-v1-with-epochs.msgpack": encode_image(IMAGE),
         "image-v2-with-epochs.msgpack": encode_image(IMAGE_2),
@@ -391,7 +395,7 @@ def test_every_record_type_is_in_the_golden_file() -> None:
 
 
 def test_golden_files_are_readable() -> None:
-    for kind in ("v1", "with-defaults", "with-marks", "with-full", "with-epochs"):
+    for kind in ("v1", "with-defaults", "with-marks", "with-full", "with-epochs", "with-whole"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
     for kind in ("", "-with-marks", "-with-full", "-with-epochs"):
         of_clusters = (GOLDEN / f"records-of-clusters{kind}.msgpack").read_bytes()
@@ -428,6 +432,8 @@ def test_golden_files_are_readable() -> None:
     assert r.decode_records(of_deletions) == RECORDS_OF_DELETIONS
     of_dropped = (GOLDEN / "records-of-dropped.msgpack").read_bytes()
     assert r.decode_records(of_dropped) == RECORDS_OF_DROPPED
+    of_whole = (GOLDEN / "records-of-whole.msgpack").read_bytes()
+    assert r.decode_records(of_whole) == RECORDS_OF_WHOLE
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())
     assert tuple(frame.record for frame in frames) == WAL
     assert decode_snapshot_file((GOLDEN / "file-v1.snapshot").read_bytes()) == SNAPSHOT

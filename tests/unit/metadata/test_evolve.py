@@ -3,11 +3,24 @@
 import uuid
 
 import pytest
+from remote_segments import remote_segment
 
 from tierlog.base.types import InvariantViolation
+from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.evolve import evolve, evolve_all
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import AnyRecord, CreateTopic, PartitionRecord
+from tierlog.metadata.image_codec import decode_image, encode_image
+from tierlog.metadata.records import (
+    AnyRecord,
+    CopyFinished,
+    CreateTopic,
+    DeleteTopic,
+    PartitionRecord,
+    RemoteDeleted,
+    RemoteDeletesStarted,
+    decode_records,
+    encode_records,
+)
 
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 
@@ -50,3 +63,44 @@ def test_partitions_changed_together_equal_those_changed_one_by_one() -> None:
 def test_record_that_does_not_fit_stops_the_node_within_a_batch_too(bad: PartitionRecord) -> None:
     with pytest.raises(InvariantViolation):
         evolve_all(ClusterImage(cluster_id="c"), (*RECORDS, bad))
+
+
+COPIED = (
+    *RECORDS,
+    CopyFinished(topic_id=ONE, partition=0, segment=remote_segment(0, 9, uuid=uuid.UUID(int=10))),
+    CopyFinished(topic_id=ONE, partition=2, segment=remote_segment(0, 4, uuid=uuid.UUID(int=11))),
+)
+
+
+def old_line(number: int, partition: int, last_offset: int) -> QueuedDelete:
+    return QueuedDelete(
+        uuid=uuid.UUID(int=number),
+        is_page=False,
+        topic_id=ONE,
+        partition=partition,
+        base_offset=0,
+        last_offset=last_offset,
+        leader_epoch=0,
+        queued_ms=7,
+    )
+
+
+def test_deletion_in_an_old_log_gives_the_lines_of_an_old_snapshot() -> None:
+    """A node that starts from an older snapshot has a line for each object. One that replays the older log
+    needs the same lines, or later records have other effects on it."""
+    old_record = decode_records(b"\x91\x93\x0b\xc4\x10" + ONE.bytes + b"\x07")
+    before = evolve_all(ClusterImage(cluster_id="c"), COPIED)
+    replayed = evolve_all(before, old_record)
+    assert replayed.delete_queue == DeleteQueue([old_line(10, 0, 9), old_line(11, 2, 4)])
+    assert not replayed.remote
+    from_snapshot = decode_image(encode_image(replayed))
+    later: tuple[AnyRecord, ...] = (
+        RemoteDeletesStarted(uuids=(uuid.UUID(int=10),), at_ms=9),
+        RemoteDeleted(uuids=(uuid.UUID(int=10),)),
+        CopyFinished(topic_id=OTHER, partition=0, segment=remote_segment(0, 9, uuid=uuid.UUID(int=12))),
+        DeleteTopic(topic_id=OTHER, at_ms=20, whole=True),
+    )
+    images = [evolve_all(image, decode_records(encode_records(later))) for image in (replayed, from_snapshot)]
+    assert images[0] == images[1]
+    whole = DeletedTopic(uuid=OTHER, partitions=2, queued_ms=20)
+    assert images[0].delete_queue == DeleteQueue([old_line(11, 2, 4), whole])
