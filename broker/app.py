@@ -329,6 +329,7 @@ class Broker(NodeBase):
                 listener=self.listener,
                 tiering=self.tiering.log_manager,
                 remote=self.tier.log,
+                storage_cleaner=self.tiering.storage_cleaner,
                 moves=self.moves,
                 alter_partition_manager=self.alter_partition_manager,
                 cleaner=self.cleaner,

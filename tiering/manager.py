@@ -227,16 +227,29 @@ class TierManager:
             body = encode_cluster(ClusterDocument(cluster_id=self._keys.cluster_id))
             await self._store.put(self._keys.cluster(), body, crc32c=crc32c.crc32c(body))
 
-    async def described_topics(self) -> dict[UUID, TopicDocument]:
-        """All topics that the bucket describes. A damaged description counts as missing."""
+    async def described_topics(self) -> tuple[dict[UUID, TopicDocument], list[str]]:
+        """All topics that the bucket describes, and the keys of descriptions that could not be read. A
+        damaged description counts as missing."""
         found: dict[UUID, TopicDocument] = {}
+        unread: list[str] = []
         async for info in self._store.list(self._keys.topics()):
             try:
-                document = decode_topic(await self._store.get(info.key))
+                document = await self.read_topic(info.key)
+            except ObjectStoreError:
+                await self.probe()
+                unread.append(info.key)
+                continue
+            if document is not None:
                 found[document.topic_id] = document
-            except (ManifestError, ObjectNotFound) as error:
-                _log.warning("a topic's description cannot be read", key=info.key, error=str(error))
-        return found
+        return found, unread
+
+    async def read_topic(self, key: str) -> TopicDocument | None:
+        """A topic's description; None if it is damaged or missing."""
+        try:
+            return decode_topic(await self._store.get(key))
+        except (ManifestError, ObjectNotFound) as error:
+            _log.warning("a topic's description cannot be read", key=key, error=str(error))
+            return None
 
     async def describe_topic(self, document: TopicDocument) -> None:
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):

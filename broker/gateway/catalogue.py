@@ -332,6 +332,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_delete_queue_size",
             "Segments, pages and deleted topics whose objects wait for their deletion",
         ),
+        _gauge(
+            "tierlog_remote_cleanup_failing",
+            "Documents of topics, and deletions, that fail in the object store while it responds to other "
+            "requests of this broker. They are retried; the log has the reason",
+        ),
     ),
     "The metadata quorum": (
         _gauge(

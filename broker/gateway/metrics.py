@@ -52,6 +52,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from _disks(serving)
         yield from move_families(serving.moves)
         yield from _remote_reads(serving.remote)
+        yield "tierlog_remote_cleanup_failing", _single(len(serving.storage_cleaner.failing))
     yield from _remote(node)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]

@@ -22,6 +22,7 @@ from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
+from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -47,6 +48,7 @@ class Serving:
     listener: Listener
     tiering: RemoteLogManager
     remote: RemoteLog
+    storage_cleaner: RemoteStorageCleaner
     cleaner: LogCleaner
     scrubber: Scrubber
     repair: LogRepair

@@ -475,6 +475,7 @@ class RemoteLogManager:
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry
             )
         )
+        state.error = None
         _log.info(
             "segment tiered", partition=str(replica.name), base=entry.base_offset, bytes=entry.log_bytes
         )

@@ -5,11 +5,16 @@ It runs on the live broker with the lowest id. Two brokers may briefly both run 
 step can be repeated. Topics without tiering have no document. Objects are deleted a grace period after the
 manifest dropped them. The controller decides when that has passed, in the quorum's time, and marks the
 entries of the delete queue before any deletion; this broker's clock only decides when to ask the controller
-(docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. Owned by
-`tiering`.
+(docs/adr/0011-the-quorums-time.md). The queue is in the quorum's log, so it survives crashes. A document or
+an entry of the queue that fails while the store responds is retried with a growing back-off, and does not
+delay the others. Owned by `tiering`.
 """
 
 import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Container, Hashable
+from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -19,20 +24,28 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata.controller.commands import ConfirmRemoteDeleted, StartRemoteDeletes
-from tierlog.metadata.delete_queue import Deletion
+from tierlog.metadata.delete_queue import DeletedTopic, Deletion
 from tierlog.metadata.image import ClusterImage, TopicImage, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
-from tierlog.tiering.manager import TierManager
+from tierlog.tiering.manager import DELETES_PER_REQUEST, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
 
 _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
+ITEM_BACKOFF_MAX_S = 600.0
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
 the quorum's time, so a new controller extends a grace period by at most this time."""
+
+
+Item = tuple[str, Hashable]
+"""What is done with one document or entry of the delete queue, and its key or id."""
+
+ITEM_FAILURES = (ObjectStoreError, ValueError)
+"""Failures of one item, if the store responds: the store refuses its keys, or it cannot be encoded."""
 
 
 class RemoteStorageCleaner:
@@ -47,6 +60,7 @@ class RemoteStorageCleaner:
         clock: Clock,
         tasks: TaskGroup,
         delete_grace_ms: int,
+        first_backoff_s: float = RETRY_S,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -60,6 +74,9 @@ class RemoteStorageCleaner:
         self._was_interrupted = False  # another broker was the cleaner at some time since the last round
         # deleted topics, of which some may never have had a document in the bucket
         self._deleted: dict[UUID, TopicDocument] = {}
+        self._unread: list[str] = []  # keys of descriptions that could not be read
+        self._deletes_at_once = DELETES_PER_REQUEST  # fewer after a failure, down to the entry that fails
+        self.failing = FailingItems(clock, first_backoff_s)
         self._time_seen_ms = clock.monotonic_ms()  # when the image's time last advanced
 
     def start(self) -> None:
@@ -104,36 +121,71 @@ class RemoteStorageCleaner:
             # read the bucket again, since another broker may have written to it
             self._described = self._described_of = None
             self._deleted.clear()
+            self.failing.clear()
             self._was_interrupted = False
         if not self._is_cleaner(image):
             return LONGEST_SLEEP_S
         if self._described is None:
             await self._manager.describe_cluster()
-            described = await self._manager.described_topics()
+            described, self._unread = await self._manager.described_topics()
             image = await self._metadata.current()  # a topic in the bucket that this image lacks was deleted
             self._described = described
-        if self._described_of != (image.topics, image.configs):
+        if self._described_of != (image.topics, image.configs) or self.failing.are_due:
             await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
-        return await self._delete_due(image)
+        pause_s = await self._delete_due(image)
+        self.failing.keep("delete", self._metadata.image.deleting)
+        return min(pause_s, self.failing.next_s)
 
     def _is_cleaner(self, image: ClusterImage) -> bool:
         live = image.live_brokers()
         return bool(live) and live[0].broker_id == self._broker_id
 
     async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:
+        for key in list(self._unread):
+            if await self._try(("read", key), partial(self._read, key, known)):
+                self._unread.remove(key)
         gone = {topic_id: document for topic_id, document in known.items() if topic_id not in image.topics}
-        for topic_id, document in {**gone, **self._deleted}.items():
-            await self._manager.forget_topic(document)
-            known.pop(topic_id, None)
-            self._deleted.pop(topic_id, None)
-        for topic in image.topics.values():
-            if not (topic.topic_id in known or self._tiered(image, topic)):
-                continue
-            document = self._document(image, topic)
-            if known.get(topic.topic_id) != document:
-                await self._manager.describe_topic(document)
-                known[topic.topic_id] = document
+        gone |= self._deleted
+        self.failing.keep("forget", gone)
+        for topic_id, document in gone.items():
+            if await self._try(("forget", topic_id), partial(self._manager.forget_topic, document)):
+                known.pop(topic_id, None)
+                self._deleted.pop(topic_id, None)
+        wanted = [
+            self._document(image, topic)
+            for topic in image.topics.values()
+            if topic.topic_id in known or self._tiered(image, topic)
+        ]
+        stale = {
+            document.topic_id: document for document in wanted if known.get(document.topic_id) != document
+        }
+        self.failing.keep("describe", stale)
+        for topic_id, document in stale.items():
+            await self._try(("describe", topic_id), partial(self._write, document, known))
+
+    async def _write(self, document: TopicDocument, known: dict[UUID, TopicDocument]) -> None:
+        await self._manager.describe_topic(document)
+        known[document.topic_id] = document
+
+    async def _read(self, key: str, known: dict[UUID, TopicDocument]) -> None:
+        document = await self._manager.read_topic(key)
+        if document is not None:
+            known.setdefault(document.topic_id, document)
+
+    async def _try(self, item: Item, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do one item, unless its back-off has not passed. Returns whether it is done. Raises
+        ObjectStoreError if the store does not respond at all."""
+        if not self.failing.is_due(item):
+            return False
+        try:
+            await work()
+        except ITEM_FAILURES as failure:
+            await self._manager.probe()
+            self.failing.add(item, failure)
+            return False
+        self.failing.remove(item)
+        return True
 
     def _document(self, image: ClusterImage, topic: TopicImage) -> TopicDocument:
         configs = dict(sorted(image.topic_overrides(topic.name).items()))
@@ -154,30 +206,110 @@ class RemoteStorageCleaner:
         ones, as soon as some may be due. Returns the seconds until the next round."""
         if not image.delete_queue:
             return LONGEST_SLEEP_S
-        if not image.deleting:
+        ready = self._ready(image)
+        if not ready:
             wait_s = self._wait_s(image)
             if wait_s > 0:
                 return wait_s
             await self._metadata.submit(StartRemoteDeletes(grace_ms=self._grace_ms))
             image = self._metadata.image
-        marked = [image.delete_queue[uuid] for uuid in image.deleting]
-        if not marked:
+            ready = self._ready(image)
+        if not ready:
             return max(self._wait_s(image), RETRY_S)
-        await self._delete(sorted(marked, key=lambda entry: (entry.queued_ms, entry.uuid)))
+        await self._delete(sorted(ready, key=lambda entry: (entry.queued_ms, entry.uuid)))
         return 0.0
 
+    def _ready(self, image: ClusterImage) -> list[Deletion]:
+        """Marked entries without those that have failed and are to be tried later."""
+        return [image.delete_queue[uuid] for uuid in image.deleting if self.failing.is_due(("delete", uuid))]
+
     def _wait_s(self, image: ClusterImage) -> float:
-        """Seconds until the oldest entry may be due or the quorum's time must be committed again. 0 or less:
-        now."""
+        """Seconds until the oldest entry that is not marked may be due or the quorum's time must be committed
+        again. 0 or less: now."""
+        queue = image.delete_queue
+        oldest_ms = queue.oldest_ms
+        if image.deleting:  # entries that fail
+            oldest = queue.oldest(sys.maxsize, 1, exclude=image.deleting)
+            if not oldest:
+                return LONGEST_SLEEP_S
+            oldest_ms = queue[oldest[0]].queued_ms
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
-        oldest_ms = image.delete_queue.oldest_ms
         due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
-    async def _delete(self, marked: list[Deletion]) -> None:
+    async def _delete(self, ready: list[Deletion]) -> None:
+        """Delete one batch. If it fails, the next one is smaller, until the entry that fails is alone."""
         image = self._metadata.image
-        gone = await self._manager.delete(
-            marked, lambda where: image.remote_partition(*where).log_start_offset
-        )
+        batch = ready[:1] if isinstance(ready[0], DeletedTopic) else ready[: self._deletes_at_once]
+        try:
+            gone = await self._manager.delete(
+                batch, lambda where: image.remote_partition(*where).log_start_offset
+            )
+        except ITEM_FAILURES as failure:
+            await self._manager.probe()
+            if len(batch) == 1:
+                self.failing.add(("delete", batch[0].uuid), failure)
+            self._deletes_at_once = max(1, len(batch) // 2)
+            return
+        for uuid in gone:
+            self.failing.remove(("delete", uuid))
+        self._deletes_at_once = min(2 * self._deletes_at_once, DELETES_PER_REQUEST)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
-        _log.info("remote objects deleted", lines=len(gone), waiting=len(marked) - len(gone))
+        _log.info("remote objects deleted", lines=len(gone), waiting=len(ready) - len(gone))
+
+
+@dataclass(slots=True)
+class _Backoff:
+    backoff_s: float
+    due_ms: int  # monotonic
+
+
+class FailingItems:
+    """Items that failed while the store responded, each with its own back-off. Each is logged when it fails
+    for the first time, and when it succeeds."""
+
+    def __init__(self, clock: Clock, first_backoff_s: float) -> None:
+        self._clock = clock
+        self._first_backoff_s = first_backoff_s
+        self._items: dict[Item, _Backoff] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def are_due(self) -> bool:
+        return bool(self._items) and self.next_s <= 0
+
+    @property
+    def next_s(self) -> float:
+        """Seconds until the first retry, at most LONGEST_SLEEP_S. 0: now."""
+        now_ms = self._clock.monotonic_ms()
+        waits = [max(one.due_ms - now_ms, 0) / 1000 for one in self._items.values()]
+        return min([LONGEST_SLEEP_S, *waits])
+
+    def is_due(self, item: Item) -> bool:
+        failed = self._items.get(item)
+        return failed is None or failed.due_ms <= self._clock.monotonic_ms()
+
+    def add(self, item: Item, failure: Exception) -> None:
+        """The item has failed, perhaps again."""
+        known = self._items.get(item)
+        if known is None:
+            what, key = item
+            _log.error(
+                "cleanup of an object fails, others continue", what=what, key=str(key), error=str(failure)
+            )
+        backoff_s = self._first_backoff_s if known is None else min(2 * known.backoff_s, ITEM_BACKOFF_MAX_S)
+        self._items[item] = _Backoff(backoff_s, self._clock.monotonic_ms() + round(1000 * backoff_s))
+
+    def remove(self, item: Item) -> None:
+        """The item succeeded."""
+        if self._items.pop(item, None) is not None:
+            _log.info("cleanup of an object succeeds again", what=item[0], key=str(item[1]))
+
+    def keep(self, what: str, keys: Container[Hashable]) -> None:
+        """Of this kind, forget all items with other keys: they need not be done any more."""
+        self._items = {item: one for item, one in self._items.items() if item[0] != what or item[1] in keys}
+
+    def clear(self) -> None:
+        self._items.clear()

@@ -129,6 +129,7 @@ class TierNode:
             clock=cleaner_clock or self.clock,
             tasks=self.tasks,
             delete_grace_ms=grace_ms,
+            first_backoff_s=0.001,
         )
 
     def __iter__(self) -> Iterator[Replica]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from awaited_image import image_when
 from faulty_store import FaultyStore
+from structlog.testing import capture_logs
 from tier_node import START_MS, TIERED, TierNode, produce
 
 from tierlog.broker.remote.tier_views import TierRefused
@@ -20,6 +21,7 @@ from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_t
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.manager import KEYS_PER_REQUEST
 from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import ObjectStoreError
 
 
 def whole_log(replica) -> bytes:
@@ -131,6 +133,96 @@ async def test_deleted_topic_leaves_no_objects(tmp_path: Path) -> None:
             await node.storage_cleaner.clean()
         assert not [key for key in await node.objects() if str(where.topic_id) in key]
         assert len(await node.objects(node.keys.topics())) == 1
+
+
+class RefusingStore(MemoryStore):
+    """Refuses to put or delete keys that contain a text, as a bucket's policy may."""
+
+    refused = ""
+
+    async def put(self, key: str, *args, **more):
+        self._refuse([key])
+        return await super().put(key, *args, **more)
+
+    async def get(self, key: str, *args):
+        self._refuse([key])
+        return await super().get(key, *args)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self._refuse(keys)
+        await super().delete(keys)
+
+    def _refuse(self, keys: Sequence[str]) -> None:
+        if self.refused and any(self.refused in key for key in keys):
+            raise ObjectStoreError("403 Forbidden")
+
+
+async def test_document_that_cannot_be_written_stops_no_deletion_and_no_other_document(
+    tmp_path: Path,
+) -> None:
+    store = RefusingStore()
+    async with TierNode(tmp_path, store) as node:
+        refused, replica = await node.create("refused"), await node.create("t")
+        store.refused = key = node.keys.topic(refused.topic_id)
+        produce(replica, 40)
+        await node.log_manager.flush("t")
+        await node.move_log_start(replica, node.remote(replica).entries[1].end_offset)
+        with capture_logs() as lines:
+            while node.metadata.image.delete_queue:
+                await node.storage_cleaner.clean()
+            for _ in range(3):
+                await node.storage_cleaner.clean()
+        assert node.keys.topic(replica.topic_id) in await node.objects()
+        assert len(node.storage_cleaner.failing) == 1
+        failed = [line for line in lines if line["event"].startswith("cleanup of an object fails")]
+        assert [(line["what"], line["key"]) for line in failed] == [("describe", str(refused.topic_id))]
+        store.refused = ""
+        while node.storage_cleaner.failing:
+            await node.storage_cleaner.clean()
+        assert key in await node.objects()
+
+
+async def test_deletions_continue_beside_entries_that_fail(tmp_path: Path) -> None:
+    store = RefusingStore()
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        produce(replica, 40)
+        await node.log_manager.flush("t")
+        failing, *others = (entry.uuid for entry in node.remote(replica).entries)
+        store.refused = str(failing)
+        await node.storage_cleaner.clean()
+        await node.move_log_start(replica, node.remote(replica).entries[3].end_offset)
+        while len(node.metadata.image.delete_queue) > 1:
+            await node.storage_cleaner.clean()
+        await node.move_log_start(replica, node.remote(replica).end_offset)  # queued while one entry fails
+        while len(node.metadata.image.delete_queue) > 1 or not node.storage_cleaner.failing:
+            await node.storage_cleaner.clean()
+        assert not [key for key in await node.objects() if any(str(one) in key for one in others)]
+        index = node.metadata.image.index
+        for _ in range(10):
+            await node.storage_cleaner.clean()
+        assert node.metadata.image.index == index, "retries write nothing to the quorum's log"
+        store.refused = ""
+        while node.metadata.image.delete_queue:
+            await node.storage_cleaner.clean()
+        assert not node.storage_cleaner.failing
+
+
+async def test_description_that_cannot_be_read_stops_no_deletion(tmp_path: Path) -> None:
+    store = RefusingStore()
+    async with TierNode(tmp_path, store) as node:
+        replica, gone = await node.create("t"), uuid.uuid4()
+        document = TopicDocument(topic_id=gone, name="gone", partitions=1, configs={})
+        await node.manager.describe_topic(document)  # by another broker, before the topic was deleted
+        store.refused = node.keys.topic(gone)
+        produce(replica, 40)
+        await node.log_manager.flush("t")
+        await node.move_log_start(replica, node.remote(replica).entries[1].end_offset)
+        while node.metadata.image.delete_queue:
+            await node.storage_cleaner.clean()
+        store.refused = ""
+        while node.keys.topic(gone) in await node.objects():
+            await node.storage_cleaner.clean()
 
 
 class CountingStore(MemoryStore):

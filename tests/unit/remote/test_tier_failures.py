@@ -203,6 +203,27 @@ async def test_status_shows_store_failures_and_local_offsets_are_explained(tmp_p
         assert reported[-1] is None
 
 
+async def test_error_of_a_failed_copy_ends_with_the_next_copy_that_succeeds(tmp_path: Path) -> None:
+    """A long backlog is no reason to show a failure that is over."""
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t")
+        await node.finish_tiering()
+        seen: list[tuple[int | None, str | None]] = []
+
+        def note(_: object) -> None:
+            (line,) = node.log_manager.status("t")
+            seen.append((line.remote_end_offset, line.last_error))
+
+        node.log_manager.listeners.append(note)
+        store.arm("fail", 0, "put")
+        produce(replica, BATCHES, records=RECORDS)
+        await node.log_manager.flush("t")
+        assert any(error is not None for _, error in seen)
+        copied = [error for end, error in seen if end is not None]
+        assert len(copied) > 1 and copied[0] is None
+
+
 async def test_copy_that_waits_for_a_slot_is_not_announced(tmp_path: Path) -> None:
     store = FaultyStore(MemoryStore())
     async with TierNode(tmp_path, store, limits=TierLimits(copies_at_once=1)) as node:
