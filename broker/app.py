@@ -258,6 +258,7 @@ class Broker(NodeBase):
             self.repair.on_replica_event,
             self.groups.on_replica_event,
             self.tiering.log_manager.on_replica_event,
+            self.tiering.diverged_segments.on_replica_event,
         )
         self.running.listeners += (
             self.fetchers.configure,

@@ -102,6 +102,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_deletes_started(image, record)
         case r.RemoteLogDropped():
             return _remote_log_dropped(image, record)
+        case r.RemoteLogDiverged():
+            return _remote_log_diverged(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
 
@@ -295,6 +297,16 @@ def _remote_log_dropped(image: ClusterImage, record: r.RemoteLogDropped) -> Clus
     kept = RemotePartition(log_start_offset=start, copied_end_offset=start)
     gone = _queued(key, (*remote.pages, *remote.entries, *remote.started), record.at_ms)
     return _with_remote(image, key, kept, gone)
+
+
+def _remote_log_diverged(image: ClusterImage, record: r.RemoteLogDiverged) -> ClusterImage:
+    key, start = TopicIdPartition(record.topic_id, record.partition), record.from_offset
+    remote = image.remote.get(key, RemotePartition())
+    kept = tuple(entry for entry in remote.entries if entry.end_offset <= start)
+    gone = remote.entries[len(kept) :]
+    require(bool(gone) and gone[0].base_offset == start, f"{key}: no manifest entry begins at {start}")
+    left = replace(remote, entries=kept, copied_end_offset=start)
+    return _with_remote(image, key, left, _queued(key, gone, record.at_ms))
 
 
 def _remote_deleted(image: ClusterImage, record: r.RemoteDeleted) -> ClusterImage:

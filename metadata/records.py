@@ -265,6 +265,16 @@ class RemoteLogDropped(Record, frozen=True, array_like=True, kw_only=True, tag=4
     at_ms: int
 
 
+class RemoteLogDiverged(Record, frozen=True, array_like=True, kw_only=True, tag=53):
+    """After an unclean election, the new leader's log has other records than the manifest entries from this
+    base offset on. They move to the delete queue, and the next copy starts there."""
+
+    topic_id: uuid.UUID
+    partition: int
+    from_offset: int
+    at_ms: int
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -292,6 +302,7 @@ AnyRecord = (
     | SpillStarted
     | RemoteDeletesStarted
     | RemoteLogDropped
+    | RemoteLogDiverged
     | FormatVersion
 )
 
@@ -302,6 +313,7 @@ TIMESTAMPED_RECORDS = (
     LogStartMoved,
     RemoteDeletesStarted,
     RemoteLogDropped,
+    RemoteLogDiverged,
 )
 """Records with the quorum's time in `at_ms`."""
 

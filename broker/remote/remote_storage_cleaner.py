@@ -42,7 +42,7 @@ the quorum's time, so a new controller extends a grace period by at most this ti
 
 
 Item = tuple[str, Hashable]
-"""What is done with one document or entry of the delete queue, and its key or id."""
+"""An operation on one document or entry of the delete queue, and its key or id."""
 
 ITEM_FAILURES = (ObjectStoreError, ValueError)
 """Failures of one item, if the store responds: the store refuses its keys, or it cannot be encoded."""
@@ -308,7 +308,7 @@ class FailingItems:
             _log.info("cleanup of an object succeeds again", what=item[0], key=str(item[1]))
 
     def keep(self, what: str, keys: Container[Hashable]) -> None:
-        """Of this kind, forget all items with other keys: they need not be done any more."""
+        """Forget the items of this kind with other keys: they need not be done any more."""
         self._items = {item: one for item, one in self._items.items() if item[0] != what or item[1] in keys}
 
     def clear(self) -> None:

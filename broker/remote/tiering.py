@@ -14,6 +14,7 @@ from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tier_state_machine import TierStateMachine
@@ -138,6 +139,7 @@ class Tiering:
             tasks=tier.tasks,
             interval_ms=settings.remote_log_manager_task_interval_ms,
         )
+        self.diverged_segments = DivergedSegments(settings.node_id, metadata, tier.tasks)
         self.storage_cleaner = RemoteStorageCleaner(
             broker_id=settings.node_id,
             metadata=metadata,

@@ -66,7 +66,8 @@ class PartitionRoles:
 
 
 class PendingLeaders:
-    """Elected replicas whose log end could not be moved to the end of the remote log yet.
+    """Elected replicas that cannot lead yet: their log end could not be moved to the end of the remote log,
+    or the manifest has other records than their log.
 
     Until then each keeps its previous role, as if the broker had not received the election yet. The move is
     retried when the flush that prevented it has ended, or when the disk may have space. A failed disk takes
@@ -79,6 +80,7 @@ class PendingLeaders:
         self._tasks = tasks
         self._retry = retry
         self._waiting: dict[Replica, bool] = {}  # True while it waits for the end of a flush
+        self._diverged: set[Replica] = set()  # the ones waiting for a change of the manifest
 
     def postpone(self, replica: Replica, why: OSError) -> None:
         _log.warning(
@@ -92,9 +94,19 @@ class PendingLeaders:
         if self._waiting[replica]:
             self._tasks.spawn(f"lead {replica.name} after a flush", self._lead_after_flush(replica))
 
+    def await_removal(self, replica: Replica) -> None:
+        """The replica leads once entries of its manifest are removed."""
+        self._diverged.add(replica)
+
     def remove(self, replica: Replica) -> None:
         """Called when the replica has taken its role or is removed."""
         self._waiting.pop(replica, None)
+        self._diverged.discard(replica)
+
+    def retry_removed(self) -> None:
+        """A manifest has changed."""
+        for replica in list(self._diverged):
+            self._retry(replica.name)
 
     def retry_all(self) -> None:
         for replica in list(self._waiting):

@@ -54,7 +54,23 @@ class DamageFound:
     cause: str
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteLogDiverges:
+    """A replica was elected leader in this epoch, and leads once the manifest entries from this base offset
+    on are removed: its log has other records."""
+
+    replica: Replica
+    leader_epoch: int
+    from_offset: int
+
+
 ReplicaEvent = (
-    ReplicasCreated | ReplicaRemoved | DirectoryFailed | PartitionsFailed | DamageSuspected | DamageFound
+    ReplicasCreated
+    | ReplicaRemoved
+    | DirectoryFailed
+    | PartitionsFailed
+    | DamageSuspected
+    | DamageFound
+    | RemoteLogDiverges
 )
 OnReplicaEvent = Callable[[ReplicaEvent], None]

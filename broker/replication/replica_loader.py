@@ -22,6 +22,7 @@ from tierlog.broker.storage.segment import CorruptLog
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage, TopicImage
 from tierlog.records.errors import RecordsError
+from tierlog.tiering.lineage import Divergence, find_divergence
 
 UNREADABLE = (CorruptLog, RecordsError, ValueError)
 """Exceptions from opening a log that a retry would raise again."""
@@ -126,3 +127,58 @@ class ReplicaLoader:
         used_end = remote.end_offset or remote.copied_end_offset or 0
         if replica.log_end_offset < used_end and not replica.is_elected:
             replica.as_follower.start_at(used_end, self._clock.now_ms())
+
+    def resolve_divergence(self, image: ClusterImage, replica: Replica) -> int | None:
+        """Check a future leader's log against the manifest, from which it differs only after an unclean
+        election (docs/adr/0027).
+
+        Returns the base offset of the first manifest entry with other records, which must be removed before
+        the replica leads; None if nothing has to be removed. Where the local log does not reach back to that
+        entry, the manifest stays and the local log is given up. Raises OSError as `skip_remote` does.
+        """
+        remote, log = image.remote_partition(*replica.id), replica.log
+        if replica.is_elected or log.log_end_offset <= log.local_log_start_offset:
+            return None
+        found = find_divergence(remote, log.epochs, log.local_log_start_offset, log.log_end_offset)
+        if found is None:
+            return None
+        what: dict[str, object] = {
+            "partition": str(replica.name),
+            "remote_epoch": found.remote_epoch,
+            "from_offset": found.first,
+            "remote_end_offset": found.at + 1,
+            "local_log_start_offset": log.local_log_start_offset,
+            "log_end_offset": log.log_end_offset,
+        }
+        if not _has_another_record(log, found):
+            _log.error("leader epochs of the log and of its manifest differ, its records do not", **what)
+            return None
+        if found.is_covered:
+            _log.error(
+                "after an unclean election, remote segments have other records than the new leader's log: "
+                "they leave the manifest",
+                **what,
+            )
+            return found.first
+        _log.error(
+            "after an unclean election, remote segments have other records than the new leader's log, which "
+            "does not reach back to them: the local log is given up",
+            **what,
+        )
+        replica.as_follower.start_at(found.at + 1, self._clock.now_ms())
+        return None
+
+
+def _has_another_record(log: PartitionLog, found: Divergence) -> bool:
+    """Whether the local batch at the offset has another leader epoch than the remote record there. The epoch
+    cache alone is no proof: without its file, it is rebuilt from batches, of which compaction may have
+    removed some."""
+    try:
+        at, _ = next(log.batches(found.at), (None, b""))
+    except (CorruptLog, RecordsError):
+        return False
+    return (
+        at is not None
+        and at.header.base_offset <= found.at <= at.header.last_offset
+        and at.header.leader_epoch != found.remote_epoch
+    )

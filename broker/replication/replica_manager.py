@@ -33,6 +33,7 @@ from tierlog.broker.replication.replica_events import (
     DirectoryFailed,
     OnReplicaEvent,
     PartitionsFailed,
+    RemoteLogDiverges,
     ReplicaEvent,
     ReplicaRemoved,
     ReplicasCreated,
@@ -340,6 +341,8 @@ class ReplicaManager:
                 if changed_config(replica.name.topic):
                     self._configure(replica, new)
         self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
+        if old.remote is not new.remote:
+            self._pending_leaders.retry_removed()
 
     def _configure(self, replica: Replica, image: ClusterImage) -> None:
         replica.update_config(self._configs.of(image, replica.name.topic))
@@ -500,8 +503,13 @@ class ReplicaManager:
         if self._image is not None and partition.leader == self._settings.node_id and is_new:
             try:
                 self._loader.skip_remote(self._image, replica)
+                diverged = self._loader.resolve_divergence(self._image, replica)
             except OSError as failure:
                 self._pending_leaders.postpone(replica, failure)
+                return
+            if diverged is not None:
+                self._pending_leaders.await_removal(replica)
+                self.emit(RemoteLogDiverges(replica, partition.leader_epoch, diverged))
                 return
         self._pending_leaders.remove(replica)
         self._roles.apply(replica, partition)

@@ -411,6 +411,17 @@ class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     last_offset: int
 
 
+class RemoveDiverged(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """Sent by a leader that was elected uncleanly, before it leads: its log has other records than the
+    manifest entries from the base offset `from_offset` on (docs/adr/0027)."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+    from_offset: int
+
+
 class FinishCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     """Sent once the objects are in the store and verified. `segment.leader_epoch` must be current."""
 
@@ -508,6 +519,7 @@ AnyCommand = (
     | MoveLogStart
     | DropRemoteLog
     | ConfirmRemoteDeleted
+    | RemoveDiverged
     | StartSpill
     | SpillEntries
     | StartRemoteDeletes

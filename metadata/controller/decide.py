@@ -90,6 +90,8 @@ def _decide(
             return remote.move_log_start(image, command, now_ms)
         case c.DropRemoteLog():
             return remote.drop_remote_log(image, command, now_ms)
+        case c.RemoveDiverged():
+            return remote.remove_diverged(image, command, now_ms)
         case c.ConfirmRemoteDeleted():
             return remote.confirm_deleted(image, command)
         case c.StartSpill():

@@ -122,6 +122,30 @@ def drop_remote_log(image: ClusterImage, command: c.DropRemoteLog, now_ms: int) 
     return Decision((record,), reply)
 
 
+def remove_diverged(image: ClusterImage, command: c.RemoveDiverged, now_ms: int) -> Decision[c.Acknowledged]:
+    """Only the current leader removes entries, and only those that earlier leaders uploaded."""
+    partition = _partition(image, command.topic_id, command.partition)
+    _check_leader(partition, command.broker_id, command.leader_epoch)
+    remote = image.remote_partition(command.topic_id, command.partition)
+    diverged = [entry for entry in remote.entries if entry.end_offset > command.from_offset]
+    if not diverged:
+        return done()
+    if diverged[0].base_offset != command.from_offset:
+        message = f"no manifest entry begins at {command.from_offset}"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    if any(entry.leader_epoch >= command.leader_epoch for entry in diverged):
+        message = f"the leader of epoch {command.leader_epoch} has copied offsets itself"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+    return done(
+        r.RemoteLogDiverged(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            from_offset=command.from_offset,
+            at_ms=now_ms,
+        )
+    )
+
+
 def start_deletes(
     image: ClusterImage, command: c.StartRemoteDeletes, now_ms: int
 ) -> Decision[c.Acknowledged]:

@@ -332,6 +332,9 @@ IMAGE_7 = replace(IMAGE_3, deleting=frozenset({uuid.UUID(int=1)}), time_ms=1_700
 RECORDS_OF_DELETIONS: tuple[r.AnyRecord, ...] = (
     r.RemoteDeletesStarted(uuids=(SEGMENT, PAGE), at_ms=1_700_000_000_000),
 )
+RECORDS_OF_DIVERGED: tuple[r.AnyRecord, ...] = (
+    r.RemoteLogDiverged(topic_id=TOPIC, partition=0, from_offset=100, at_ms=1_700_000_000_000),
+)
 RECORDS_OF_WHOLE: tuple[r.AnyRecord, ...] = (
     r.DeleteTopic(topic_id=TOPIC, at_ms=1_700_000_000_000, whole=True),
 )
@@ -362,6 +365,7 @@ def contents() -> dict[str, bytes]:
         "records-since-v1.msgpack": r.encode_records(RECORDS_SINCE),
         "records-of-deletions.msgpack": r.encode_records(RECORDS_OF_DELETIONS),
         "records-of-dropped.msgpack": r.encode_records(RECORDS_OF_DROPPED),
+        "records-of-diverged.msgpack": r.encode_records(RECORDS_OF_DIVERGED),
         "records-of-whole.msgpack": r.encode_records(RECORDS_OF_WHOLE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
         "image-v1-with-epochs.msgpack": encode_image(IMAGE),
@@ -388,7 +392,7 @@ def test_written_bytes_equal_the_golden_files() -> None:
 
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
-    golden += RECORDS_OF_DROPPED
+    golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
@@ -432,6 +436,8 @@ def test_golden_files_are_readable() -> None:
     assert r.decode_records(of_deletions) == RECORDS_OF_DELETIONS
     of_dropped = (GOLDEN / "records-of-dropped.msgpack").read_bytes()
     assert r.decode_records(of_dropped) == RECORDS_OF_DROPPED
+    of_diverged = (GOLDEN / "records-of-diverged.msgpack").read_bytes()
+    assert r.decode_records(of_diverged) == RECORDS_OF_DIVERGED
     of_whole = (GOLDEN / "records-of-whole.msgpack").read_bytes()
     assert r.decode_records(of_whole) == RECORDS_OF_WHOLE
     frames = read_segment((GOLDEN / "segment-v1.wal").read_bytes())

@@ -122,6 +122,24 @@ class Driver:
                 for entry in oldest:
                     self.announced.pop(entry.uuid.int, None)  # the page answers for them
 
+    def elect_uncleanly(self, name: str, a: int) -> None:
+        """The leader restarts, which begins a leader epoch; then it removes what diverges."""
+        topic = self.image.topic(name)
+        if topic is None or topic.partitions[0].leader < 0:
+            return
+        perform(self, "broker", topic.partitions[0].leader, 100 + len(self.log), a)
+        partition = self.image.topics[topic.topic_id].partitions[0]
+        entries = self.image.remote_partition(topic.topic_id, 0).entries
+        self.do(
+            c.RemoveDiverged(
+                topic_id=topic.topic_id,
+                partition=0,
+                broker_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                from_offset=entries[a % len(entries)].base_offset if entries else 0,
+            )
+        )
+
     def switch(self, name: str, enabled: bool, above: int) -> None:
         """Switch tiering on or off; its leader then drops what is remote, and the log starts `above` more."""
         topic = self.image.topic(name)
@@ -174,6 +192,7 @@ steps = st.one_of(
     st.tuples(st.just("ids"), brokers, small, small),
     st.tuples(st.just("confirm"), small, small, small),
     st.tuples(st.just("switch"), names, st.booleans(), small),
+    st.tuples(st.just("unclean"), names, small, small),
     *[st.tuples(st.just("remote"), st.tuples(st.integers(0, 5), names), small, small)] * 4,
 )
 
@@ -226,6 +245,8 @@ def perform(driver: Driver, kind: str, x, y, z) -> None:  # type: ignore[no-unty
             driver.do(c.AllocateProducerIds(broker_id=x, broker_epoch=epoch))
         case "switch":
             driver.switch(x, y, z)
+        case "unclean":
+            driver.elect_uncleanly(x, y)
         case "confirm":
             driver.confirm(x)
         case "remote":

@@ -11,6 +11,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.remote import MAX_DELETES, MAX_ENTRIES, MAX_STARTED, SPILL_TIMEOUT_MS
 from tierlog.metadata.delete_queue import DeletedTopic
+from tierlog.metadata.evolve import evolve
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -488,3 +489,45 @@ def test_number_of_entries_is_limited_until_they_are_spilled(tiered: World) -> N
     assert "spill" in tiered.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).message
     spill(tiered, 100)
     assert tiered.start_copy("t", 1, MAX_ENTRIES, MAX_ENTRIES).error == E.NONE
+
+
+def test_current_leader_removes_the_entries_that_diverge(tiered: World, make_segment: MakeSegment) -> None:
+    for number, base in ((1, 0), (2, 10), (3, 20)):
+        tiered.copy("t", number, base, base + 9)
+    lead(tiered, 1)
+    assert remove_diverged(tiered, 10, leader_epoch=0) == E.FENCED_LEADER_EPOCH
+    assert remove_diverged(tiered, 10, broker_id=2) == E.NOT_LEADER_OR_FOLLOWER
+    assert remove_diverged(tiered, 15) == E.INVALID_REQUEST  # no entry begins there
+    assert remove_diverged(tiered, 10) == E.NONE
+    assert [entry.uuid.int for entry in tiered.remote("t").entries] == [1]
+    assert queued(tiered) == {2, 3}
+    before = tiered.image
+    assert remove_diverged(tiered, 10) == E.NONE  # a repetition
+    assert tiered.image.remote == before.remote
+    assert tiered.start_copy("t", 4, 20, 29, leader_epoch=1).error == E.INVALID_REQUEST
+    assert tiered.start_copy("t", 4, 10, 19, leader_epoch=1).error == E.NONE
+    tiered.finish_copy("t", make_segment(4, 10, 19, leader_epoch=1))
+    assert remove_diverged(tiered, 10) == E.INVALID_REQUEST  # its own copy
+    assert remove_diverged(tiered, 0) == E.INVALID_REQUEST
+
+
+def test_copies_continue_at_the_divergence_if_nothing_remote_is_left(tiered: World) -> None:
+    tiered.copy("t", 1, 10, 19)
+    lead(tiered, 1)
+    assert remove_diverged(tiered, 10) == E.NONE
+    assert tiered.remote("t").entries == ()
+    assert tiered.start_copy("t", 2, 20, 29, leader_epoch=1).error == E.INVALID_REQUEST
+    assert tiered.start_copy("t", 2, 10, 29, leader_epoch=1).error == E.NONE
+
+
+def lead(world: World, leader_epoch: int) -> None:
+    """Broker 1 leads partition 0 again, in this epoch."""
+    changed = replace(world.partition(), leader_epoch=leader_epoch, partition_epoch=leader_epoch)
+    world.image = evolve(world.image, changed)
+
+
+def remove_diverged(world: World, from_offset: int, **changes: int) -> E:
+    values = {"broker_id": 1, "leader_epoch": world.partition().leader_epoch} | changes
+    topic_id = world.image.topic_ids["t"]
+    command = c.RemoveDiverged(topic_id=topic_id, partition=0, from_offset=from_offset, **values)
+    return world.do(command).error

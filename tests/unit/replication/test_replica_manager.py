@@ -14,6 +14,7 @@ from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
 from tierlog.broker.replication.replica import Replica
+from tierlog.broker.replication.replica_events import RemoteLogDiverges, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.broker.storage.log_dirs import LogDirectories
 from tierlog.config.sources import settings_from
@@ -205,4 +206,95 @@ async def test_leader_on_a_new_disk_starts_at_the_end_of_the_remote_log(tmp_path
     )
     assert replica.read(50, 100).remote
     assert append(replica, [b"a"]) == 100
+    await run.stop()
+
+
+FIRST = remote_segment(0, 9)
+SECOND = remote_segment(
+    10, 19, leader_epochs=((0, 0), (1, 15)), leader_epoch=1
+)  # another leader's, from 15 on
+
+
+def with_remote(image: ClusterImage, *entries: r.RemoteSegment) -> ClusterImage:
+    remote = RemotePartition(entries=entries, copied_end_offset=entries[-1].end_offset)
+    return msgspec.structs.replace(image, remote=image.remote.set(TopicIdPartition(ORDERS, 0), remote))
+
+
+def with_leader(image: ClusterImage, leader: int, epoch: int) -> ClusterImage:
+    before = image.topics[ORDERS].partitions[0]
+    changes = {"leader": leader, "leader_epoch": epoch, "partition_epoch": epoch, "in_sync": (leader,)}
+    return evolve_all(image, [msgspec.structs.replace(before, replicas=(1, 2), **changes)])
+
+
+async def elected_uncleanly(
+    run: Run, *entries: r.RemoteSegment, local_from: int = 0
+) -> tuple[ClusterImage, list[ReplicaEvent]]:
+    """Broker 1 has offsets 0 to 29 of leader epoch 0. Broker 2 led epoch 1, in which these entries were
+    committed; then broker 1 is elected again. Returns the image and the events since."""
+    image = created(EMPTY, ORDERS, remote_storage_enable="true")
+    run.manager.follow(EMPTY, image)
+    for _ in range(6):
+        append(run.replica(), [b"%d" % number for number in range(5)])
+    if local_from:
+        run.replica().log.roll(0)
+        run.replica().log.delete_local_before(local_from, 0)
+    away = with_remote(with_leader(image, 2, 1), *entries)
+    run.manager.follow(image, away)
+    events: list[ReplicaEvent] = []
+    run.manager.listeners = (events.append,)
+    again = with_leader(away, 1, 2)
+    run.manager.follow(away, again)
+    return again, events
+
+
+async def test_leader_whose_log_differs_from_the_manifest_leads_once_those_entries_are_removed(
+    tmp_path: Path,
+) -> None:
+    run = await Run(tmp_path).start(EMPTY)
+    image, events = await elected_uncleanly(run, FIRST, SECOND)
+    assert events == [RemoteLogDiverges(run.replica(), 2, 10)]
+    assert not run.replica().is_leader
+    run.manager.follow(image, image)
+    removed = r.RemoteLogDiverged(topic_id=ORDERS, partition=0, from_offset=10, at_ms=1)
+    after = evolve_all(image, [removed])
+    assert after.remote_partition(ORDERS, 0).entries == (FIRST,)
+    assert list(after.delete_queue) == [SECOND.uuid]
+    run.manager.follow(image, after)
+    assert run.replica().is_leader
+    assert (run.replica().log_start_offset, append(run.replica(), [b"new"])) == (0, 30)
+    await run.stop()
+
+
+async def test_leader_whose_log_does_not_reach_back_to_the_divergence_continues_the_remote_log(
+    tmp_path: Path,
+) -> None:
+    run = await Run(tmp_path, **{"log.segment.bytes": "400"}).start(EMPTY)
+    image, events = await elected_uncleanly(run, FIRST, SECOND, local_from=15)
+    assert (events, run.replica().is_leader) == ([], True)
+    assert image.remote_partition(ORDERS, 0).entries == (FIRST, SECOND)
+    assert append(run.replica(), [b"new"]) == SECOND.end_offset
+    await run.stop()
+
+
+async def test_leader_whose_log_agrees_with_the_manifest_leads_at_once(tmp_path: Path) -> None:
+    run = await Run(tmp_path).start(EMPTY)
+    _, events = await elected_uncleanly(run, FIRST, remote_segment(10, 19))
+    assert (events, run.replica().is_leader) == ([], True)
+    assert append(run.replica(), [b"new"]) == 30
+    await run.stop()
+
+
+async def test_manifest_stays_if_only_the_epoch_cache_differs(tmp_path: Path) -> None:
+    """The records have the manifest's epoch; the cache was rebuilt after its file was lost."""
+    run = await Run(tmp_path).start(EMPTY)
+    image = created(EMPTY, ORDERS, remote_storage_enable="true")
+    run.manager.follow(EMPTY, image)
+    append(run.replica(), [b"%d" % number for number in range(30)])
+    away = with_remote(with_leader(image, 2, 5), FIRST, remote_segment(10, 19))
+    run.manager.follow(image, away)
+    run.replica().log.epochs.restart([(3, 0)])
+    events: list[ReplicaEvent] = []
+    run.manager.listeners = (events.append,)
+    run.manager.follow(away, with_leader(away, 1, 6))
+    assert (events, run.replica().is_leader) == ([], True)
     await run.stop()
