@@ -210,20 +210,24 @@ def _damaged(seen: Observation) -> list[Problem]:
 
 
 def _damaged_remote(seen: Observation) -> list[Problem]:
-    """Several brokers may have read the same object."""
-    if not seen.damaged_remote:
-        return []
-    found = sorted(
-        {
-            f"{row['topic']}-{row['partition']} offsets {row['first_offset']} to {row['end_offset'] - 1} "
-            f"({row['object']})"
-            for row in seen.damaged_remote
-        }
-    )
-    some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
-    what = f"damaged objects in the object store, whose offsets cannot be read: {some}"
+    """Several brokers may have read the same object. Brokers of earlier versions do not report missing
+    ones."""
     how = "Restore the objects, or let consumers seek past them: see docs/runbooks/damaged-object.md."
-    return [Problem(Status.UNAVAILABLE, what, how)]
+    problems = []
+    for state, is_missing in (("damaged objects", False), ("missing objects", True)):
+        found = sorted(
+            {
+                f"{row['topic']}-{row['partition']} offsets {row['first_offset']} to {row['end_offset'] - 1} "
+                f"({row['object']})"
+                for row in seen.damaged_remote
+                if bool(row.get("missing")) is is_missing
+            }
+        )
+        if found:
+            some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+            what = f"{state} in the object store, whose offsets cannot be read: {some}"
+            problems.append(Problem(Status.UNAVAILABLE, what, how))
+    return problems
 
 
 def _names(seen: Observation, condition: str) -> str:

@@ -1,9 +1,10 @@
-"""Quarantine: ranges of remote objects whose bytes contradict the manifest.
+"""Quarantine: ranges of remote objects whose bytes contradict the manifest, or which do not exist.
 
 A range that fails its checks is read once more, because the connection may have damaged it. If it fails
 again, the damage is logged, and the range is not read before a back-off has passed, which doubles with each
-re-check that fails. A range that reads well again leaves. Kept in memory: after a restart the next read finds
-the damage. Called by the remote log and its indexes for each load from the store, on one event loop.
+re-check that fails. A range that reads well again leaves. An object that does not exist is treated the same
+if the newest manifest lists it. Kept in memory: after a restart the next read finds the damage. Called by the
+remote log and its indexes for each load from the store, on one event loop.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ import structlog
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import TopicIdPartition, TopicPartition
-from tierlog.tiering.object_store import CorruptObject
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
 
 RECHECK_FIRST_MS = 10_000
 RECHECK_MAX_MS = 600_000
@@ -54,6 +55,7 @@ class DamagedRange:
     place: ObjectRange
     name: TopicPartition
     error: str
+    is_missing: bool  # the object does not exist
     recheck: Recheck
     backoff_ms: int
     recheck_at_ms: int
@@ -65,6 +67,8 @@ class Quarantine:
         self._name_of = name_of
         self._damaged: dict[tuple[str, int], DamagedRange] = {}
         self._log_lines = _LogLines()
+        self.is_listed: Callable[[ObjectRange], bool] = lambda place: True
+        """Whether the newest manifest lists the object. The remote log sets it."""
         self.damaged_reads = 0
         """Reads whose bytes were wrong, also if the next read was right."""
 
@@ -78,27 +82,37 @@ class Quarantine:
         """Number of objects with such a range."""
         return len({key for key, _ in self._damaged})
 
+    @property
+    def missing_objects(self) -> int:
+        """Number of objects in quarantine that do not exist."""
+        return len({one.place.key for one in self._damaged.values() if one.is_missing})
+
     def due(self) -> list[Recheck]:
-        """Re-checks of the ranges whose back-off has passed."""
+        """Re-checks of the ranges whose back-off has passed. Forgets those that no manifest lists."""
+        self._damaged = {where: one for where, one in self._damaged.items() if self.is_listed(one.place)}
         now_ms = self._clock.monotonic_ms()
         return [one.recheck for one in self._damaged.values() if one.recheck_at_ms <= now_ms]
 
     async def read(
         self, place: ObjectRange, load: Callable[[], Awaitable[T]], recheck: Recheck | None = None
     ) -> T:
-        """Load a range with `load`, which verifies it and raises CorruptObject. Also raises that for a range
-        in quarantine, without a load. `recheck`: for a load that cannot be repeated later."""
+        """Load a range with `load`, which verifies it and raises CorruptObject or ObjectNotFound. Also raises
+        them for a range in quarantine, without a load. `recheck`: for a load that cannot be repeated
+        later."""
         known = self._damaged.get((place.key, place.position))
         if known is None:
             return await self._read_twice(place, load, recheck or (lambda: self.read(place, load)))
         now_ms = self._clock.monotonic_ms()
         if now_ms < known.recheck_at_ms:
-            raise CorruptObject(known.error)
+            raise ObjectNotFound(known.error) if known.is_missing else CorruptObject(known.error)
         known.recheck_at_ms = now_ms + known.backoff_ms  # one re-check at a time
         try:
             value = await load()
-        except CorruptObject:
-            self.damaged_reads += 1
+        except (CorruptObject, ObjectNotFound) as error:
+            if self._is_expected(place, error):
+                self._damaged.pop((place.key, place.position), None)
+                raise
+            known.error, known.is_missing = _why(place, error), isinstance(error, ObjectNotFound)
             known.backoff_ms = min(2 * known.backoff_ms, RECHECK_MAX_MS)
             known.recheck_at_ms = self._clock.monotonic_ms() + known.backoff_ms
             raise
@@ -117,28 +131,42 @@ class Quarantine:
     async def _read_twice(self, place: ObjectRange, load: Callable[[], Awaitable[T]], recheck: Recheck) -> T:
         try:
             return await load()
-        except CorruptObject:
-            self.damaged_reads += 1
+        except (CorruptObject, ObjectNotFound) as error:
+            if self._is_expected(place, error):
+                raise
         try:
             return await load()
-        except CorruptObject as error:
-            self.damaged_reads += 1
-            self._add(place, error, recheck)
+        except (CorruptObject, ObjectNotFound) as error:
+            if not self._is_expected(place, error):
+                self._add(place, error, recheck)
             raise
 
-    def _add(self, place: ObjectRange, error: CorruptObject, recheck: Recheck) -> None:
+    def _is_expected(self, place: ObjectRange, error: ObjectStoreError) -> bool:
+        """Whether the object is gone because it left the manifest. Counts wrong bytes."""
+        if isinstance(error, ObjectNotFound):
+            return not self.is_listed(place)
+        self.damaged_reads += 1
+        return False
+
+    def _add(self, place: ObjectRange, error: ObjectStoreError, recheck: Recheck) -> None:
         now_ms = self._clock.monotonic_ms()
         damaged = DamagedRange(
             place=place,
             name=self._name_of(place.partition),
-            error=str(error),
+            error=_why(place, error),
+            is_missing=isinstance(error, ObjectNotFound),
             recheck=recheck,
             backoff_ms=RECHECK_FIRST_MS,
             recheck_at_ms=now_ms + RECHECK_FIRST_MS,
         )
         if len(self._damaged) < RANGES_MAX:
             self._damaged[place.key, place.position] = damaged
-        self._log_lines.error(now_ms, error=str(error), **_described(damaged))
+        what = "missing" if damaged.is_missing else "damaged"
+        self._log_lines.error(now_ms, what, error=damaged.error, **_described(damaged))
+
+
+def _why(place: ObjectRange, error: ObjectStoreError) -> str:
+    return f"{place.key}: the object does not exist" if isinstance(error, ObjectNotFound) else str(error)
 
 
 def _described(damaged: DamagedRange) -> dict[str, object]:
@@ -157,11 +185,11 @@ class _LogLines:
         self._minute = -1
         self._lines = 0
 
-    def error(self, now_ms: int, **what: object) -> None:
+    def error(self, now_ms: int, state: str, **what: object) -> None:
         if now_ms // 60_000 != self._minute:
             self._minute, self._lines = now_ms // 60_000, 0
         self._lines += 1
         if self._lines <= LOG_LINES_PER_MINUTE:
-            _log.error("a remote object is damaged", next="see docs/runbooks/damaged-object.md", **what)
+            _log.error(f"a remote object is {state}", next="see docs/runbooks/damaged-object.md", **what)
         elif self._lines == LOG_LINES_PER_MINUTE + 1:
-            _log.error("more remote objects are damaged", next="GET /v1/tier/damaged lists them")
+            _log.error("more remote objects are damaged or missing", next="GET /v1/tier/damaged lists them")

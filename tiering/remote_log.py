@@ -108,6 +108,7 @@ class RemoteLog:
         self._tasks = tasks
         self._resolve = resolve
         self.quarantine = quarantine
+        quarantine.is_listed = self._is_listed
         self._indexes = SegmentIndexes(store, keys, tasks, quarantine)
         self._indexes_ahead = 0
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
@@ -261,6 +262,16 @@ class RemoteLog:
         if found is None:
             raise ObjectNotFound(f"{where}: no manifest entry contains offset {offset}")
         return found
+
+    def _is_listed(self, place: ObjectRange) -> bool:
+        """Whether the newest manifest lists the object. A page lists its segments, without a look at it."""
+        where, remote = place.partition, self._resolve(place.partition)
+        if place.end_offset <= remote.log_start_offset:
+            return False
+        entry = _range_with(remote.entries, place.first_offset)
+        if entry is None:
+            return _range_with(remote.pages, place.first_offset) is not None
+        return place.key in (self._keys.log(where, entry), self._keys.index(where, entry))
 
     async def _history(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteHistory:
         """Bundles of older versions contain only their own segment's epochs, so the epochs of earlier

@@ -263,6 +263,7 @@ def _damaged_view(damaged: DamagedRange) -> dict[str, Any]:
         "end_offset": damaged.place.end_offset,
         "object": damaged.place.key,
         "error": damaged.error,
+        "missing": damaged.is_missing,
     }
 
 

@@ -323,8 +323,13 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _gauge(
             "tierlog_remote_quarantined_objects",
-            "Objects in the object store with a damaged range, which this broker does not serve. Above 0, "
-            "see docs/runbooks/damaged-object.md",
+            "Objects in the object store with a damaged range, which this broker does not serve, or which do "
+            "not exist. Above 0, see docs/runbooks/damaged-object.md",
+        ),
+        _gauge(
+            "tierlog_remote_missing_objects",
+            "Objects that the manifest lists and this broker did not find in the object store. Above 0, see "
+            "docs/runbooks/damaged-object.md",
         ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),

@@ -307,6 +307,7 @@ def _remote_reads(remote: RemoteLog) -> Iterator[Family]:
     yield "tierlog_remote_readers_refused_total", _single(remote.readers_refused)
     yield "tierlog_remote_damaged_reads_total", _single(remote.quarantine.damaged_reads)
     yield "tierlog_remote_quarantined_objects", _single(remote.quarantine.objects)
+    yield "tierlog_remote_missing_objects", _single(remote.quarantine.missing_objects)
 
 
 def _remote(node: Node) -> Iterator[Family]:

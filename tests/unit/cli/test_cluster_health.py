@@ -239,3 +239,10 @@ def test_damaged_object_is_named_once_with_its_offsets() -> None:
     [problem] = health.problems
     assert problem.what.endswith("cannot be read: orders-3 offsets 7 to 8 (data/x.log)")
     assert "damaged-object.md" in problem.next
+    missing = {**damaged, "broker": 1, "object": "data/y.log", "missing": True}
+    both = assess(replace(cluster(), damaged_remote=(*rows, missing)))
+    assert [problem.what.partition(",")[0] for problem in both.problems] == [
+        "damaged objects in the object store",
+        "missing objects in the object store",
+    ]
+    assert both.problems[1].what.endswith("orders-3 offsets 7 to 8 (data/y.log)")

@@ -36,6 +36,7 @@ from tierlog.tiering.quarantine import (
     RECHECK_MAX_MS,
     ObjectRange,
 )
+from tierlog.tiering.remote_log import RemoteReadFailed
 
 CHUNK_BYTES = 1000
 RECHECK = "re-check of damaged objects"
@@ -240,7 +241,7 @@ async def test_log_lines_and_kept_ranges_are_bounded(node: TierNode, monkeypatch
     assert len(node.remote_log.quarantine.damaged) == 3
     assert [line["event"] for line in lines] == [
         *(["a remote object is damaged"] * LOG_LINES_PER_MINUTE),
-        "more remote objects are damaged",
+        "more remote objects are damaged or missing",
     ]
     node.clock.pass_time(60_000)
     with capture_logs() as lines:
@@ -326,3 +327,46 @@ async def test_damage_that_only_followers_meet_does_not_stop_consumers(node: Tie
 async def recheck(node: TierNode) -> None:
     node.remote_log.recheck()
     await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == RECHECK])
+
+
+@pytest.mark.parametrize("kind", ["log", "index", "page"])
+async def test_missing_object_is_reported_and_served_once_it_is_back(node: TierNode, kind: str) -> None:
+    replica = await tiered(node)
+    where, entry = node.where(replica), node.remote(replica).entries[0]
+    key = node.keys.log(where, entry) if kind == "log" else node.keys.index(where, entry)
+    if kind == "page":
+        await spill(node, replica)
+        key = node.keys.page(where, node.remote(replica).pages[0])
+    path = path_of(node, key)
+    path.rename(path.with_suffix(".away"))
+    remote = node.remote_log = node.fresh_remote_log()
+    with capture_logs() as lines:
+        for _ in range(3):
+            with pytest.raises(RemoteReadFailed, match="does not exist"):
+                await remote.read(replica.id, 0, 5000, min_one=True)
+            before = gets(node)
+    assert gets(node) == before, "no further reads until the back-off has passed"
+    [line] = [line for line in lines if line["log_level"] == "error"]
+    assert (line["event"], line["object"]) == ("a remote object is missing", key)
+    [found] = remote.quarantine.damaged
+    assert (found.is_missing, found.place.key) == (True, key)
+    assert (remote.quarantine.objects, remote.quarantine.missing_objects) == (1, 1)
+    assert remote.quarantine.damaged_reads == 0
+    path.with_suffix(".away").rename(path)
+    node.clock.pass_time(RECHECK_FIRST_MS)
+    await recheck(node)
+    assert remote.quarantine.missing_objects == 0
+    assert await read(node, replica, 0)
+
+
+async def test_object_that_left_the_manifest_is_not_missing(node: TierNode) -> None:
+    """A reader may have found its entry in an older manifest."""
+    replica = await tiered(node)
+    before, entries = node.remote(replica), node.remote(replica).entries
+    await node.move_log_start(replica, entries[0].end_offset)
+    for key_of in (node.keys.log, node.keys.index):
+        path_of(node, key_of(node.where(replica), entries[0])).unlink()
+    remote = node.fresh_remote_log(before)
+    with capture_logs() as lines, pytest.raises(RemoteReadFailed):
+        await remote.read(replica.id, 0, 5000, min_one=True)
+    assert (remote.quarantine.damaged, lines) == ([], [])
