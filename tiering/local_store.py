@@ -1,10 +1,11 @@
 """Object store in a directory, for a laptop or a mounted network file system (ADR 0021).
 
 An object is a file of the same name. A put writes and syncs a temporary file, and links or renames it into
-place: readers see a complete object or none. The writer locks its temporary file, and a store that is opened
-removes unlocked ones, which crashed processes left. Conditional puts hold a lock too, so that processes on
-several machines can share the directory. System calls run in the store's own threads, not on the event loop.
-If the file system hangs, a call ends at its deadline, and its thread stays.
+place: readers see a complete object or none. The writer locks its temporary file. A store that is opened, and
+the storage cleaner from time to time, remove unlocked ones, which crashed processes left. Conditional puts
+hold a lock too, so that processes on several machines can share the directory. System calls run in the
+store's own threads, not on the event loop. If the file system hangs, a call ends at its deadline, and its
+thread stays.
 """
 
 import asyncio
@@ -80,6 +81,10 @@ class LocalStore:
             for info in page:
                 yield info
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        """Remove the temporary files of crashed processes, of any key and age: no process writes them."""
+        return await self._run("temporary files", self._remove_abandoned)
+
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -101,11 +106,9 @@ class LocalStore:
 
     def _put(self, key: str, body: bytes | Path, checksum: int | None, condition: Condition) -> ObjectInfo:
         target = self._path(key)
-        fd, name = tempfile.mkstemp(_TEMPORARY, dir=self._private)
-        temporary = Path(name)
+        fd, temporary = self._locked_temporary()
         try:
             with open(fd, "wb") as out:
-                fcntl.flock(fd, fcntl.LOCK_EX)
                 os.fchmod(fd, 0o644)
                 written = _write(out, body)
                 out.flush()
@@ -148,12 +151,24 @@ class LocalStore:
                 raise PreconditionFailed(f"{key}: the object's ETag is not {etag}")
             os.replace(temporary, target)
 
-    def _remove_abandoned(self) -> None:
-        """Remove temporary files of processes that crashed: no writer holds their lock."""
+    def _locked_temporary(self) -> tuple[int, Path]:
+        while True:
+            fd, name = tempfile.mkstemp(_TEMPORARY, dir=self._private)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, Path(name)
+            os.close(fd)  # removed as an abandoned one before it was locked
+
+    def _remove_abandoned(self) -> int:
+        """Remove temporary files of processes that crashed: no writer holds their lock. Returns their
+        number."""
+        removed = 0
         for temporary in self._private.glob(f"*{_TEMPORARY}"):
             with suppress(OSError), open(temporary, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 temporary.unlink()
+                removed += 1
+        return removed
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

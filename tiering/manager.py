@@ -52,6 +52,9 @@ from tierlog.tiering.object_store import (
 _log = structlog.get_logger("tierlog.tiering")
 
 ROOT_TRIES = 4
+UPLOAD_AGE_S = 86_400.0
+"""Age of an upload that no process continues: the deadline of the largest one, 2 GiB, is five hours."""
+
 DELETES_PER_REQUEST = 250  # lines of the queue, two objects each
 KEYS_PER_REQUEST = 2 * DELETES_PER_REQUEST
 """The S3 client takes 5 microseconds of the event loop for each key."""
@@ -266,6 +269,13 @@ class TierManager:
                 await self._store.delete(roots)
         async with deadline(self._limits.small_seconds, f"description of {document.name}"):
             await self._store.delete([self._keys.topic(document.topic_id)])
+
+    async def abort_uploads(self) -> None:
+        """Remove the parts of uploads that crashes interrupted, which no listing of objects shows."""
+        async with deadline(self._limits.small_seconds, "unfinished uploads"):
+            aborted = await self._store.abort_uploads(self._keys.all(), UPLOAD_AGE_S)
+        if aborted:
+            _log.info("aborted unfinished uploads", uploads=aborted)
 
     # -- the delete queue --
 

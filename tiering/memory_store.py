@@ -55,6 +55,9 @@ class MemoryStore:
                 content, etag = self._objects[key]
                 yield ObjectInfo(key, len(content), etag)
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        return 0
+
     async def close(self) -> None:
         self._objects.clear()
 

@@ -80,6 +80,10 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Every object whose key starts with the prefix, in key order."""
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        """Remove the invisible rest of uploads below the prefix that began at least so long ago and never
+        ended, by the store's clock. Returns their number."""
+
     async def close(self) -> None: ...
 
 

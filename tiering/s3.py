@@ -4,8 +4,7 @@ Checksums are CRC-32C: sent with each put, verified by the server, and returned 
 are uploaded in parts, two at a time, which are read from the file as needed. Each part has its own deadline,
 so that an upload that hangs ends soon, however large it is. aioboto3 takes a second to
 import, so it is imported in a thread at the first call. All errors of the server become the errors of
-`object_store`. A crash during an upload leaves invisible parts: the bucket needs a lifecycle rule
-AbortIncompleteMultipartUpload.
+`object_store`. A crash during an upload leaves invisible parts, which `abort_uploads` removes.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -43,6 +43,7 @@ _PARTS_AT_ONCE = 2  # bounds the memory of one upload: this many times the part 
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: the S3 client parses it on the event loop, 54 µs a key."""
+_ABORTS_MAX = 500  # of one call, which ends within a minute
 _CONNECTIONS = 32
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 30  # without a byte
@@ -165,6 +166,38 @@ class S3Store:
                 return
             continuation = {"ContinuationToken": response["NextContinuationToken"]}
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        due = await self._uploads(prefix, older_than_s)
+        for upload in due:
+            await self._guard(upload["Key"], lambda upload=upload: self._abort(upload))  # type: ignore[misc]
+        return len(due)
+
+    async def _uploads(self, prefix: str, older_than_s: float) -> Sequence[dict[str, Any]]:
+        """About _ABORTS_MAX unfinished uploads. All are listed before any is aborted, because some servers
+        skip others after that. Some refuse the id of an upload as a marker: without it, further uploads of
+        the same key are found by the next call."""
+        due: list[dict[str, Any]] = []
+        following: dict[str, str] = {}
+        where = {"Bucket": self._options.bucket, "Prefix": self._prefix + prefix, "MaxUploads": _LIST_KEYS}
+        while True:
+
+            async def request(following: dict[str, str] = following) -> Any:
+                return await self._client.list_multipart_uploads(**where, **following)
+
+            response = await self._guard(prefix, request)
+            date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
+            if date is None:
+                raise ObjectStoreError(f"{prefix}: the store's response has no Date")
+            now = parsedate_to_datetime(date)
+            due += [
+                upload
+                for upload in response.get("Uploads", ())
+                if (now - upload["Initiated"]).total_seconds() >= older_than_s
+            ]
+            if not response.get("IsTruncated") or len(due) >= _ABORTS_MAX:
+                return due
+            following = {"KeyMarker": response["NextKeyMarker"]}
+
     async def close(self) -> None:
         await self._resources.aclose()
         self._client = None
@@ -283,6 +316,11 @@ class S3Store:
         response = await self._client.get_object(**self._address(key), **more)
         async with response["Body"] as stream:
             return await stream.read(), response
+
+    async def _abort(self, upload: dict[str, str]) -> None:
+        address = {"Bucket": self._options.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+        with suppress(self._client.exceptions.NoSuchUpload):  # another process ended it
+            await self._client.abort_multipart_upload(**address)
 
     async def _delete(self, batch: Sequence[dict[str, str]]) -> None:
         response = await self._client.delete_objects(

@@ -81,5 +81,8 @@ class NoStore:
         raise ObjectStoreError(self._why)
         yield  # an iterator, for the type
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        raise ObjectStoreError(self._why)
+
     async def close(self) -> None:
         return

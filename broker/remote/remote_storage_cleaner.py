@@ -36,6 +36,9 @@ _log = structlog.get_logger("tierlog.tiering")
 
 RETRY_S = 5.0
 ITEM_BACKOFF_MAX_S = 600.0
+ABORT_INTERVAL_MS = 3_600_000
+"""Time between two searches for unfinished uploads, each one request for 50 of them."""
+
 LONGEST_SLEEP_S = 60.0
 """Also the longest time between two requests to the controller while entries are queued. Each request commits
 the quorum's time, so a new controller extends a grace period by at most this time."""
@@ -74,6 +77,7 @@ class RemoteStorageCleaner:
         self._was_interrupted = False  # another broker was the cleaner at some time since the last round
         # deleted topics, of which some may never have had a document in the bucket
         self._deleted: dict[UUID, TopicDocument] = {}
+        self._next_abort_ms = 0  # monotonic
         self._unread: list[str] = []  # keys of descriptions that could not be read
         self._deletes_at_once = DELETES_PER_REQUEST  # fewer after a failure, down to the entry that fails
         self.failing = FailingItems(clock, first_backoff_s)
@@ -129,7 +133,8 @@ class RemoteStorageCleaner:
             await self._manager.describe_cluster()
             described, self._unread = await self._manager.described_topics()
             image = await self._metadata.current()  # a topic in the bucket that this image lacks was deleted
-            self._described = described
+            self._described, self._next_abort_ms = described, 0
+        await self._abort_uploads()
         if self._described_of != (image.topics, image.configs) or self.failing.are_due:
             await self._describe(image, self._described)
             self._described_of = (image.topics, image.configs)
@@ -140,6 +145,13 @@ class RemoteStorageCleaner:
     def _is_cleaner(self, image: ClusterImage) -> bool:
         live = image.live_brokers()
         return bool(live) and live[0].broker_id == self._broker_id
+
+    async def _abort_uploads(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_abort_ms:
+            return
+        if await self._try(("abort", "unfinished uploads"), self._manager.abort_uploads):
+            self._next_abort_ms = now_ms + ABORT_INTERVAL_MS
 
     async def _describe(self, image: ClusterImage, known: dict[UUID, TopicDocument]) -> None:
         for key in list(self._unread):

@@ -107,6 +107,10 @@ class FaultyStore:
         if fault:
             raise ObjectStoreError("connection reset")
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        await self._next("abort")
+        return await self.inner.abort_uploads(prefix, older_than_s)
+
     async def close(self) -> None:
         await self.inner.close()
 

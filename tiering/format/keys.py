@@ -44,6 +44,10 @@ class Keys:
         if not _CLUSTER_ID.fullmatch(self.cluster_id) or set(self.cluster_id) == {"."}:
             raise InvalidKey(f"invalid cluster id {self.cluster_id!r}: it cannot be part of an object key")
 
+    def all(self) -> str:
+        """Prefix of all keys."""
+        return f"{self.cluster_id}/"
+
     def cluster(self) -> str:
         return f"{self.cluster_id}/cluster.json"
 

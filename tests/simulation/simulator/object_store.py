@@ -182,6 +182,9 @@ class SimStore:
         for info in await self._send(lambda: self._bucket.listed(prefix)):
             yield info
 
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        return 0
+
     async def close(self) -> None:
         return
 

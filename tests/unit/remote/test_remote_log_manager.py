@@ -12,6 +12,7 @@ from faulty_store import FaultyStore
 from structlog.testing import capture_logs
 from tier_node import START_MS, TIERED, TierNode, produce
 
+from tierlog.broker.remote.remote_storage_cleaner import ABORT_INTERVAL_MS
 from tierlog.broker.remote.tier_views import TierRefused
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
@@ -19,7 +20,7 @@ from tierlog.records.batch import iter_batches
 from tierlog.records.record import iter_records
 from tierlog.tiering.format.manifest import TopicDocument, decode_root, decode_topic
 from tierlog.tiering.local_store import LocalStore
-from tierlog.tiering.manager import KEYS_PER_REQUEST
+from tierlog.tiering.manager import KEYS_PER_REQUEST, UPLOAD_AGE_S
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectStoreError
 
@@ -222,6 +223,41 @@ async def test_description_that_cannot_be_read_stops_no_deletion(tmp_path: Path)
             await node.storage_cleaner.clean()
         store.refused = ""
         while node.keys.topic(gone) in await node.objects():
+            await node.storage_cleaner.clean()
+
+
+class UploadsStore(MemoryStore):
+    """Records each search for unfinished uploads. `refuses`: without the permission for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.searched: list[tuple[str, float]] = []
+        self.refuses = False
+
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        self.searched.append((prefix, older_than_s))
+        if self.refuses:
+            raise ObjectStoreError("403 Forbidden")
+        return 1
+
+
+async def test_unfinished_uploads_are_aborted_at_first_and_each_hour(tmp_path: Path) -> None:
+    store = UploadsStore()
+    async with TierNode(tmp_path, store) as node:
+        for _ in range(3):
+            await node.storage_cleaner.clean()
+        assert store.searched == [(f"{node.keys.cluster_id}/", UPLOAD_AGE_S)]
+        node.clock.pass_time(ABORT_INTERVAL_MS)
+        await node.storage_cleaner.clean()
+        assert len(store.searched) == 2
+        node.clock.pass_time(ABORT_INTERVAL_MS)
+        store.refuses = True
+        replica = await node.create("t")
+        await node.storage_cleaner.clean()
+        assert len(node.storage_cleaner.failing) == 1
+        assert node.keys.topic(replica.topic_id) in await node.objects()
+        store.refuses = False
+        while node.storage_cleaner.failing:
             await node.storage_cleaner.clean()
 
 
