@@ -59,6 +59,7 @@ def assess(
         *_partitions(seen),
         *_damaged(seen),
         *_damaged_remote(seen),
+        *_behind(seen),
     ]
     order = list(Status)
     return Health(tuple(sorted(problems, key=lambda problem: -order.index(problem.status))))
@@ -228,6 +229,18 @@ def _damaged_remote(seen: Observation) -> list[Problem]:
             what = f"{state} in the object store, whose offsets cannot be read: {some}"
             problems.append(Problem(Status.UNAVAILABLE, what, how))
     return problems
+
+
+def _behind(seen: Observation) -> list[Problem]:
+    """Everything is served, but the loss of all brokers would lose more than allowed."""
+    if not seen.behind:
+        return []
+    oldest = sorted(seen.behind, key=lambda row: -int(row["copy_lag_ms"]))
+    found = [f"{row['topic']}-{row['partition']} by {row['copy_lag_ms'] // 1000:,} s" for row in oldest]
+    some = ", ".join(found[:NAMED_MAX]) + (" and others" if len(found) > NAMED_MAX else "")
+    what = f"records are not uploaded within remote.log.copy.max.lag.ms: {some}"
+    how = "`tierlog tier status` shows why; without an error there, uploads are too slow for the load."
+    return [Problem(Status.DEGRADED, what, how)]
 
 
 def _names(seen: Observation, condition: str) -> str:

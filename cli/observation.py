@@ -28,13 +28,14 @@ class Observation:
     """`quorum`: node -> GET /v1/quorum, None if the node did not respond. `brokers` and `unhealthy`: GET
     /v1/brokers and /v1/partitions of one node, None if no node responded. `damaged`: damaged ranges of all
     brokers (GET /v1/scrub), and `damaged_remote`: of remote objects (GET /v1/tier/damaged), each row with its
-    `broker`."""
+    `broker`. `behind`: partitions that are not uploaded in time (GET /v1/tier/behind), likewise."""
 
     quorum: Mapping[int, Response | None] = field(default_factory=dict)
     brokers: Response | None = None
     unhealthy: Response | None = None
     damaged: tuple[Response, ...] = ()
     damaged_remote: tuple[Response, ...] = ()
+    behind: tuple[Response, ...] = ()
 
     @property
     def leader(self) -> int | None:
@@ -86,23 +87,24 @@ def observe(seeds: Iterable[str]) -> Observation:
                     urls = {**{int(one): to for one, to in members.items() if to}, **urls}
             pending = list(urls.values())
         responding = [one for one in sorted(quorum) if quorum[one] is not None]
-        local, remote = (
+        local, remote, behind = (
             pool.map(lambda one, path=path: _ask(urls[one], path), responding)
-            for path in ("/v1/scrub", "/v1/tier/damaged")
+            for path in ("/v1/scrub", "/v1/tier/damaged", "/v1/tier/behind")
         )
         observation = Observation(
             quorum={one: quorum.get(one) for one in sorted({*urls, *quorum})},
-            damaged=_damaged_rows(responding, local),
-            damaged_remote=_damaged_rows(responding, remote),
+            damaged=_rows(responding, local, "damaged"),
+            damaged_remote=_rows(responding, remote, "damaged"),
+            behind=_rows(responding, behind, "behind"),
         )
     return _with_partitions(observation, urls)
 
 
-def _damaged_rows(nodes: Iterable[int], responses: Iterable[Response | None]) -> tuple[Response, ...]:
+def _rows(nodes: Iterable[int], responses: Iterable[Response | None], key: str) -> tuple[Response, ...]:
     return tuple(
         {"broker": node, **row}
         for node, response in zip(nodes, responses, strict=True)
-        for row in (response or {}).get("damaged", ())
+        for row in (response or {}).get(key, ())
     )
 
 

@@ -1,8 +1,9 @@
 """Copy slots: which partitions of a broker upload now.
 
-Every second free slot goes to the partition with the most bytes to upload, and the others to the one that has
-waited longest, so that none starves. Partitions whose last copy timed out share RETRY_SHARE of the slots:
-uploads that hang leave the others to the rest. Called by the remote log manager, on the event loop.
+Every second free slot goes to the partition whose copy is due first (`remote.log.copy.max.lag.ms`), or else
+to the one with the most bytes to upload. The others go to the one that has waited longest, so that none
+starves. Partitions whose last copy timed out share RETRY_SHARE of the slots: uploads that hang leave the
+others to the rest. Called by the remote log manager, on the event loop.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ RETRY_SHARE = 4
 @dataclass(slots=True, eq=False)
 class _Copy:
     lag_bytes: int
+    due_ms: int | None
     timed_out: bool
     granted: "asyncio.Future[None]"
 
@@ -30,10 +32,12 @@ class CopySlots:
         self._oldest_is_next = False
 
     @asynccontextmanager
-    async def slot(self, lag_bytes: int, *, timed_out: bool = False) -> AsyncIterator[None]:
+    async def slot(
+        self, lag_bytes: int, *, due_ms: int | None = None, timed_out: bool = False
+    ) -> AsyncIterator[None]:
         """Wait for a slot and hold it. `lag_bytes`: bytes of the partition that wait for their upload.
-        `timed_out`: its last copy did."""
-        copy = _Copy(lag_bytes, timed_out, asyncio.get_running_loop().create_future())
+        `due_ms`: until when they must be copied; None: at some time. `timed_out`: its last copy did."""
+        copy = _Copy(lag_bytes, due_ms, timed_out, asyncio.get_running_loop().create_future())
         self._waiting.append(copy)
         self._grant()
         try:
@@ -56,4 +60,8 @@ class CopySlots:
         if not able:
             return None
         oldest, self._oldest_is_next = self._oldest_is_next, not self._oldest_is_next
-        return able[0] if oldest else max(able, key=lambda copy: copy.lag_bytes)
+        return able[0] if oldest else min(able, key=_urgency)
+
+
+def _urgency(copy: _Copy) -> tuple[bool, int]:
+    return (True, -copy.lag_bytes) if copy.due_ms is None else (False, copy.due_ms)

@@ -233,6 +233,11 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
         rows = [_damaged_view(one) for one in current().remote.quarantine.damaged]
         return web.json_response({"damaged": rows})
 
+    async def behind(_: web.Request) -> web.Response:
+        """Partitions that this node leads with a record that is not uploaded in time."""
+        rows = [asdict(one) for one in current().tiering.status() if one.is_behind]
+        return web.json_response({"behind": rows})
+
     async def flush(request: web.Request) -> web.Response:
         """Respond when the manifests in the bucket cover the log ends, or stop waiting if the client
         disconnects."""
@@ -250,6 +255,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
     return [
         web.get("/v1/tier/status", status),
         web.get("/v1/tier/damaged", damaged),
+        web.get("/v1/tier/behind", behind),
         web.post("/v1/tier/flush", flush),
         web.get("/v1/tier/explain", explain),
     ]

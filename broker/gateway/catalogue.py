@@ -331,6 +331,17 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Objects that the manifest lists and this broker did not find in the object store. Above 0, see "
             "docs/runbooks/damaged-object.md",
         ),
+        _gauge(
+            "tierlog_remote_copy_lag_seconds",
+            "Age of the oldest record that the object store does not have; 0 if there is none. Only of "
+            "partitions with remote.log.copy.max.lag.ms that this broker leads",
+            *PARTITION,
+        ),
+        _gauge(
+            "tierlog_remote_copy_behind_partitions",
+            "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
+            "store. Alert above 0: `tierlog tier status` shows why",
+        ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
         _gauge(

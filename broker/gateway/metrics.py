@@ -53,6 +53,7 @@ def families(node: Node) -> Iterator[Family]:
         yield from move_families(serving.moves)
         yield from _remote_reads(serving.remote)
         yield "tierlog_remote_cleanup_failing", _single(len(serving.storage_cleaner.failing))
+        yield from _copy_lags(node, serving)
     yield from _remote(node)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
@@ -308,6 +309,19 @@ def _remote_reads(remote: RemoteLog) -> Iterator[Family]:
     yield "tierlog_remote_damaged_reads_total", _single(remote.quarantine.damaged_reads)
     yield "tierlog_remote_quarantined_objects", _single(remote.quarantine.objects)
     yield "tierlog_remote_missing_objects", _single(remote.quarantine.missing_objects)
+
+
+def _copy_lags(node: Node, serving: Serving) -> Iterator[Family]:
+    lags, topics = serving.tiering.lags, node.metadata.image.topics
+    yield (
+        "tierlog_remote_copy_lag_seconds",
+        [
+            ((topics[where.topic_id].name, str(where.partition)), age_ms / 1000)
+            for where, age_ms in lags.ages_ms().items()
+            if where.topic_id in topics
+        ],
+    )
+    yield "tierlog_remote_copy_behind_partitions", _single(len(lags.behind))
 
 
 def _remote(node: Node) -> Iterator[Family]:

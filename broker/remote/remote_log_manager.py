@@ -27,6 +27,7 @@ from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
+from tierlog.broker.remote.copy_lag import CopyLags
 from tierlog.broker.remote.tier_views import (
     OffsetLocation,
     PartitionTierStatus,
@@ -125,10 +126,18 @@ class RemoteLogManager:
         self._states: dict[TopicIdPartition, _State] = {}
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
+        self.lags = CopyLags(
+            clock,
+            lambda where: metadata.image.remote_partition(*where),
+            self._bucket_end,
+            self._on_replica_changed,
+            self._notify,
+        )
 
     def start(self) -> None:
         """Start the background tasks."""
         self._tasks.spawn("tiering timer", self._tick())
+        self._tasks.repeat("copy lag", self.lags.turn)
 
     # -- what wakes a partition --
 
@@ -195,10 +204,12 @@ class RemoteLogManager:
             self._remove(where)
             state = self._states[where] = _State(replica)
             replica.listeners.append(self._on_replica_changed)
+        self.lags.update(replica)
         self._wake(where, state)
 
     def _remove(self, where: TopicIdPartition) -> None:
         state = self._states.pop(where, None)
+        self.lags.remove(where)
         if state is None:
             return
         with suppress(ValueError):  # a closed replica has no listeners
@@ -209,10 +220,11 @@ class RemoteLogManager:
         self._manager.forget(where)
 
     def _on_replica_changed(self, replica: Replica) -> None:
-        """Called on every append; two look-ups, unless a rolled segment can be uploaded."""
+        """Called on every append; a few look-ups, unless a rolled segment can be uploaded."""
         state = self._states.get(replica.id)
         if state is None or state.replica is not replica:
             return
+        self.lags.on_appended(replica.id)
         active = replica.log.active_base_offset
         if active != state.rolled_at and replica.last_stable_offset >= active:
             state.rolled_at = active
@@ -251,6 +263,10 @@ class RemoteLogManager:
     def _is_current(self, where: TopicIdPartition, state: _State) -> bool:
         """Whether this broker still leads the partition, with the same replica."""
         return self._states.get(where) is state and state.replica.is_leader
+
+    def _bucket_end(self, where: TopicIdPartition) -> int:
+        state = self._states.get(where)
+        return 0 if state is None else _end_of(state.root) or 0
 
     def _notify(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:
@@ -352,7 +368,8 @@ class RemoteLogManager:
             case planner.Copy():
                 remote = self._metadata.image.remote_partition(*where)
                 lag_bytes = planner.pending_bytes(remote, state.replica.segments)
-                async with self._manager.copies.slot(lag_bytes, timed_out=state.timed_out):
+                due_ms = self.lags.due_ms(where)
+                async with self._manager.copies.slot(lag_bytes, due_ms=due_ms, timed_out=state.timed_out):
                     state.timed_out = False
                     try:
                         await self._copy(where, state, action)
@@ -527,7 +544,13 @@ class RemoteLogManager:
         """The status of every tiered partition that this broker leads, sorted by name."""
         image = self._metadata.image
         found = [
-            describe(state.replica, image.remote_partition(*where), state.copying is not None, state.error)
+            describe(
+                state.replica,
+                image.remote_partition(*where),
+                state.copying is not None,
+                state.error,
+                self.lags.age_ms(where),
+            )
             for where, state in self._states.items()
             if _is_enabled(state.replica) or image.remote_partition(*where).first_offset is not None
         ]

@@ -39,6 +39,11 @@ class PartitionTierStatus:
     uploading: bool
     pending_bytes: int
     last_error: str | None
+    copy_lag_ms: int | None = None
+    """Age of the oldest record that the bucket does not have, 0 if there is none; None without
+    remote.log.copy.max.lag.ms."""
+    is_behind: bool = False
+    """It is older than remote.log.copy.max.lag.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,11 @@ class OffsetLocation:
 
 
 def describe(
-    replica: Replica, remote: RemotePartition, uploading: bool, last_error: str | None
+    replica: Replica,
+    remote: RemotePartition,
+    uploading: bool,
+    last_error: str | None,
+    copy_lag_ms: int | None,
 ) -> PartitionTierStatus:
     """The current status of a partition, from its leader."""
     segments = replica.segments
@@ -78,6 +87,8 @@ def describe(
         uploading=uploading,
         pending_bytes=planner.pending_bytes(remote, segments),
         last_error=last_error,
+        copy_lag_ms=copy_lag_ms,
+        is_behind=copy_lag_ms is not None and copy_lag_ms > replica.config.remote_log_copy_max_lag_ms,
     )
 
 

@@ -19,6 +19,7 @@ STATUS_COLUMNS = {
     "remote_size": "remote bytes",
     "local_size": "local bytes",
     "pending_size": "to upload",
+    "copy_lag": "lag",
     "state": "state",
 }
 
@@ -98,6 +99,7 @@ def _merged(responses: list[dict[str, Any]]) -> dict[str, Any]:
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:
     """A partition of /v1/tier/status, with readable ranges and sizes."""
     start, end = partition["remote_start_offset"], partition["remote_end_offset"]
+    lag_ms = partition.get("copy_lag_ms")
     return {
         "topic": partition["topic"],
         "partition": partition["partition"],
@@ -106,5 +108,7 @@ def status_row(partition: dict[str, Any]) -> dict[str, Any]:
         "remote_size": size(partition["remote_bytes"]),
         "local_size": size(partition["local_bytes"]),
         "pending_size": size(partition["pending_bytes"]),
-        "state": partition["last_error"] or ("uploading" if partition["uploading"] else "idle"),
+        "copy_lag": None if lag_ms is None else f"{lag_ms / 1000:,.0f} s",
+        "state": partition["last_error"]
+        or ("behind" if partition.get("is_behind") else "uploading" if partition["uploading"] else "idle"),
     }

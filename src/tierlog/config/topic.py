@@ -161,6 +161,15 @@ class TopicConfig:
         "Whether copying to the object store is stopped (KIP-950). Remote data stays readable, and is "
         "deleted by retention.ms and retention.bytes.",
     )
+    remote_log_copy_max_lag_ms: int = long_(
+        -1,
+        "Maximum time in milliseconds from the append of a record until it is in the object store, and so "
+        "the most that the loss of all brokers can lose. The leader rolls a segment after half of this time, "
+        "and uploads it in the other half. -1: no limit; a record waits until its segment is rolled by "
+        "segment.bytes or segment.ms. Set it for topics whose newest records must survive such a loss. A "
+        "lower value makes more and smaller objects.",
+        minimum=-1,
+    )
     remote_log_delete_on_disable: bool = boolean_(
         False,
         "Whether all remote data is deleted when remote.storage.enable is set to false, which is refused "

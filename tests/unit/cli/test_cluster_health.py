@@ -246,3 +246,12 @@ def test_damaged_object_is_named_once_with_its_offsets() -> None:
         "missing objects in the object store",
     ]
     assert both.problems[1].what.endswith("orders-3 offsets 7 to 8 (data/y.log)")
+
+
+def test_late_uploads_are_named_the_latest_first() -> None:
+    late = {"broker": 1, "topic": "orders", "copy_lag_ms": 90_000, "partition": 3}
+    later = {**late, "partition": 4, "copy_lag_ms": 7_200_000}
+    health = assess(replace(cluster(), behind=(late, later)))
+    [problem] = health.problems
+    assert problem.status is Status.DEGRADED
+    assert problem.what.endswith("orders-4 by 7,200 s, orders-3 by 90 s")

@@ -16,9 +16,11 @@ class Copies:
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def start(self, name: str, lag_bytes: int = 0, *, timed_out: bool = False) -> None:
+    async def start(
+        self, name: str, lag_bytes: int = 0, *, due_ms: int | None = None, timed_out: bool = False
+    ) -> None:
         self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.ensure_future(self._run(name, lag_bytes, timed_out))
+        self.tasks[name] = asyncio.ensure_future(self._run(name, lag_bytes, due_ms, timed_out))
         await turns()
 
     async def end(self, *names: str) -> None:
@@ -33,8 +35,8 @@ class Copies:
             await self.tasks[name]
         await turns()
 
-    async def _run(self, name: str, lag_bytes: int, timed_out: bool) -> None:
-        async with self.slots.slot(lag_bytes, timed_out=timed_out):
+    async def _run(self, name: str, lag_bytes: int, due_ms: int | None, timed_out: bool) -> None:
+        async with self.slots.slot(lag_bytes, due_ms=due_ms, timed_out=timed_out):
             self.started.append(name)
             await self._ends[name].wait()
 
@@ -51,6 +53,15 @@ async def test_slots_go_in_turn_to_the_largest_lag_and_to_the_longest_wait() -> 
         await copies.start(name, lag_bytes)
     await copies.end("first", "a", "c", "b", "d")
     assert copies.started == ["first", "a", "c", "b", "d"]
+
+
+async def test_copies_that_are_due_come_before_those_with_more_bytes() -> None:
+    copies = Copies(1)
+    await copies.start("first")
+    for name, lag_bytes, due_ms in (("old", 5, None), ("large", 9, None), ("later", 1, 20), ("soon", 1, 10)):
+        await copies.start(name, lag_bytes, due_ms=due_ms)
+    await copies.end("first", "old", "soon", "large", "later")
+    assert copies.started == ["first", "old", "soon", "large", "later"]
 
 
 async def test_partition_with_little_lag_does_not_starve() -> None:

@@ -1,0 +1,181 @@
+"""remote.log.copy.max.lag.ms with a real quorum, replicas and store: segments are rolled and uploaded in
+time, and partitions that are late are reported.
+"""
+
+from pathlib import Path
+
+from faulty_store import FaultyStore
+from structlog.testing import capture_logs
+from tier_node import TierNode, produce
+from tier_pair import catch_up, opened_pair
+
+from tierlog.tiering.memory_store import MemoryStore
+
+LAG_MS = 3_600_000
+LIMITED = {"remote_log_copy_max_lag_ms": str(LAG_MS)}
+LATE, IN_TIME = "records are not uploaded in time", "records are uploaded in time again"
+MARGIN_MS = 60_000
+"""More than the time that a test takes."""
+
+
+async def check_and_upload(node: TierNode) -> None:
+    node.log_manager.lags.check()
+    await node.finish_tiering()
+    node.log_manager.lags.check()
+
+
+async def test_active_segment_is_uploaded_after_half_of_the_lag(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED)
+        node.clock.pass_time(10 * LAG_MS)  # an empty log has no age
+        produce(replica, 3)
+        node.clock.pass_time(LAG_MS // 2 - MARGIN_MS)
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset is None
+        assert node.log_manager.status("t")[0].copy_lag_ms >= LAG_MS // 2 - MARGIN_MS
+        node.clock.pass_time(MARGIN_MS)
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset == replica.log_end_offset == 15
+        assert node.log_manager.status("t")[0].copy_lag_ms == 0
+
+
+async def test_idle_partition_makes_no_more_segments(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED)
+        produce(replica, 3)
+        for _ in range(3):
+            node.clock.pass_time(LAG_MS)
+            await check_and_upload(node)
+        assert len(node.remote(replica).entries) == 1
+        assert [segment.base_offset for segment in replica.segments] == [15]
+
+
+async def test_age_is_that_of_the_oldest_record_which_is_not_uploaded(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED)
+        produce(replica, 40)  # several segments
+        assert len(replica.segments) > 2
+        await node.finish_tiering()
+        end = node.remote(replica).end_offset
+        node.clock.pass_time(LAG_MS // 2 - MARGIN_MS)
+        produce(replica, 1)
+        assert replica.log.active_base_offset == end, "which it was appended to"
+        node.clock.pass_time(MARGIN_MS)
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset == replica.log_end_offset
+        produce(replica, 1)
+        node.clock.pass_time(LAG_MS // 2 - MARGIN_MS)
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset < replica.log_end_offset
+
+
+async def test_wall_clock_does_not_count(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED)
+        produce(replica, 3)
+        node.clock.wall_ms += 10 * LAG_MS
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset is None
+
+
+async def test_without_the_setting_segments_are_not_rolled(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 3)
+        node.clock.pass_time(10 * LAG_MS)
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset is None
+        status = node.log_manager.status("t")[0]
+        assert (status.copy_lag_ms, status.is_behind) == (None, False)
+
+
+async def test_setting_that_is_switched_on_uploads_old_records_at_once(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 3)
+        await node.alter("t", {"remote.log.copy.max.lag.ms": str(LAG_MS)})
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset == 15
+
+
+async def test_stopped_copying_is_not_late(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED, remote_log_copy_disable="true")
+        produce(replica, 3)
+        node.clock.pass_time(2 * LAG_MS)
+        await check_and_upload(node)
+        assert [segment.base_offset for segment in replica.segments] == [0]
+        assert not node.log_manager.lags.behind
+
+
+async def test_new_leader_uploads_at_once_what_it_finds(tmp_path: Path) -> None:
+    """It does not know how old the records are."""
+    async with opened_pair(tmp_path, FaultyStore(MemoryStore()), **LIMITED) as pair:
+        pair.produce(3)
+        catch_up(pair.follower, pair.leader)
+        await pair.elect(2)
+        pair.other.log_manager.lags.check()
+        await pair.finish_tiering()
+        assert pair.remote.end_offset == pair.follower.log_end_offset == 15
+
+
+async def test_only_committed_records_are_uploaded(tmp_path: Path) -> None:
+    async with opened_pair(tmp_path, FaultyStore(MemoryStore()), **LIMITED) as pair:
+        pair.produce(1)
+        catch_up(pair.follower, pair.leader)
+        await pair.elect(2)
+        await pair.elect(1)  # now both are in sync
+        await pair.fence(2, False)
+        pair.leader.become_leader(
+            pair.leader.leader_epoch, pair.leader.partition_epoch + 1, in_sync=(1, 2), replicas=(1, 2)
+        )
+        pair.produce(3)
+        end, committed = pair.leader.log_end_offset, pair.leader.high_watermark
+        assert committed < end
+        pair.node.clock.pass_time(2 * LAG_MS)
+        await check_and_upload(pair.node)
+        assert (pair.remote.end_offset or 0) <= committed
+        assert pair.node.log_manager.lags.behind == [pair.leader]
+        catch_up(pair.follower, pair.leader)
+        await check_and_upload(pair.node)
+        await check_and_upload(pair.node)
+        assert pair.remote.end_offset == end
+        assert not pair.node.log_manager.lags.behind
+
+
+async def test_late_partition_is_reported_once_and_makes_no_more_segments(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryStore())
+    async with TierNode(tmp_path, store) as node:
+        replica = await node.create("t", **LIMITED)
+        store.down = True
+        with capture_logs() as logs:
+            for _ in range(5):
+                produce(replica, 1)
+                node.clock.pass_time(LAG_MS)
+                node.log_manager.lags.check()
+        assert len(replica.segments) == 2, "the first waits for the store"
+        assert [line["partition"] for line in logs if line["event"] == LATE] == ["t-0"]
+        status = node.log_manager.status("t")[0]
+        assert status.is_behind and status.copy_lag_ms >= 5 * LAG_MS
+        store.down = False
+        with capture_logs() as logs:
+            while node.log_manager.lags.behind:
+                await check_and_upload(node)
+        assert [line["event"] for line in logs if line["event"] in (LATE, IN_TIME)] == [IN_TIME]
+        assert node.remote(replica).end_offset == replica.log_end_offset
+        assert len(node.remote(replica).entries) == 2
+
+
+async def test_failed_roll_is_logged_once_and_retried(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t", **LIMITED)
+        produce(replica, 1)
+        node.clock.pass_time(LAG_MS)
+        (snapshot := replica.log._snapshot_path(5)).mkdir()  # the file cannot be written
+        with capture_logs() as logs:
+            node.log_manager.lags.check()
+            node.log_manager.lags.check()
+        assert [line["event"] for line in logs if "roll" in line["event"]] == ["cannot roll a segment"]
+        snapshot.rmdir()
+        await check_and_upload(node)
+        assert node.remote(replica).end_offset == 5
