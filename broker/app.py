@@ -31,6 +31,7 @@ from tierlog.broker.handlers.recently_fenced import RecentlyFencedBrokers
 from tierlog.broker.handlers.table import build_handlers
 from tierlog.broker.lifecycle import BrokerLifecycle, RegistrationRefused
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.broker.maintenance.disk_pressure import DiskPressure
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
 from tierlog.broker.maintenance.log_repair import LogRepair
@@ -214,6 +215,9 @@ class Broker(NodeBase):
             self.rng,
         )
         self.tiering.log_manager.listeners.append(self.admin_node.tier_changed)
+        self.disk_pressure = DiskPressure(
+            settings, replicas, self.files, clock, tasks, self.tiering.log_manager.droppable_end
+        )
 
     def _build_listener(self) -> None:
         dependencies = Dependencies(
@@ -263,6 +267,7 @@ class Broker(NodeBase):
         self.running.listeners += (
             self.fetchers.configure,
             self.log_maintenance.configure,
+            self.disk_pressure.configure,
             self.cleaner.configure,
             self.scrubber.configure,
             self.tier.configure,
@@ -298,6 +303,7 @@ class Broker(NodeBase):
         self.groups.start()
         self._parts.push_async_callback(self.log_maintenance.stop)
         self.log_maintenance.start()
+        self.disk_pressure.start()
         self._parts.push_async_callback(self.cleaner.stop)
         self.cleaner.start()
         self._parts.push_async_callback(self.scrubber.stop)
@@ -331,6 +337,7 @@ class Broker(NodeBase):
                 tiering=self.tiering.log_manager,
                 remote=self.tier.log,
                 storage_cleaner=self.tiering.storage_cleaner,
+                disk_pressure=self.disk_pressure,
                 moves=self.moves,
                 alter_partition_manager=self.alter_partition_manager,
                 cleaner=self.cleaner,

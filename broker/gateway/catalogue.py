@@ -247,6 +247,19 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "1 while appends wait for free space in this log directory",
             "directory",
         ),
+        _gauge(
+            "tierlog_log_directory_low",
+            "1 while this log directory has less free space than log.dir.free.bytes.min, or is full",
+            "directory",
+        ),
+        _counter(
+            "tierlog_log_pressure_dropped_segments_total",
+            "Local segments deleted because of low disk space, by remote.log.disk.pressure.policy",
+        ),
+        _counter(
+            "tierlog_log_pressure_dropped_bytes_total",
+            "Bytes of local segments deleted because of low disk space",
+        ),
         _gauge("tierlog_log_open_files", "Open log files"),
         _gauge(
             "tierlog_log_open_files_limit",

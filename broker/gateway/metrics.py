@@ -270,6 +270,13 @@ def _disks(serving: Serving) -> Iterator[Family]:
         "tierlog_log_directory_full",
         [((str(directory.path),), int(directory.is_full)) for directory in directories.online],
     )
+    pressure = serving.disk_pressure
+    yield (
+        "tierlog_log_directory_low",
+        [((str(directory.path),), int(directory in pressure.low)) for directory in directories.online],
+    )
+    yield "tierlog_log_pressure_dropped_segments_total", _single(pressure.dropped_segments)
+    yield "tierlog_log_pressure_dropped_bytes_total", _single(pressure.dropped_bytes)
     files = directories.open_files
     yield "tierlog_log_open_files", _single(len(files))
     yield "tierlog_log_open_files_limit", _single(files.limit)

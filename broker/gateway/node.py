@@ -15,6 +15,7 @@ from tierlog.broker.handlers.fetch_sessions import FetchSessions
 from tierlog.broker.handlers.purgatory import Purgatory
 from tierlog.broker.handlers.stats import RequestStats
 from tierlog.broker.maintenance.directory_moves import DirectoryMoves
+from tierlog.broker.maintenance.disk_pressure import DiskPressure
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_repair import LogRepair
 from tierlog.broker.maintenance.scrubber import Scrubber
@@ -43,6 +44,7 @@ class Serving:
     """The parts of a broker that serves clients."""
 
     replicas: ReplicaManager
+    disk_pressure: DiskPressure
     moves: DirectoryMoves
     alter_partition_manager: AlterPartitionManager
     listener: Listener

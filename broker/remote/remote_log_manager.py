@@ -268,6 +268,15 @@ class RemoteLogManager:
         state = self._states.get(where)
         return 0 if state is None else _end_of(state.root) or 0
 
+    @safeguard("a low disk drops only what the bucket's manifest lists")
+    def droppable_end(self, replica: Replica) -> int:
+        """End of the offsets that stay readable without the local log, as committed and uploaded; 0: none.
+        Followers need not read the bucket's manifest (`planner.follower_local_start`)."""
+        if not _is_enabled(replica):
+            return 0
+        end = min(self._metadata.image.remote_partition(*replica.id).end_offset or 0, replica.high_watermark)
+        return min(end, self._bucket_end(replica.id)) if replica.is_leader else end
+
     def _notify(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:
             listener(where)

@@ -38,7 +38,8 @@ PLACEMENT_UNIT_BYTES = 1 << 20
 """Free space is compared in this unit: a smaller difference is only due to recent appends."""
 
 NOT_FULL_BYTES = 2 << 20
-"""Free bytes from which a full directory accepts appends again: more than a batch of the default size."""
+"""Free bytes, above log.dir.free.bytes.min, from which a full directory accepts appends again: more than a
+batch of the default size."""
 
 PREFERRED_MAX = 10_000
 """Maximum number of absent partitions with a preferred directory; the oldest are forgotten."""
@@ -58,6 +59,8 @@ class LogDirectories:
         self.open_files = files.open_files
         self.on_moved: Callable[[], object] = lambda: None
         """Called after a partition has moved to another directory."""
+        self.free_bytes_min = 0
+        """log.dir.free.bytes.min."""
         self.may_have_lost = False
         """Whether unsynced data may have been lost since the last use (unclean_restart.py), so that logs may
         end torn.
@@ -360,7 +363,7 @@ class LogDirectories:
         for directory in self.online:
             if not directory.is_full or (not_beside is not None and _share_disk(directory.path, not_beside)):
                 continue
-            if directory.space().usable >= NOT_FULL_BYTES:
+            if directory.space().usable >= self.free_bytes_min + NOT_FULL_BYTES:
                 directory.mark_not_full()
                 found = True
         return found
@@ -368,7 +371,7 @@ class LogDirectories:
     def mark_full_if_short(self, directory: LogDirectory) -> None:
         """Mark it full unless it has the space that a full one needs to accept appends again."""
         try:
-            is_short = directory.space().usable < NOT_FULL_BYTES
+            is_short = directory.space().usable < self.free_bytes_min + NOT_FULL_BYTES
         except OSError as failure:
             directory.on_error(failure)
             return

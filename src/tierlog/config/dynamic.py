@@ -24,6 +24,7 @@ QUORUM_SETTINGS = frozenset({"min.insync.replicas", "unclean.leader.election.ena
 
 DYNAMIC_SETTINGS = REPLICATION_RATES | {
     *TOPIC_DEFAULTS,
+    "log.dir.free.bytes.min",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.cleaner.io.buffer.load.factor",

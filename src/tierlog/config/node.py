@@ -152,6 +152,14 @@ class NodeSettings(TopicDefaults):
         "continues without it, and the directory is recovered as after a crash.",
         minimum=1,
     )
+    log_dir_free_bytes_min: int = long_(
+        0,
+        "Free bytes of a log directory's disk below which the broker deletes local segments of topics with "
+        "remote.log.disk.pressure.policy=drop-oldest-uploaded, and, if that is not enough, refuses appends "
+        "in the directory with KAFKA_STORAGE_ERROR, as if it were full. Checked four times a second: set it "
+        "to what is written in a few seconds, or more. 0: only a full disk counts.",
+        minimum=0,
+    )
     metadata_log_dir: str = string_(
         "",
         "Directory of the metadata log. If empty, a directory inside the first of log.dirs. Put it on a "

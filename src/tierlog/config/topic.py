@@ -176,6 +176,15 @@ class TopicConfig:
         "otherwise (KIP-950). The log then starts where the leader's local log starts. To keep the data, set "
         "remote.log.copy.disable instead.",
     )
+    remote_log_disk_pressure_policy: str = string_(
+        "reject",
+        "How a broker treats the topic's local data while a log directory has less free space than "
+        "log.dir.free.bytes.min, or is full. reject keeps it as local.retention.* says; without free space "
+        "producers get KAFKA_STORAGE_ERROR. drop-oldest-uploaded first deletes local segments that are in "
+        "the object store, the oldest first. Set it if the topic must stay writable, and its older records "
+        "may be read from the object store.",
+        choices=("reject", "drop-oldest-uploaded"),
+    )
     retention_bytes: int = long_(
         -1,
         "Maximum size in bytes of each partition, local and remote data together. Older segments are "

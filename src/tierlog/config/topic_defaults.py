@@ -29,6 +29,7 @@ class TopicDefaults:
     log_local_retention_ms: int = _topic_default("local.retention.ms")
     log_local_retention_bytes: int = _topic_default("local.retention.bytes")
     remote_log_copy_max_lag_ms: int = _topic_default("remote.log.copy.max.lag.ms")
+    remote_log_disk_pressure_policy: str = _topic_default("remote.log.disk.pressure.policy")
     log_cleanup_policy: tuple[str, ...] = _topic_default("cleanup.policy")
     log_index_interval_bytes: int = _topic_default("index.interval.bytes")
     log_index_size_max_bytes: int = _topic_default("segment.index.bytes")
