@@ -1,7 +1,7 @@
 """Tier state machine: starts a follower at its leader's local log start, when earlier offsets are remote
-(KIP-405).
+(KIP-405), or an empty one at the first offset that is not remote (KIP-1023).
 
-It gets the local log start from the leader. From the remote segment before it, it restores the leader epochs
+It gets that offset from the leader. From the remote segment before it, it restores the leader epochs
 and the producer state at the segment's end: without producer state, the replica as a later leader would
 append a retried batch twice. If the leader drops that offset before the follower has fetched it, the follower
 starts at the end of the remote log instead, which the leader drops last. While the image does not have that
@@ -33,9 +33,9 @@ from tierlog.protocol.messages.list_offsets import (
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
 
+EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD = -4, -6
 LIST_OFFSETS = BY_NAME["ListOffsets"].key
-LIST_OFFSETS_VERSION = 9
-EARLIEST_LOCAL = -4
+LIST_OFFSETS_VERSIONS = {EARLIEST_LOCAL: 9, EARLIEST_PENDING_UPLOAD: 11}
 RESPONSE_TIMEOUT_S = 10.0
 CONCURRENT_STARTS_MAX = 8
 """Replicas that one broker starts at a time. After a disk was replaced, thousands may need it."""
@@ -51,7 +51,11 @@ class TierStateMachine:
         image: Callable[[], ClusterImage],
         remote: RemoteLog,
         clock: Clock,
+        *,
+        skip_tiered: bool = False,
     ) -> None:
+        """`skip_tiered`: follower.fetch.last.tiered.offset.enable."""
+        self._skip_tiered = skip_tiered
         self._broker_id = broker_id
         self._network = network
         self._image = image
@@ -80,10 +84,14 @@ class TierStateMachine:
         position = replica.as_follower.fetch_position()
         if position is None:
             return False
-        local_start = await self._local_start(replica, position)
-        if local_start <= position.offset:
-            return True  # this leader, unlike the previous one, has the offset locally
-        start = local_start
+        skips = self._skip_tiered and replica.log.is_empty
+        start = await self._leader_offset(
+            replica, position, EARLIEST_PENDING_UPLOAD if skips else EARLIEST_LOCAL
+        )
+        if start <= position.offset:
+            # This leader, unlike the previous one, has the offset locally; or it does not know yet what is
+            # remote.
+            return not skips
         if replica.log.is_empty and position.offset > replica.log_start_offset:  # the leader was faster
             start = max(start, self._image().remote_partition(*replica.id).end_offset or 0)
         history = await self._remote.history(replica.id, start - 1)
@@ -104,30 +112,30 @@ class TierStateMachine:
         _log.info("started a replica from the tier", partition=str(replica.name), offset=history.end_offset)
         return True
 
-    async def _local_start(self, replica: Replica, position: FetchPosition) -> int:
-        """Get the leader's local log start, on a new connection: on the fetcher's, the request would wait
+    async def _leader_offset(self, replica: Replica, position: FetchPosition, wanted: int) -> int:
+        """Get one of the leader's offsets, on a new connection: on the fetcher's, the request would wait
         behind a delayed Fetch."""
         leader = self._image().brokers.get(replica.leader)
         if leader is None or self._network is None:
             raise _Rejected(f"broker {replica.leader} is not registered")
         caller = await self._network.connect(leader.host, leader.port, f"replica-{self._broker_id}")
         try:
-            return await self._request(caller, replica, position)
+            return await self._request(caller, replica, position, wanted)
         finally:
             caller.close()
 
-    async def _request(self, caller: Caller, replica: Replica, position: FetchPosition) -> int:
+    async def _request(self, caller: Caller, replica: Replica, position: FetchPosition, wanted: int) -> int:
         partition = ListOffsetsPartition(
             partition_index=replica.name.partition,
             current_leader_epoch=position.leader_epoch,
-            timestamp=EARLIEST_LOCAL,
+            timestamp=wanted,
         )
         request = ListOffsetsRequest(
             replica_id=self._broker_id,
             topics=[ListOffsetsTopic(name=replica.name.topic, partitions=[partition])],
         )
         response: ListOffsetsResponse = await caller.call(
-            LIST_OFFSETS, LIST_OFFSETS_VERSION, request, RESPONSE_TIMEOUT_S
+            LIST_OFFSETS, LIST_OFFSETS_VERSIONS[wanted], request, RESPONSE_TIMEOUT_S
         )
         found = response.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:

@@ -88,7 +88,12 @@ class RemoteTier:
             Quarantine(clock, name_of),
         )
         self.state_machine = TierStateMachine(
-            settings.node_id, network, lambda: metadata.image, self.log, clock
+            settings.node_id,
+            network,
+            lambda: metadata.image,
+            self.log,
+            clock,
+            skip_tiered=settings.follower_fetch_last_tiered_offset_enable,
         )
 
     def log_unreachable_data(self) -> None:

@@ -37,8 +37,8 @@ _log = structlog.get_logger("tierlog.fetchers")
 class FetcherDependencies:
     """Dependencies that all fetchers of a broker share. `broker_epoch` is that of the current registration.
 
-    `start_from_tier` starts a replica at the leader's local log start, when the
-    offsets below are remote; it returns whether that succeeded.
+    `start_from_tier` starts a replica after offsets that are remote (`remote.tier_state_machine`); it returns
+    whether that succeeded.
     """
 
     settings: NodeSettings
@@ -238,6 +238,9 @@ class FetcherPartitions:
         records = memoryview(content) if isinstance(content, Buffered) else _NO_RECORDS
         if records and self._deps.throttle.is_set and self._is_throttled(partition):
             self._deps.throttle.record(len(records))
+        if self._may_skip_tiered(partition.replica, requested, fetched):
+            self._start_from_tier(partition, StartFromTier(fetched.log_start_offset))
+            return
         step = partition.replica.as_follower.take_fetched(requested.position, fetched, records, now_ms)
         if isinstance(step, Append):
             self._make_due(partition.key)
@@ -248,6 +251,18 @@ class FetcherPartitions:
         else:
             _log_truncation(partition.replica, step)
             self._make_due(partition.key)
+
+    def _may_skip_tiered(self, replica: Replica, requested: FetchState, fetched: Fetched) -> bool:
+        """Whether a new replica starts after what the object store has, although its leader may have that
+        locally, too (follower.fetch.last.tiered.offset.enable, KIP-1023). As in Kafka, only a log that ends
+        at 0 does."""
+        is_new = replica.log.is_empty and requested.position.offset == 0
+        if not (self._settings.follower_fetch_last_tiered_offset_enable and is_new):
+            return False
+        if fetched.error not in _ANSWERED or replica.as_follower.fetch_position() != requested.position:
+            return False
+        tiered_end = self._deps.image().remote_partition(*replica.id).end_offset or 0
+        return _is_tiered(replica) and tiered_end > max(fetched.log_start_offset, 0)
 
     # --- delays
 
@@ -322,6 +337,15 @@ class FetcherPartitions:
         if key in self._session.session_partitions:
             self._forgotten[key] = None
 
+
+def _is_tiered(replica: Replica) -> bool:
+    return replica.is_tiered and replica.config.remote_storage_enable
+
+
+_ANSWERED = frozenset(
+    {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE}
+)
+"""Codes of a leader that serves the partition, whether it has the requested offset or not."""
 
 _EXPECTED_ERRORS = frozenset(
     {

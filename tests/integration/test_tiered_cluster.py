@@ -102,6 +102,39 @@ def test_wiped_replica_of_a_tiered_topic_rejoins_and_leads(tmp_path: Path) -> No
         assert values_from_the_start(cluster, total) == list(range(total))
 
 
+def test_wiped_replica_skips_what_is_remote_and_leads(tmp_path: Path) -> None:
+    """The leader keeps everything on its disk (follower.fetch.last.tiered.offset.enable, KIP-1023)."""
+    settings = {**SETTINGS, "follower.fetch.last.tiered.offset.enable": "true"}
+    with LocalCluster(tmp_path, settings=settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        configs = {**CONFIGS, "local.retention.ms": "-1"}
+        admin.create_topics([NewTopic(TOPIC, 1, 3, config=configs)])[TOPIC].result(30)
+        deliveries = Deliveries()
+        client = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "acks": "all"})
+        produce(client, deliveries, range(BEFORE))
+        _, leader = in_sync_and_leader(cluster)
+        wiped, other = (node for node in cluster.nodes if node != leader)
+        AdminApi(cluster.nodes[leader].admin_url).post("/v1/tier/flush", {"topic": TOPIC})
+
+        cluster.nodes[wiped].kill()
+        wipe(cluster, wiped)
+        produce(client, deliveries, range(BEFORE, BEFORE + 10))
+        cluster.nodes[wiped].start()
+        until(lambda: in_sync_and_leader(cluster)[0] == {1, 2, 3}, "the wiped one is in sync again")
+        assert first_local(cluster, leader) == 0
+        assert first_local(cluster, wiped) == BEFORE, "it starts at the first offset that is not remote"
+
+        cluster.nodes[other].kill()
+        until(lambda: in_sync_and_leader(cluster)[0] == {leader, wiped}, "the wiped one alone follows")
+        cluster.nodes[leader].kill()
+        cluster.nodes[other].start()
+        total = BEFORE + AFTER
+        produce(client, deliveries, range(BEFORE + 10, total))
+        assert in_sync_and_leader(cluster)[1] == wiped
+        assert len(deliveries.acknowledged) == total
+        assert values_from_the_start(cluster, total) == list(range(total))
+
+
 def test_tier_commands_ask_all_leaders(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})

@@ -182,9 +182,10 @@ class Pair:
         keys = [self.node.keys.log(where, entry) for entry in self.remote.entries]
         return b"".join([await store.get(key) for key in keys])
 
-    def start(self, leader: "Caller") -> TierStateMachine:
+    def start(self, leader: "Caller", *, skip_tiered: bool = False) -> TierStateMachine:
         node = self.node
-        return TierStateMachine(2, leader, lambda: node.metadata.image, node.remote_log, node.clock)
+        image = lambda: node.metadata.image  # noqa: E731
+        return TierStateMachine(2, leader, image, node.remote_log, node.clock, skip_tiered=skip_tiered)
 
     async def begin(self) -> bool:
         step = fetch(self.follower, self.leader)
@@ -197,16 +198,18 @@ class Caller:
 
     is_open = True
 
-    def __init__(self, leader: Replica) -> None:
-        self.leader = leader
+    def __init__(self, leader: Replica, *, pending_upload: int = -1) -> None:
+        self.leader, self.pending_upload = leader, pending_upload
 
     async def connect(self, host: str, port: int, client_id: str) -> "Caller":
         assert (host, port) == ("h", 1)
         return self
 
     async def call(self, api_key: int, version: int, request: ListOffsetsRequest, timeout_s: float) -> Any:
-        assert api_key == LIST_OFFSETS and request.topics[0].partitions[0].timestamp == -4
-        found = ListOffsetsPartitionResponse(offset=self.leader.local_log_start_offset)
+        wanted = request.topics[0].partitions[0].timestamp
+        assert api_key == LIST_OFFSETS and wanted in (-4, -6)
+        offset = self.leader.local_log_start_offset if wanted == -4 else self.pending_upload
+        found = ListOffsetsPartitionResponse(offset=offset)
         if not self.leader.is_leader:
             found = ListOffsetsPartitionResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[found])])

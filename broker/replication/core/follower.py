@@ -63,8 +63,9 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True)
 class StartFromTier:
-    """The next records are remote. Get the leader's local log start (ListOffsets -4), restore leader epochs
-    and producer state as of there from the remote tier, and start at it (KIP-405).
+    """The next records are remote. Get from the leader where to start (ListOffsets EARLIEST_LOCAL, or
+    EARLIEST_PENDING_UPLOAD), restore leader epochs and producer state as of there from the remote tier, and
+    start at it (KIP-405, KIP-1023).
     """
 
     log_start_offset: int

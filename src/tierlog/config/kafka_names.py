@@ -48,12 +48,6 @@ INERT_SETTINGS: dict[str, Setting] = {
         ),
         _inert("config.providers", LIST, (), "Values of settings are not looked up elsewhere."),
         _inert(
-            "follower.fetch.last.tiered.offset.enable",
-            BOOLEAN,
-            False,
-            "An empty follower always starts after the remote data.",
-        ),
-        _inert(
             "group.consumer.assignment.interval.ms",
             INT,
             1000,

@@ -335,6 +335,13 @@ class NodeSettings(TopicDefaults):
         "Maximum bytes per second copied between log directories. Set it if a move slows clients.",
         minimum=1,
     )
+    follower_fetch_last_tiered_offset_enable: bool = boolean_(
+        False,
+        "Whether an empty replica of a tiered topic starts at the first offset that is not in the object "
+        "store yet, instead of copying all that its leader has locally (KIP-1023). Set it so that a new "
+        "replica is in sync sooner. If it becomes the leader, it has less on local disk, and more reads go "
+        "to the object store.",
+    )
     num_replica_fetchers: int = int_(
         1,
         "Number of connections to each source broker. They share its partitions. Raise it if followers lag "

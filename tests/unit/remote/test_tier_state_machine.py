@@ -214,3 +214,43 @@ async def test_replica_elected_during_the_start_keeps_its_log(pair: Pair) -> Non
 
     assert not await pair.start(Deposed(pair.leader)).start(pair.follower, StartFromTier(0))
     assert pair.follower.is_leader and pair.follower.log_end_offset == had
+
+
+# -- starting after all that is remote (KIP-1023)
+
+
+async def test_empty_replica_skips_what_is_remote_although_the_leader_has_it(pair: Pair) -> None:
+    await pair.configure("local.retention.ms", "-1")
+    pair.produce(60)
+    await pair.finish_tiering()
+    end = pair.remote.end_offset
+    assert pair.leader.local_log_start_offset == 0 < end
+    caller = Caller(pair.leader, pending_upload=end)
+    assert await pair.start(caller, skip_tiered=True).start(pair.follower, StartFromTier(0))
+    follower = pair.follower
+    assert (follower.log_start_offset, follower.local_log_start_offset) == (0, end)
+    catch_up(follower, pair.leader)
+    assert follower.log.epochs.entries == pair.leader.log.epochs.entries
+    assert follower.log.producers.encode() == pair.leader.log.producers.encode()
+    follower.check()
+
+
+async def test_replica_with_records_starts_at_the_local_log_start(pair: Pair) -> None:
+    """Otherwise it would drop records which it has, and which the leader has, too."""
+    pair.produce(1)
+    catch_up(pair.follower, pair.leader)
+    pair.produce(60)
+    await pair.tier()
+    assert pair.leader.local_log_start_offset > pair.follower.log_end_offset
+    step = fetch(pair.follower, pair.leader)
+    assert isinstance(step, StartFromTier)
+    assert await pair.start(Caller(pair.leader), skip_tiered=True).start(pair.follower, step)
+    assert pair.follower.log_end_offset == pair.leader.local_log_start_offset
+
+
+async def test_replica_waits_until_its_leader_knows_what_is_remote(pair: Pair) -> None:
+    pair.produce(60)
+    await pair.finish_tiering()
+    machine = pair.start(Caller(pair.leader, pending_upload=0), skip_tiered=True)
+    assert not await machine.start(pair.follower, StartFromTier(0))
+    assert pair.follower.log_end_offset == 0
