@@ -563,6 +563,19 @@ def _(original: Function, root: Any) -> int:
     return MAX_LONG
 
 
+@without("a low disk drops only what the bucket's manifest lists", breaks="records are in neither tier")
+def _(original: Function, manager: Any, replica: Any) -> int:
+    return MAX_LONG
+
+
+@without(
+    "segments are rolled in time for remote.log.copy.max.lag.ms",
+    breaks="the loss of all brokers loses older records than allowed",
+)
+def _(original: Function, *_: Any) -> None:
+    return
+
+
 @without("an upload is verified before it is committed", breaks="the manifest lists an incomplete object")
 async def _(original: Function, *_: Any) -> None:
     return

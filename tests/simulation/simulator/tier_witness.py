@@ -398,6 +398,10 @@ class TierWitness:
                 ]
                 if max(due, default=0) > max(end, replica.log_start_offset):
                     return f"{replica.name} of node {number} is remote up to {end} of {due}"
+                if end < replica.high_watermark > replica.log_start_offset and _has_max_lag(replica):
+                    return (
+                        f"{replica.name} of node {number} is remote up to {end}, not {replica.high_watermark}"
+                    )
                 content = self.bucket.content(self._keys.root(where))
                 if _end_of(None if content is None else _root(content)) != end:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
@@ -411,6 +415,11 @@ class TierWitness:
                 return f"{overdue} deletions are due"
         orphans = self.orphans()
         return f"orphaned objects: {orphans}" if orphans else None
+
+
+def _has_max_lag(replica: Replica) -> bool:
+    config = replica.config
+    return config.remote_log_copy_max_lag_ms >= 0 and not config.remote_log_copy_disable
 
 
 def _root(content: bytes) -> ManifestRoot | None:

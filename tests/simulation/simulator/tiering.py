@@ -15,6 +15,8 @@ from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
 from simulator.witness import Violation
 from simulator.workload import FETCH, TOPIC, Client, earliest, values_of
+from tierlog.broker.maintenance.disk_pressure import DROP, DiskPressure
+from tierlog.broker.remote.tier_state_machine import EARLIEST_PENDING_UPLOAD, TierStateMachine
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import remote
 from tierlog.metadata.image import ClusterImage
@@ -41,6 +43,16 @@ SHORTEST_GRACE_MS = 10
 """Time limits of a page during the faults, and the grace period that goes with the shortest of them.
 Together they last about as long as a page takes, so that its deletion and its commit race."""
 
+MAX_LAG_MS = (None, None, 200, 1000, 5000)
+"""remote.log.copy.max.lag.ms; None: not set."""
+
+FREE_BYTES_MIN = (0, 0, 2000, 4000)
+"""log.dir.free.bytes.min. A disk that is nearly full has less than 4,000 bytes left."""
+
+DROPS, SKIPS = 0.5, 0.3
+"""Share of the tiered runs whose topics drop uploaded segments on low disks, and of those in which empty
+replicas start after what is remote."""
+
 SPILL_ABOVE, SPILL = 3, 2
 """Entries in the quorum before a page is written, and entries of a page: few, so that pages are written."""
 
@@ -66,6 +78,10 @@ class Tiering:
         self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
         if self._grace_ms == min(GRACE_MS) and self._spill_ms == min(SPILL_MS):
             self._grace_ms = SHORTEST_GRACE_MS
+        drawn = random.Random(f"copy lag {seed}")
+        self._max_lag_ms, self._free_bytes_min = drawn.choice(MAX_LAG_MS), drawn.choice(FREE_BYTES_MIN)
+        self._drops, self._skips = drawn.random() < DROPS, drawn.random() < SKIPS
+        self._done = done
         limited = random.Random(f"retention {seed}")
         self._limits = {TOPIC: draw_limits(limited)} if limited.random() < SHARE and self.is_on else {}
         self.witness = TierWitness(
@@ -87,7 +103,12 @@ class Tiering:
         """Topic configs of tiered topics."""
         if not self.is_on:
             return ()
-        return (("remote.storage.enable", "true"), ("local.retention.bytes", str(self._local_bytes)))
+        chosen = [("remote.storage.enable", "true"), ("local.retention.bytes", str(self._local_bytes))]
+        if self._max_lag_ms is not None:
+            chosen.append(("remote.log.copy.max.lag.ms", str(self._max_lag_ms)))
+        if self._drops:
+            chosen.append(("remote.log.disk.pressure.policy", DROP))
+        return tuple(chosen)
 
     @property
     def deletes(self) -> bool:
@@ -108,6 +129,8 @@ class Tiering:
             "log.segment.bytes": str(self._segment_bytes[node % 2]),
             "remote.log.manager.task.interval.ms": "1000",
             "remote.log.delete.grace.ms": str(self._grace_ms),
+            "log.dir.free.bytes.min": str(self._free_bytes_min),
+            "follower.fetch.last.tiered.offset.enable": str(self._skips).lower(),
         }
 
     def store(self, broker: str) -> SimStore | None:
@@ -124,7 +147,29 @@ class Tiering:
                 stack.enter_context(patch.object(planner, "SPILL_ABOVE_ENTRIES", SPILL_ABOVE))
                 stack.enter_context(patch.object(planner, "SPILL_ENTRIES", SPILL))
                 stack.enter_context(patch.object(remote, "SPILL_TIMEOUT_MS", self._spill_ms))
+                stack.enter_context(patch.object(DiskPressure, "_drop_segment", self._counted_drop()))
+                stack.enter_context(patch.object(TierStateMachine, "_leader_offset", self._counted_start()))
             yield
+
+    def _counted_drop(self) -> Callable[[DiskPressure, Replica, int], int]:
+        drop = DiskPressure._drop_segment
+
+        def counted(pressure: DiskPressure, replica: Replica, end_offset: int) -> int:
+            before = pressure.dropped_segments
+            dropped_bytes = drop(pressure, replica, end_offset)
+            self._done["segments dropped on low disks"] += pressure.dropped_segments - before
+            return dropped_bytes
+
+        return counted
+
+    def _counted_start(self) -> Callable[..., Coroutine[Any, Any, int]]:
+        ask = TierStateMachine._leader_offset
+
+        async def counted(machine: TierStateMachine, replica: Replica, position: Any, wanted: int) -> int:
+            self._done["starts after what is remote"] += wanted == EARLIEST_PENDING_UPLOAD
+            return await ask(machine, replica, position, wanted)
+
+        return counted
 
     @property
     def faults(self) -> Mapping[str, int]:
