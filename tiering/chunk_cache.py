@@ -83,6 +83,7 @@ Download = Callable[[Path], Coroutine[Any, Any, BatchMarks]]
 class CacheCounts:
     """Counts for metrics and status."""
 
+    hits: int = 0
     misses: int = 0
     read_aheads: int = 0
 
@@ -122,7 +123,9 @@ class ChunkCache:
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
         """Return the chunk, and download it first if necessary. Raises the download's error."""
-        if key not in self._chunks:
+        if key in self._chunks:
+            self.counts.hits += 1
+        else:
             self.counts.misses += 1
         return await self._chunks.get(key, lambda: self._fetch(key, download))
 
@@ -140,6 +143,16 @@ class ChunkCache:
     def bytes(self) -> int:
         """Bytes of the cached chunks."""
         return self._chunks.weight
+
+    @property
+    def waiting(self) -> int:
+        """Readers that wait for a place to download."""
+        return self._chunks.waiting
+
+    @property
+    def idle_ratio(self) -> float:
+        """Fraction of the places to download that are free now."""
+        return 1 - min(self._chunks.loading, self._downloads_at_once) / self._downloads_at_once
 
     async def idle(self) -> None:
         """Wait until no download is running."""

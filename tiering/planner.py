@@ -115,6 +115,16 @@ class Blocked:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class UploadLag:
+    """Bytes and segments that are rolled and not uploaded, and the age in ms of the oldest record that is not
+    uploaded, also if its segment is not rolled; 0 if there is none."""
+
+    bytes: int
+    segments: int
+    age_ms: int
+
+
 Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | Abandon | Blocked
 
 
@@ -164,6 +174,17 @@ def pending_bytes(remote: RemotePartition, segments: Sequence[SegmentDescriptor]
     """Upload lag: bytes of rolled segments that are not yet in the object store."""
     end = _remote_end(remote)
     return sum(_bytes_above(end, segment) for segment in segments if segment.rolled)
+
+
+def upload_lag(remote: RemotePartition, segments: Sequence[SegmentDescriptor], now_ms: int) -> UploadLag:
+    """How far uploads are behind the local log."""
+    end = max(_remote_end(remote), remote.log_start_offset)
+    pending = [segment for segment in segments if segment.end_offset > max(end, segment.base_offset)]
+    return UploadLag(
+        bytes=pending_bytes(remote, segments),
+        segments=sum(segment.rolled for segment in pending),
+        age_ms=max(0, now_ms - _oldest_ms(pending[0])) if pending else 0,
+    )
 
 
 def _copies(
@@ -282,6 +303,11 @@ def _ranges(
         if segment.end_offset > end:
             size = segment.size_bytes if segment.base_offset >= end else 0
             yield _Range(segment.end_offset, size, segment.newest_ms, segment.rolled)
+
+
+def _oldest_ms(segment: SegmentDescriptor) -> int:
+    """Timestamp of the first record, or the last write if it has none (see `newest_ms`)."""
+    return segment.first_timestamp if segment.first_timestamp > 0 else segment.last_modified_ms
 
 
 def _bytes_above(offset: int, segment: SegmentDescriptor) -> int:

@@ -37,6 +37,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
+from tierlog.tiering.tier_counts import Fetches
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
 """Returns the remote state of the newest committed image."""
@@ -114,6 +115,8 @@ class RemoteLog:
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
         self._rechecks: asyncio.Task[None] | None = None
         self.readers = self.readers_refused = 0
+        self.fetches = Fetches()
+        """Counted by the Fetch handler."""
 
     @contextmanager
     def admit(self, wanted: int) -> Iterator[int]:
@@ -176,11 +179,18 @@ class RemoteLog:
 
     @property
     def index_bytes(self) -> int:
+        """Memory of the loaded indexes."""
         return self._indexes.index_bytes
+
+    @property
+    def cache(self) -> ChunkCache:
+        return self._cache
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """Evict cached data of segments that left their manifest. Called for each new image; checks only
         partitions that were read."""
+        if old.topics is not new.topics:
+            self.fetches.retain(new.topics)
         if old.remote is new.remote:
             return
         for where in list(self._read_of):

@@ -38,6 +38,8 @@ class SingleFlightCache(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
         self._loads: dict[K, asyncio.Task[V | ObjectStoreError | OSError]] = {}
         self.weight = 0
+        self.waiting = 0
+        """Readers that wait for a slot."""
 
     def __contains__(self, key: K) -> bool:
         return key in self._values
@@ -48,11 +50,20 @@ class SingleFlightCache(Generic[K, V]):
     def is_loading(self, key: K) -> bool:
         return key in self._loads
 
+    @property
+    def loading(self) -> int:
+        """Loads in progress, or waiting for a slot without a reader."""
+        return len(self._loads)
+
     async def get(self, key: K, load: Load[V]) -> V:
         """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
         if key not in self._values and key not in self._loads:
             slots = self.slots
-            await slots.acquire()
+            self.waiting += 1
+            try:
+                await slots.acquire()
+            finally:
+                self.waiting -= 1
             if key in self._values or key in self._loads:  # another reader had a slot first
                 slots.release()
             else:

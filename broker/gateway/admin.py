@@ -230,7 +230,7 @@ def _tier_routes(current: Callable[[], Serving]) -> list[web.AbstractRouteDef]:
 
     async def damaged(_: web.Request) -> web.Response:
         """Ranges of remote objects that this node does not serve."""
-        rows = [_damaged_view(one) for one in current().remote.quarantine.damaged]
+        rows = [_damaged_view(one) for one in current().remote.log.quarantine.damaged]
         return web.json_response({"damaged": rows})
 
     async def behind(_: web.Request) -> web.Response:

@@ -11,6 +11,9 @@ from enum import StrEnum
 
 PARTITION = ("topic", "partition")
 CLIENT = ("user", "client_id")
+TOPICS = "kafka_server_brokertopicmetrics_"
+ALL_TOPICS = "without a topic label: all topics"
+LEADS = f"Counts the partitions that this broker leads; {ALL_TOPICS}"
 THROTTLE_TIME = "Mean throttle time in ms of clients with a quota"
 
 
@@ -41,6 +44,19 @@ def _gauge(name: str, doc: str, *labels: str) -> Metric:
 
 def _milliseconds(name: str, doc: str, *labels: str) -> Metric:
     return Metric(name, Kind.HISTOGRAM, doc, labels, 1000.0)
+
+
+def _attempts(name: str, what: str) -> tuple[Metric, Metric]:
+    """Kafka's two metrics of requests of the remote tier."""
+    return (
+        _counter(f"{TOPICS}{name}requests_total", f"Number of {what}; {ALL_TOPICS}", "topic"),
+        _counter(f"{TOPICS}{name}errors_total", f"Failed {what}; {ALL_TOPICS}", "topic"),
+    )
+
+
+def _transfers(name: str, what: str, done: str) -> tuple[Metric, ...]:
+    size = _counter(f"{TOPICS}{name}bytes_total", f"Bytes {done} by {what}; {ALL_TOPICS}", "topic")
+    return (size, *_attempts(name, what))
 
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
@@ -320,6 +336,37 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_directory_moves_copied_bytes_total", "Bytes copied by moves between log directories"
         ),
     ),
+    "The remote tier, as in Kafka": (
+        *_transfers("remotefetch", "remote reads of Fetch requests, one for each partition", "read"),
+        *_transfers("remotecopy", "uploads of segments", "uploaded"),
+        _gauge(
+            f"{TOPICS}remotecopylagbytes",
+            f"Bytes of rolled segments that are not uploaded. {LEADS}",
+            "topic",
+        ),
+        _gauge(f"{TOPICS}remotecopylagsegments", f"Rolled segments that are not uploaded. {LEADS}", "topic"),
+        _gauge(
+            "tierlog_remote_copy_lag_seconds",
+            "Age of the oldest record that is not uploaded, also if its segment is not rolled: since its append "
+            "if the topic has remote.log.copy.max.lag.ms, otherwise by its timestamp, so that old timestamps "
+            "of a producer raise it. Without a topic label: of all topics",
+            "topic",
+        ),
+        *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
+        *_attempts("buildremotelogauxstate", "starts of a new replica from the remote tier"),
+        _gauge(
+            "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
+            "Readers that wait for one of remote.log.reader.threads places to download (KIP-1100)",
+        ),
+        _gauge(
+            "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
+            "Fraction of the remote.log.reader.threads places that are free now (KIP-1100)",
+        ),
+        _milliseconds(
+            "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems",
+            "Time of a remote read of one partition, up to remote.fetch.max.wait.ms (KIP-1018)",
+        ),
+    ),
     "The object store": (
         _gauge(
             "tierlog_remote_readers",
@@ -330,6 +377,16 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Partitions of Fetch and ListOffsets requests that were not read, because 1,000 others waited "
             "for the object store; clients try again",
         ),
+        _counter("tierlog_remote_cache_hits_total", "Reads of a chunk that was in the cache"),
+        _counter(
+            "tierlog_remote_cache_misses_total",
+            "Reads of a chunk that had to be downloaded, or whose download was joined",
+        ),
+        _counter(
+            "tierlog_remote_cache_read_aheads_total", "Chunks that were downloaded before they were read"
+        ),
+        _gauge("tierlog_remote_cache_size_bytes", "Bytes of the cached chunks (remote.cache.bytes)"),
+        _gauge("tierlog_remote_index_memory_bytes", "Memory of the cached indexes of remote segments"),
         _counter(
             "tierlog_remote_damaged_reads_total",
             "Reads of the object store whose bytes contradict the manifest, also if a second read was right",
@@ -345,18 +402,57 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "docs/runbooks/damaged-object.md",
         ),
         _gauge(
-            "tierlog_remote_copy_lag_seconds",
-            "Age of the oldest record that the object store does not have; 0 if there is none. Only of "
-            "partitions with remote.log.copy.max.lag.ms that this broker leads",
-            *PARTITION,
-        ),
-        _gauge(
             "tierlog_remote_copy_behind_partitions",
             "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
             "store. Alert above 0: `tierlog tier status` shows why",
         ),
+        _counter(
+            "tierlog_object_store_requests_total",
+            "Calls of the object store, each with its retries. Operations: get, put, head, delete, list. "
+            "Kinds: segment, index, page, root, document, other. Outcomes: ok, not_found, "
+            "precondition_failed, corrupt, timeout, cancelled, error",
+            "operation",
+            "kind",
+            "outcome",
+        ),
+        _counter(
+            "tierlog_object_store_bytes_total",
+            "Bytes of objects that were read and written",
+            "operation",
+            "kind",
+        ),
+        Metric(
+            "tierlog_object_store_request_seconds",
+            Kind.HISTOGRAM,
+            "Time of a call of the object store, with its retries",
+            ("operation",),
+        ),
+        _gauge("tierlog_remote_copies_running", "Uploads of segments that are running"),
+        _counter(
+            "tierlog_remote_copy_stalls_total",
+            "Uploads that took longer than 30 s and 1 s for each MiB",
+        ),
+        _gauge(
+            f"{TOPICS}remotelogsizebytes",
+            f"Bytes of segments in the object store. {LEADS}",
+            "topic",
+        ),
+        _gauge(
+            f"{TOPICS}remotelogmetadatacount",
+            f"Segments that the manifests list. {LEADS}",
+            "topic",
+        ),
         _gauge("tierlog_remote_log_size_bytes", "Bytes in the object store", *PARTITION),
         _gauge("tierlog_remote_log_segments", "Segments in the object store", *PARTITION),
+        _gauge(
+            "tierlog_remote_manifest_memory_bytes",
+            "Estimated memory of the manifests' entries on this node",
+        ),
+        _gauge(
+            f"{TOPICS}remotedeletelagsegments",
+            f"Segments whose objects wait for their deletion. {LEADS}",
+            "topic",
+        ),
         _gauge(
             "tierlog_remote_delete_queue_size",
             "Segments, pages and deleted topics whose objects wait for their deletion",
@@ -427,6 +523,8 @@ def reference_page() -> str:
         "`_total`), which Confluent's dashboards use. Not all of those metrics exist, and two things differ:",
         "labels are in snake case (`client_id`), and latencies are histograms. A panel that asks for",
         '`{quantile="0.99"}` has to be changed. Everything else begins with `tierlog_`.',
+        "`RemoteDeleteLagBytes` is missing because the delete queue has no sizes, and",
+        "`RemoteLogSizeComputationTime` because the sizes are known without a computation.",
         "",
         "    histogram_quantile(0.99, sum by (le, request) (",
         "      rate(kafka_network_requestmetrics_totaltimems_bucket[5m])))",

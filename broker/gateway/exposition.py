@@ -7,6 +7,7 @@ thousand partitions. This module yields to the event loop after every LINES_PER_
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from tierlog.base.histogram import Histogram
 from tierlog.broker.gateway.catalogue import METRICS, Metric
@@ -14,6 +15,10 @@ from tierlog.broker.gateway.catalogue import METRICS, Metric
 LINES_PER_TURN = 1_000
 """Lines that are written before other work gets a turn on the event loop. They take about 1 ms."""
 
+PARTITIONS_PER_TURN = 250
+"""Partitions read in one turn of the event loop: a millisecond."""
+
+T = TypeVar("T")
 Value = float | Histogram
 Sample = tuple[tuple[str, ...], Value]
 """(label values, value). The label values are empty for a metric without labels."""
@@ -23,6 +28,19 @@ Family = tuple[str, Iterable[Sample]]
 
 PAUSE: Family = ("", ())
 """Marker between families, at which other work gets a turn on the event loop."""
+
+
+def single(value: Value) -> list[Sample]:
+    """The one sample of a metric without labels."""
+    return [((), value)]
+
+
+def slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """A copy of the items, in slices of PARTITIONS_PER_TURN."""
+    everything = list(items)
+    return (
+        everything[at : at + PARTITIONS_PER_TURN] for at in range(0, len(everything), PARTITIONS_PER_TURN)
+    )
 
 
 async def exposition(families: Iterable[Family]) -> bytes:

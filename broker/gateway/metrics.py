@@ -3,15 +3,15 @@
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from tierlog.base.clock import Clock
 from tierlog.base.types import NO_LEADER
 from tierlog.broker.gateway.cluster_views import Condition, conditions
-from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition
+from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, exposition, single, slices
 from tierlog.broker.gateway.node import Node, Serving
+from tierlog.broker.gateway.tier_metrics import manifest_families, tier_families
 from tierlog.broker.groups.group_service import GroupService
 from tierlog.broker.handlers.purgatory import DELAYED_OPERATIONS
 from tierlog.broker.handlers.stats import RequestStats
@@ -24,12 +24,6 @@ from tierlog.metadata.quorum.status import NodeStatus
 from tierlog.metadata.records import QuotaKey
 from tierlog.protocol.api import APIS
 from tierlog.protocol.errors import ErrorCode
-from tierlog.tiering.remote_log import RemoteLog
-
-PARTITIONS_PER_TURN = 250
-"""Partitions read in one turn of the event loop: a millisecond."""
-
-T = TypeVar("T")
 
 
 async def render(node: Node) -> bytes:
@@ -51,26 +45,12 @@ def families(node: Node) -> Iterator[Family]:
         yield from _isr_families(node, serving)
         yield from _disks(serving)
         yield from move_families(serving.moves)
-        yield from _remote_reads(serving.remote)
-        yield "tierlog_remote_cleanup_failing", _single(len(serving.storage_cleaner.failing))
-        yield from _copy_lags(node, serving)
-    yield from _remote(node)
+        yield from tier_families(serving, node.metadata.image)
+    yield from manifest_families(node.metadata.image, node.settings.node_id)
     yield from _quorum(node)
     yield "tierlog_loop_lag_seconds", [((), node.loop_lag.seconds)]
-    yield "tierlog_unexpected_failures_total", _single(node.failures.count)
+    yield "tierlog_unexpected_failures_total", single(node.failures.count)
     yield from _process()
-
-
-def _single(value: float) -> list[Sample]:
-    return [((), value)]
-
-
-def _slices(items: Iterable[T]) -> Iterator[list[T]]:
-    """A copy of the items, in slices of PARTITIONS_PER_TURN."""
-    everything = list(items)
-    return (
-        everything[at : at + PARTITIONS_PER_TURN] for at in range(0, len(everything), PARTITIONS_PER_TURN)
-    )
 
 
 def _requests(stats: RequestStats) -> Iterator[Family]:
@@ -90,11 +70,11 @@ def _delayed(serving: Serving) -> Iterator[Family]:
     yield "kafka_server_delayedoperationpurgatory_purgatorysize", _by_operation(purgatory.waiting)
     yield "tierlog_purgatory_expired_total", _by_operation(purgatory.expired)
     yield "tierlog_purgatory_refused_total", _by_operation(purgatory.refused)
-    yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", _single(len(sessions))
-    yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", _single(sessions.partitions)
-    yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", _single(sessions.evictions)
-    yield "tierlog_fetch_sessions_refused_total", _single(sessions.refused)
-    yield "tierlog_produce_batches_in_validation", _single(serving.validator.batches)
+    yield "kafka_server_fetchsessioncache_numincrementalfetchsessions", single(len(sessions))
+    yield "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", single(sessions.partitions)
+    yield "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total", single(sessions.evictions)
+    yield "tierlog_fetch_sessions_refused_total", single(sessions.refused)
+    yield "tierlog_produce_batches_in_validation", single(serving.validator.batches)
 
 
 def _by_operation(counts: Counter[str]) -> list[Sample]:
@@ -103,8 +83,8 @@ def _by_operation(counts: Counter[str]) -> list[Sample]:
 
 def _clients(listener: Listener) -> Iterator[Family]:
     memory_pool = listener.memory_pool
-    yield "tierlog_connections", _single(listener.connections)
-    yield "kafka_server_socket_server_metrics_connection_creation_total", _single(listener.accepted)
+    yield "tierlog_connections", single(listener.connections)
+    yield "kafka_server_socket_server_metrics_connection_creation_total", single(listener.accepted)
     yield (
         "kafka_server_socket_server_metrics_connection_close_total",
         [((str(why),), count) for why, count in listener.closed.items()],
@@ -114,18 +94,18 @@ def _clients(listener: Listener) -> Iterator[Family]:
         [((str(bound),), count) for bound, count in listener.refused.items()],
     )
     yield PAUSE  # each of the following reads all connections
-    yield "tierlog_connections_muted", _single(listener.muted)
+    yield "tierlog_connections_muted", single(listener.muted)
     yield PAUSE
-    yield "tierlog_connections_saturated", _single(listener.saturated)
+    yield "tierlog_connections_saturated", single(listener.saturated)
     yield PAUSE
-    yield "tierlog_connections_blocked", _single(listener.blocked)
-    yield "tierlog_connections_waiting_for_memory", _single(memory_pool.waiting)
-    yield "tierlog_connections_memory_waits_total", _single(memory_pool.waits)
-    yield "kafka_network_socketserver_memorypoolused", _single(memory_pool.used)
-    yield "tierlog_requests_held_bytes", _single(memory_pool.held)
-    yield "tierlog_responses_kept_bytes", _single(listener.kept_bytes)
-    yield "kafka_server_socket_server_metrics_incoming_byte_total", _single(listener.received_bytes)
-    yield "kafka_server_socket_server_metrics_outgoing_byte_total", _single(listener.sent_bytes)
+    yield "tierlog_connections_blocked", single(listener.blocked)
+    yield "tierlog_connections_waiting_for_memory", single(memory_pool.waiting)
+    yield "tierlog_connections_memory_waits_total", single(memory_pool.waits)
+    yield "kafka_network_socketserver_memorypoolused", single(memory_pool.used)
+    yield "tierlog_requests_held_bytes", single(memory_pool.held)
+    yield "tierlog_responses_kept_bytes", single(listener.kept_bytes)
+    yield "kafka_server_socket_server_metrics_incoming_byte_total", single(listener.received_bytes)
+    yield "kafka_server_socket_server_metrics_outgoing_byte_total", single(listener.sent_bytes)
 
 
 _QUOTA_METRICS = {
@@ -140,8 +120,8 @@ _QUOTA_METRICS = {
 
 
 def _groups(groups: GroupService) -> Iterator[Family]:
-    yield "tierlog_group_member_bytes", _single(groups.member_bytes)
-    yield "tierlog_group_records_skipped", _single(groups.skipped_records)
+    yield "tierlog_group_member_bytes", single(groups.member_bytes)
+    yield "tierlog_group_records_skipped", single(groups.skipped_records)
 
 
 def quota_families(quotas: ClientQuotas, clock: Clock) -> Iterator[Family]:
@@ -174,7 +154,7 @@ def _by_labels(reports: Sequence[Report]) -> dict[tuple[str, str], Report]:
 def topic_families(replicas: ReplicaManager) -> Iterator[Family]:
     by_topic: defaultdict[str, Traffic] = defaultdict(lambda: NO_TRAFFIC)
     everything = replicas.removed_traffic
-    for batch in _slices(replicas):
+    for batch in slices(replicas):
         yield PAUSE
         for replica in batch:
             by_topic[replica.name.topic] += replica.traffic
@@ -207,14 +187,14 @@ _REPLICA_METRICS: dict[str, Callable[[Replica], int]] = {
 def log_families(manager: ReplicaManager) -> Iterator[Family]:
     replicas, led = list(manager), 0
     names: list[tuple[str, str]] = []
-    for batch in _slices(replicas):
+    for batch in slices(replicas):
         yield PAUSE
         names += [(replica.name.topic, str(replica.name.partition)) for replica in batch]
         led += sum(replica.is_leader for replica in batch)
     for name, value in _REPLICA_METRICS.items():
         yield name, zip(names, map(value, replicas), strict=True)
-    yield "kafka_server_replicamanager_partitioncount", _single(len(replicas))
-    yield "kafka_server_replicamanager_leadercount", _single(led)
+    yield "kafka_server_replicamanager_partitioncount", single(len(replicas))
+    yield "kafka_server_replicamanager_leadercount", single(led)
 
 
 def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
@@ -222,7 +202,7 @@ def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
     each partition once."""
     found: Counter[Condition] = Counter()
     at_min = 0
-    for batch in _slices(serving.replicas):
+    for batch in slices(serving.replicas):
         yield PAUSE
         for replica in batch:
             partition = node.metadata.image.partition(replica.topic_id, replica.name.partition)
@@ -231,21 +211,21 @@ def _isr_families(node: Node, serving: Serving) -> Iterator[Family]:
             min_in_sync = replica.config.min_insync_replicas
             found.update(conditions(partition, min_in_sync))
             at_min += len(partition.in_sync) == min_in_sync
-    yield "kafka_server_replicamanager_underreplicatedpartitions", _single(found[Condition.UNDER_REPLICATED])
-    yield "kafka_server_replicamanager_underminisrpartitioncount", _single(found[Condition.BELOW_MIN])
-    yield "kafka_server_replicamanager_atminisrpartitioncount", _single(at_min)
-    yield "kafka_server_replicamanager_isrshrinks_total", _single(serving.alter_partition_manager.shrinks)
-    yield "kafka_server_replicamanager_isrexpands_total", _single(serving.alter_partition_manager.expands)
+    yield "kafka_server_replicamanager_underreplicatedpartitions", single(found[Condition.UNDER_REPLICATED])
+    yield "kafka_server_replicamanager_underminisrpartitioncount", single(found[Condition.BELOW_MIN])
+    yield "kafka_server_replicamanager_atminisrpartitioncount", single(at_min)
+    yield "kafka_server_replicamanager_isrshrinks_total", single(serving.alter_partition_manager.shrinks)
+    yield "kafka_server_replicamanager_isrexpands_total", single(serving.alter_partition_manager.expands)
 
 
 def _throttled_replication(node: Node, serving: Serving) -> Iterator[Family]:
     leader, follower = serving.throttles.leader, serving.throttles.follower
     now_ms = serving.clock.monotonic_ms()
-    yield "kafka_server_leaderreplication_byte_rate", _single(leader.byte_rate(now_ms))
-    yield "kafka_server_followerreplication_byte_rate", _single(follower.byte_rate(now_ms))
+    yield "kafka_server_leaderreplication_byte_rate", single(leader.byte_rate(now_ms))
+    yield "kafka_server_followerreplication_byte_rate", single(follower.byte_rate(now_ms))
     leading = following = 0
     if leader.is_set or follower.is_set:
-        for batch in _slices(serving.replicas):
+        for batch in slices(serving.replicas):
             yield PAUSE
             leading += sum(leader.is_throttled(one.name) and _has_lagging_follower(one) for one in batch)
             following += sum(follower.is_throttled(one.name) and _is_lagging(node, one) for one in batch)
@@ -263,9 +243,9 @@ def _is_lagging(node: Node, replica: Replica) -> bool:
 
 def _disks(serving: Serving) -> Iterator[Family]:
     directories, cleaner = serving.replicas.directories, serving.cleaner
-    yield "kafka_server_replicamanager_offlinereplicacount", _single(serving.replicas.offline_count)
+    yield "kafka_server_replicamanager_offlinereplicacount", single(serving.replicas.offline_count)
     yield "kafka_log_logflushstats_logflushrateandtimems", [((), serving.commits.seconds)]
-    yield "kafka_log_logmanager_offlinelogdirectorycount", _single(len(directories.offline))
+    yield "kafka_log_logmanager_offlinelogdirectorycount", single(len(directories.offline))
     yield (
         "tierlog_log_directory_full",
         [((str(directory.path),), int(directory.is_full)) for directory in directories.online],
@@ -275,25 +255,25 @@ def _disks(serving: Serving) -> Iterator[Family]:
         "tierlog_log_directory_low",
         [((str(directory.path),), int(directory in pressure.low)) for directory in directories.online],
     )
-    yield "tierlog_log_pressure_dropped_segments_total", _single(pressure.dropped_segments)
-    yield "tierlog_log_pressure_dropped_bytes_total", _single(pressure.dropped_bytes)
+    yield "tierlog_log_pressure_dropped_segments_total", single(pressure.dropped_segments)
+    yield "tierlog_log_pressure_dropped_bytes_total", single(pressure.dropped_bytes)
     files = directories.open_files
-    yield "tierlog_log_open_files", _single(len(files))
-    yield "tierlog_log_open_files_limit", _single(files.limit)
-    yield "tierlog_log_files_opened_total", _single(files.opened)
-    yield "tierlog_log_files_evicted_total", _single(files.evicted)
-    yield "tierlog_log_uncleanable_partitions", _single(cleaner.uncleanable)
-    yield "kafka_log_logcleanermanager_max_dirty_percent", _single(100 * cleaner.most_dirty)
-    yield "tierlog_log_cleaner_read_bytes_total", _single(cleaner.bytes_read)
-    yield "tierlog_log_cleaner_written_bytes_total", _single(cleaner.bytes_written)
+    yield "tierlog_log_open_files", single(len(files))
+    yield "tierlog_log_open_files_limit", single(files.limit)
+    yield "tierlog_log_files_opened_total", single(files.opened)
+    yield "tierlog_log_files_evicted_total", single(files.evicted)
+    yield "tierlog_log_uncleanable_partitions", single(cleaner.uncleanable)
+    yield "kafka_log_logcleanermanager_max_dirty_percent", single(100 * cleaner.most_dirty)
+    yield "tierlog_log_cleaner_read_bytes_total", single(cleaner.bytes_read)
+    yield "tierlog_log_cleaner_written_bytes_total", single(cleaner.bytes_written)
     scrubber, repair = serving.scrubber, serving.repair
-    yield "tierlog_log_scrub_read_bytes_total", _single(scrubber.bytes_read)
-    yield "tierlog_log_scrub_read_batches_total", _single(scrubber.batches_read)
-    yield "tierlog_log_scrub_passes_total", _single(scrubber.passes)
-    yield "tierlog_log_scrub_progress_ratio", _single(scrubber.progress)
-    yield "tierlog_log_damage_found_total", _single(repair.found_count)
-    yield "tierlog_log_damage_repaired_total", _single(repair.repaired)
-    yield "tierlog_log_damaged_partitions", _single(len(repair.damaged))
+    yield "tierlog_log_scrub_read_bytes_total", single(scrubber.bytes_read)
+    yield "tierlog_log_scrub_read_batches_total", single(scrubber.batches_read)
+    yield "tierlog_log_scrub_passes_total", single(scrubber.passes)
+    yield "tierlog_log_scrub_progress_ratio", single(scrubber.progress)
+    yield "tierlog_log_damage_found_total", single(repair.found_count)
+    yield "tierlog_log_damage_repaired_total", single(repair.repaired)
+    yield "tierlog_log_damaged_partitions", single(len(repair.damaged))
 
 
 def move_families(moves: DirectoryMoves) -> Iterator[Family]:
@@ -305,49 +285,9 @@ def move_families(moves: DirectoryMoves) -> Iterator[Family]:
     }
     for name, value in kafka_values.items():
         yield f"kafka_server_replicaalterlogdirsmanager_{name}", [(("ReplicaAlterLogDirs",), value)]
-    yield "tierlog_directory_moves", _single(len(under_way))
+    yield "tierlog_directory_moves", single(len(under_way))
     yield "tierlog_directory_moves_ended_total", [((str(end),), moves.ended[end]) for end in MoveOutcome]
-    yield "tierlog_directory_moves_copied_bytes_total", _single(moves.copied_bytes)
-
-
-def _remote_reads(remote: RemoteLog) -> Iterator[Family]:
-    yield "tierlog_remote_readers", _single(remote.readers)
-    yield "tierlog_remote_readers_refused_total", _single(remote.readers_refused)
-    yield "tierlog_remote_damaged_reads_total", _single(remote.quarantine.damaged_reads)
-    yield "tierlog_remote_quarantined_objects", _single(remote.quarantine.objects)
-    yield "tierlog_remote_missing_objects", _single(remote.quarantine.missing_objects)
-
-
-def _copy_lags(node: Node, serving: Serving) -> Iterator[Family]:
-    lags, topics = serving.tiering.lags, node.metadata.image.topics
-    yield (
-        "tierlog_remote_copy_lag_seconds",
-        [
-            ((topics[where.topic_id].name, str(where.partition)), age_ms / 1000)
-            for where, age_ms in lags.ages_ms().items()
-            if where.topic_id in topics
-        ],
-    )
-    yield "tierlog_remote_copy_behind_partitions", _single(len(lags.behind))
-
-
-def _remote(node: Node) -> Iterator[Family]:
-    image = node.metadata.image
-    sizes: list[Sample] = []
-    counts: list[Sample] = []
-    for batch in _slices(image.remote.items()):
-        yield PAUSE
-        for key, remote in batch:
-            topic = image.topics.get(key.topic_id)
-            if topic is None:
-                continue
-            where = topic.name, str(key.partition)
-            paged = sum(page.log_bytes for page in remote.pages)
-            sizes.append((where, paged + sum(entry.log_bytes for entry in remote.entries)))
-            counts.append((where, len(remote.entries) + sum(page.entries for page in remote.pages)))
-    yield "tierlog_remote_log_size_bytes", sizes
-    yield "tierlog_remote_log_segments", counts
-    yield "tierlog_remote_delete_queue_size", _single(len(image.delete_queue))
+    yield "tierlog_directory_moves_copied_bytes_total", single(moves.copied_bytes)
 
 
 def _quorum(node: Node) -> Iterator[Family]:
@@ -358,7 +298,7 @@ def _quorum(node: Node) -> Iterator[Family]:
     is_voter = isinstance(status, NodeStatus)
     image = node.metadata.image
     partitions = offline = 0
-    for batch in _slices(image.topics.values() if is_voter else ()):
+    for batch in slices(image.topics.values() if is_voter else ()):
         yield PAUSE
         partitions += sum(len(topic.partitions) for topic in batch)
         offline += sum(one.leader == NO_LEADER for topic in batch for one in topic.partitions)
@@ -372,10 +312,10 @@ def _quorum(node: Node) -> Iterator[Family]:
         "fencedbrokercount": fenced,
     }
     for name, value in controller_values.items():
-        yield f"kafka_controller_kafkacontroller_{name}", _single(value) if is_voter else []
+        yield f"kafka_controller_kafkacontroller_{name}", single(value) if is_voter else []
     yield "kafka_server_raft_metrics_current_state", [((status.role,), 1)]
-    yield "kafka_server_raft_metrics_current_leader", _single(status.leader)
-    yield "kafka_server_raft_metrics_number_of_voters", _single(len(status.voters))
+    yield "kafka_server_raft_metrics_current_leader", single(status.leader)
+    yield "kafka_server_raft_metrics_number_of_voters", single(len(status.voters))
     log = (
         {
             "current_epoch": status.term,
@@ -386,14 +326,14 @@ def _quorum(node: Node) -> Iterator[Family]:
         else {"high_watermark": status.applied_index + 1}
     )
     for name in ("current_epoch", "log_end_offset", "high_watermark"):
-        yield f"kafka_server_raft_metrics_{name}", _single(log[name]) if name in log else []
-    yield "tierlog_metadata_applied_index", _single(status.applied_index)
+        yield f"kafka_server_raft_metrics_{name}", single(log[name]) if name in log else []
+    yield "tierlog_metadata_applied_index", single(status.applied_index)
 
 
 def _process() -> Iterator[Family]:
     used = os.times()
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-    yield "process_cpu_seconds_total", _single(used.user + used.system)
-    yield "process_resident_memory_bytes", _single(resident_pages * os.sysconf("SC_PAGESIZE"))
-    yield "process_open_fds", _single(len(os.listdir("/proc/self/fd")))
-    yield "process_max_fds", _single(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield "process_cpu_seconds_total", single(used.user + used.system)
+    yield "process_resident_memory_bytes", single(resident_pages * os.sysconf("SC_PAGESIZE"))
+    yield "process_open_fds", single(len(os.listdir("/proc/self/fd")))
+    yield "process_max_fds", single(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -24,13 +24,13 @@ from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
+from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.broker.replication.alter_partition_manager import AlterPartitionManager
 from tierlog.broker.replication.group_commit import GroupCommit
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import BROKER, NodeSettings
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
-from tierlog.tiering.remote_log import RemoteLog
 
 _log = structlog.get_logger("tierlog")
 EVENTS_WAITING = 1000
@@ -49,8 +49,8 @@ class Serving:
     alter_partition_manager: AlterPartitionManager
     listener: Listener
     tiering: RemoteLogManager
-    remote: RemoteLog
     storage_cleaner: RemoteStorageCleaner
+    remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber
     repair: LogRepair

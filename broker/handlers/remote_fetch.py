@@ -82,17 +82,25 @@ async def read_remote(
 async def _read(
     remote: RemoteLog, item: RemoteRead, committed_only: bool
 ) -> tuple[LogSlice | ErrorCode, list[tuple[int, int]]]:
+    fetches, topic_id, clock = remote.fetches, item.replica.topic_id, asyncio.get_running_loop().time
+    fetches.requests.add(topic_id)
+    begun = clock()
     try:
         found = await remote.read(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        fetches.bytes.add(topic_id, found.size)
         if not found.size and found.base_offset > item.offset:
             return _read_local(item, found.base_offset, committed_only)
         aborted: list[tuple[int, int]] = []
         if committed_only and found.size:
             aborted = await remote.aborted(item.replica.id, item.offset, found.end_offset)
     except CorruptObject:
+        fetches.errors.add(topic_id)
         return ErrorCode.CORRUPT_MESSAGE, []
     except (ObjectStoreError, OSError):  # the object store or the cache's disk is unavailable
+        fetches.errors.add(topic_id)
         return ErrorCode.KAFKA_STORAGE_ERROR, []  # retriable, so that the consumer skips no records
+    finally:
+        fetches.seconds.observe(clock() - begun)
     return found, aborted
 
 

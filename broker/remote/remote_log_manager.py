@@ -26,7 +26,7 @@ from tierlog.base.files import Files
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import NO_LEADER, TopicIdPartition, random_uuid
+from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.broker.remote.copy_lag import CopyLags
 from tierlog.broker.remote.tier_views import (
     OffsetLocation,
@@ -34,6 +34,7 @@ from tierlog.broker.remote.tier_views import (
     TierRefused,
     describe,
     locate_offset,
+    why_not_here,
 )
 from tierlog.broker.remote.upload_check import chunks_to_upload
 from tierlog.broker.replication.replica import Replica
@@ -55,6 +56,7 @@ from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.tier_counts import Transfers
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -124,6 +126,7 @@ class RemoteLogManager:
         self._interval_s = interval_ms / 1000
         self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
+        self.copies = Transfers()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
         self.lags = CopyLags(
@@ -186,6 +189,8 @@ class RemoteLogManager:
         """The replica manager has applied the image."""
         for where in [where for where in self._states if where.topic_id not in new.topics]:
             self._remove(where)
+        if old.topics is not new.topics:
+            self.copies.retain(new.topics)
         if old.topics is not new.topics or old.configs is not new.configs:
             self.wake_all()
         if old.remote is not new.remote:
@@ -383,6 +388,7 @@ class RemoteLogManager:
                     try:
                         await self._copy(where, state, action)
                     except Exception as failure:
+                        self.copies.errors.add(where.topic_id)
                         state.timed_out = _is_timeout(failure)
                         raise
             case planner.Blocked(reason):
@@ -489,6 +495,7 @@ class RemoteLogManager:
             )
         )
         state.copying = attempt.uuid
+        self.copies.requests.add(where.topic_id)
         try:
             entry = await self._manager.copy(exported, chunks, attempt)
         finally:
@@ -502,9 +509,9 @@ class RemoteLogManager:
             )
         )
         state.error = None
-        _log.info(
-            "segment tiered", partition=str(replica.name), base=entry.base_offset, bytes=entry.log_bytes
-        )
+        self.copies.bytes.add(where.topic_id, entry.log_bytes)
+        name = str(replica.name)
+        _log.info("segment tiered", partition=name, base=entry.base_offset, bytes=entry.log_bytes)
 
     async def _submit(self, command: Command) -> None:
         reply = await self._metadata.submit(command)
@@ -549,16 +556,23 @@ class RemoteLogManager:
             state.progress.clear()
             await state.progress.wait()
 
+    @property
+    def tiered(self) -> list[Replica]:
+        """The replicas of the tiered partitions that this broker leads."""
+        replicas = (state.replica for state in self._states.values())
+        return [replica for replica in replicas if replica.is_leader and _is_enabled(replica)]
+
     def status(self, topic: str | None = None) -> list[PartitionTierStatus]:
         """The status of every tiered partition that this broker leads, sorted by name."""
-        image = self._metadata.image
+        image, now_ms = self._metadata.image, self._clock.now_ms()
         found = [
             describe(
                 state.replica,
                 image.remote_partition(*where),
-                state.copying is not None,
-                state.error,
-                self.lags.age_ms(where),
+                now_ms,
+                uploading=state.copying is not None,
+                last_error=state.error,
+                copy_lag_ms=self.lags.age_ms(where),
             )
             for where, state in self._states.items()
             if _is_enabled(state.replica) or image.remote_partition(*where).first_offset is not None
@@ -570,23 +584,13 @@ class RemoteLogManager:
         """Where an offset is. Raises TierRefused or ObjectStoreError."""
         replica = self._replicas.get(topic, partition)
         if replica is None:
-            raise TierRefused(self._why_not_here(topic, partition))
+            raise TierRefused(why_not_here(self._metadata.image, topic, partition))
         if not replica.log_start_offset <= offset < replica.high_watermark:
             start, end = replica.log_start_offset, replica.high_watermark
             held = f"has offsets {start} to {end - 1}" if start < end else "has no records"
             raise TierRefused(f"{topic}-{partition} {held}")
         remote = self._metadata.image.remote_partition(replica.topic_id, partition)
         return await locate_offset(replica, remote, self._remote_log, offset)
-
-    def _why_not_here(self, topic: str, partition: int) -> str:
-        found = self._metadata.image.topic(topic)
-        if found is None:
-            return f"there is no topic {topic!r}"
-        if partition not in range(len(found.partitions)):
-            return f"topic {topic!r} has no partition {partition}: it has {len(found.partitions)}, from 0"
-        leader = found.partitions[partition].leader
-        led = f"broker {leader} leads it" if leader != NO_LEADER else "no broker leads it"
-        return f"{topic}-{partition} has no replica on this broker: {led}"
 
     def _led(self, topic: str) -> list[Replica]:
         led = [replica for replica in self._replicas if replica.name.topic == topic and replica.is_leader]

@@ -31,6 +31,7 @@ from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.format.manifest import TopicDocument
 from tierlog.tiering.manager import DELETES_PER_REQUEST, TierManager
 from tierlog.tiering.object_store import ObjectStoreError
+from tierlog.tiering.tier_counts import Attempts
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -71,6 +72,7 @@ class RemoteStorageCleaner:
         self._clock = clock
         self._tasks = tasks
         self._grace_ms = delete_grace_ms
+        self.deletes = Attempts()
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
         self._described_of: tuple[object, object] | None = None  # the topics and configs last described
@@ -90,6 +92,8 @@ class RemoteStorageCleaner:
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         for topic in changed_topics(old, new)[0]:
             self._deleted[topic.topic_id] = self._document(old, topic)
+        if old.topics is not new.topics:
+            self.deletes.retain(new.topics)
         if old.brokers is not new.brokers and not self._is_cleaner(new):
             self._was_interrupted = True
         if old.time_ms != new.time_ms:
@@ -259,11 +263,14 @@ class RemoteStorageCleaner:
             )
         except ITEM_FAILURES as failure:
             await self._manager.probe()
+            self.deletes.requests.add(_topic_of(batch[0]))
+            self.deletes.errors.add(_topic_of(batch[0]))
             if len(batch) == 1:
                 self.failing.add(("delete", batch[0].uuid), failure)
             self._deletes_at_once = max(1, len(batch) // 2)
             return
         for uuid in gone:
+            self.deletes.requests.add(_topic_of(image.delete_queue[uuid]))
             self.failing.remove(("delete", uuid))
         self._deletes_at_once = min(2 * self._deletes_at_once, DELETES_PER_REQUEST)
         await self._metadata.submit(ConfirmRemoteDeleted(uuids=gone))
@@ -325,3 +332,7 @@ class FailingItems:
 
     def clear(self) -> None:
         self._items.clear()
+
+
+def _topic_of(deletion: Deletion) -> UUID:
+    return deletion.uuid if isinstance(deletion, DeletedTopic) else deletion.topic_id

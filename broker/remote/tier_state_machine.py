@@ -32,6 +32,7 @@ from tierlog.protocol.messages.list_offsets import (
 )
 from tierlog.tiering.object_store import ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.tier_counts import Attempts
 
 EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD = -4, -6
 LIST_OFFSETS = BY_NAME["ListOffsets"].key
@@ -63,13 +64,17 @@ class TierStateMachine:
         self._clock = clock
         self._slots = asyncio.Semaphore(CONCURRENT_STARTS_MAX)
         self._failing: set[TopicIdPartition] = set()
+        self.starts = Attempts()
 
     async def start(self, replica: Replica, step: StartFromTier) -> bool:
         """Returns whether the replica can continue to fetch; otherwise retry later."""
+        self.starts.requests.add(replica.topic_id)
         try:
             async with self._slots:
                 started = await self._start(replica, step)
         except (_Rejected, ObjectStoreError, OSError, MalformedSnapshot) as failure:
+            self.starts.errors.add(replica.topic_id)
+            self.starts.retain(self._image().topics)
             if replica.id not in self._failing:
                 _log.warning(
                     "cannot start a replica from the tier", partition=str(replica.name), why=str(failure)

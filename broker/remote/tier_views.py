@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tierlog.base.files import FileSlice
+from tierlog.base.types import NO_LEADER
 from tierlog.broker.replication.replica import Replica
-from tierlog.metadata.image import RemotePartition
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.records.batch import read_header
 from tierlog.tiering import planner
 from tierlog.tiering.object_store import ObjectStoreError
@@ -22,7 +23,7 @@ class TierRefused(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTierStatus:
     """Offsets and sizes of a partition in both tiers. Ends are exclusive. Without remote data the remote
-    offsets are None."""
+    offsets are None. `pending_…`: what is not uploaded (planner.UploadLag)."""
 
     topic: str
     partition: int
@@ -38,6 +39,8 @@ class PartitionTierStatus:
     remote_segments: int
     uploading: bool
     pending_bytes: int
+    pending_segments: int
+    pending_age_ms: int
     last_error: str | None
     copy_lag_ms: int | None = None
     """Age of the oldest record that the bucket does not have, 0 if there is none; None without
@@ -63,13 +66,15 @@ class OffsetLocation:
 def describe(
     replica: Replica,
     remote: RemotePartition,
+    now_ms: int,
+    *,
     uploading: bool,
     last_error: str | None,
     copy_lag_ms: int | None,
 ) -> PartitionTierStatus:
     """The current status of a partition, from its leader."""
     segments = replica.segments
-    first = remote.first_offset
+    first, lag = remote.first_offset, planner.upload_lag(remote, segments, now_ms)
     return PartitionTierStatus(
         topic=replica.name.topic,
         partition=replica.name.partition,
@@ -85,11 +90,25 @@ def describe(
         local_segments=len(segments),
         remote_segments=len(remote.entries) + sum(page.entries for page in remote.pages),
         uploading=uploading,
-        pending_bytes=planner.pending_bytes(remote, segments),
+        pending_bytes=lag.bytes,
+        pending_segments=lag.segments,
+        pending_age_ms=lag.age_ms if copy_lag_ms is None else copy_lag_ms,
         last_error=last_error,
         copy_lag_ms=copy_lag_ms,
         is_behind=copy_lag_ms is not None and copy_lag_ms > replica.config.remote_log_copy_max_lag_ms,
     )
+
+
+def why_not_here(image: ClusterImage, topic: str, partition: int) -> str:
+    """Why this broker has no replica of a partition."""
+    found = image.topic(topic)
+    if found is None:
+        return f"there is no topic {topic!r}"
+    if partition not in range(len(found.partitions)):
+        return f"topic {topic!r} has no partition {partition}: it has {len(found.partitions)}, from 0"
+    leader = found.partitions[partition].leader
+    led = f"broker {leader} leads it" if leader != NO_LEADER else "no broker leads it"
+    return f"{topic}-{partition} has no replica on this broker: {led}"
 
 
 async def locate_offset(

@@ -24,6 +24,7 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
+from tierlog.tiering.metered_store import MeteredStore
 from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.remote_log import RemoteLog
@@ -63,7 +64,9 @@ class RemoteTier:
         self.directory = data_directory.absolute() / OBJECTS_DIRECTORY
         self.has_store = objects is not None or network is None or bool(settings.object_store_url)
         url = settings.object_store_url or self.directory.as_uri()
-        self.store = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
+        self.store = MeteredStore(
+            objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
+        )
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,

@@ -147,6 +147,7 @@ WITHOUT_A_CAUSE = {
     "tierlog_connections_refused_total",
     "tierlog_remote_log_size_bytes",
     "tierlog_remote_log_segments",
+    "tierlog_object_store_bytes_total",
     *(metric.name for metric in SECTIONS["Quotas"] if metric.labels == CLIENT),
 }
 """They have a value for each cause, place or client with a quota, and there was none."""

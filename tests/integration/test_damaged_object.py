@@ -98,6 +98,8 @@ async def test_flipped_byte_is_reported_and_downloaded_no_more(broker, s3, proxy
     [line] = [one for one in broker.log_tail().splitlines() if "a remote object is damaged" in one]
     assert "partition='orders-0'" in line and name in line and f"end_offset={RECORDS}" in line
     assert await asyncio.to_thread(metric, broker, "tierlog_remote_damaged_reads_total") == 2
+    errors = "kafka_server_brokertopicmetrics_remotefetcherrors_total"
+    assert await asyncio.to_thread(lambda: metric(broker, errors, topic=TOPIC)) == 5
     assert await asyncio.to_thread(metric, broker, "tierlog_remote_quarantined_objects") == 1
     [row] = (await asyncio.to_thread(AdminApi(broker.admin_url).get, "/v1/tier/damaged"))["damaged"]
     assert (row["topic"], row["partition"], row["object"]) == (TOPIC, 0, name)

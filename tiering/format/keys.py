@@ -105,6 +105,15 @@ def parse_attempt(key: str) -> AttemptKey:
     return AttemptKey(int(base), int(last), int(epoch), uuid.UUID(attempt_id), suffix)
 
 
+_KINDS = {"log": "segment", "idx": "index", "page": "page", "root": "root", "json": "document"}
+
+
+def kind_of(key: str) -> str:
+    """Kind of object that a key names: `segment`, `index`, `page`, `root` or `document`; `other` for any
+    other key, or a prefix."""
+    return _KINDS.get(key.rpartition("/")[2].rpartition(".")[2], "other")
+
+
 def _place(partition: TopicIdPartition) -> str:
     name = f"{partition.topic_id}/{partition.partition}"
     spread = f"{crc32c.crc32c(name.encode()):08x}"[:2]

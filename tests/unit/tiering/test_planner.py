@@ -20,9 +20,11 @@ from tierlog.tiering.planner import (
     MoveLogStart,
     Spill,
     TierPolicy,
+    UploadLag,
     follower_local_start,
     pending_bytes,
     plan,
+    upload_lag,
 )
 
 NOW = 1_000_000
@@ -264,3 +266,21 @@ def test_oldest_entries_are_spilled_to_a_page():
 def test_pending_bytes_count_rolled_local_segments():
     remote = RemotePartition(entries=(entry(0, 10),), copied_end_offset=10)
     assert pending_bytes(remote, [local(0, 10), local(10, 20, size=7), active(20, 25)]) == 7
+
+
+def test_upload_lag_counts_rolled_segments_and_the_age_of_the_active_one():
+    remote = RemotePartition(entries=(entry(0, 10),))
+    segments = [local(0, 10, at=5), local(10, 20, size=7, at=NOW - 300), active(20, 25)]
+    assert upload_lag(remote, segments, NOW) == UploadLag(bytes=7, segments=1, age_ms=300)
+    only_active = [local(0, 10, at=5), local(10, 20, at=NOW - 40, rolled=False)]
+    assert upload_lag(remote, only_active, NOW) == UploadLag(bytes=0, segments=0, age_ms=40)
+
+
+def test_upload_lag_is_zero_once_all_is_uploaded_or_deleted():
+    nothing = UploadLag(bytes=0, segments=0, age_ms=0)
+    assert upload_lag(RemotePartition(entries=(entry(0, 10),)), [local(0, 10)], NOW) == nothing
+    assert upload_lag(RemotePartition(), [local(0, 0, size=0, rolled=False)], NOW) == nothing
+    future = upload_lag(RemotePartition(), [local(0, 5, at=NOW + 100, rolled=False)], NOW)
+    assert future.age_ms == 0
+    deleted = RemotePartition(log_start_offset=10)
+    assert upload_lag(deleted, [local(0, 10), local(10, 10, size=0, rolled=False)], NOW).age_ms == 0

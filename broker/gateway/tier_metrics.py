@@ -1,0 +1,151 @@
+"""Metric values of the remote tier.
+
+Kafka's metrics of a partition come from its leader, so that a sum over all brokers counts it once. Called by
+`metrics`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, single, slices
+from tierlog.broker.gateway.node import Serving
+from tierlog.broker.remote.tiering import RemoteTier
+from tierlog.metadata.delete_queue import QueuedDelete
+from tierlog.metadata.image import ClusterImage
+from tierlog.tiering.metered_store import StoreCounts
+from tierlog.tiering.planner import upload_lag
+from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
+
+ENTRY_MEMORY_BYTES = 650
+PAGE_MEMORY_BYTES = 340
+"""Memory of a manifest entry and of a reference to a page, measured with tracemalloc."""
+
+TOPICS = "kafka_server_brokertopicmetrics_"
+READER = "kafka_log_remote_remotestoragethreadpool_remotelogreader"
+
+
+def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
+    """Metrics of the remote tier that only brokers have."""
+    tier = serving.remote
+    yield from _transfers("remotefetch", tier.log.fetches, image)
+    yield from _transfers("remotecopy", serving.tiering.copies, image)
+    yield from _upload_lag(serving, image)
+    yield from _attempts("remotedelete", serving.storage_cleaner.deletes, image)
+    yield "tierlog_remote_cleanup_failing", single(len(serving.storage_cleaner.failing))
+    yield from _attempts("buildremotelogauxstate", tier.state_machine.starts, image)
+    yield from _reads(tier)
+    yield from _store(tier.store.counts)
+    counts = tier.manager.counts
+    yield "tierlog_remote_copies_running", single(counts.uploading)
+    yield "tierlog_remote_copy_stalls_total", single(counts.stalls)
+
+
+def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
+    """Metrics of the committed image. Every node reports those that begin with `tierlog_`."""
+    sizes: list[Sample] = []
+    counts: list[Sample] = []
+    led_bytes: Counter[str] = Counter()
+    led_segments: Counter[str] = Counter()
+    memory_bytes = 0
+    for batch in slices(image.remote.items()):
+        yield PAUSE
+        for key, remote in batch:
+            memory_bytes += ENTRY_MEMORY_BYTES * len(remote.entries) + PAGE_MEMORY_BYTES * len(remote.pages)
+            topic = image.topics.get(key.topic_id)
+            if topic is None:
+                continue
+            size = sum(page.log_bytes for page in remote.pages) + sum(e.log_bytes for e in remote.entries)
+            segments = len(remote.entries) + sum(page.entries for page in remote.pages)
+            sizes.append(((topic.name, str(key.partition)), size))
+            counts.append(((topic.name, str(key.partition)), segments))
+            if topic.partitions[key.partition].leader == node_id:
+                led_bytes[topic.name] += size
+                led_segments[topic.name] += segments
+    yield f"{TOPICS}remotelogsizebytes", _with_total(led_bytes)
+    yield f"{TOPICS}remotelogmetadatacount", _with_total(led_segments)
+    yield "tierlog_remote_log_size_bytes", sizes
+    yield "tierlog_remote_log_segments", counts
+    yield "tierlog_remote_manifest_memory_bytes", single(memory_bytes)
+    yield from _delete_queue(image, node_id)
+
+
+def _delete_queue(image: ClusterImage, node_id: int) -> Iterator[Family]:
+    waiting: Counter[str] = Counter()
+    for batch in slices(image.delete_queue.values()):
+        yield PAUSE
+        for line in batch:
+            if not isinstance(line, QueuedDelete) or line.is_page:
+                continue
+            partition = image.partition(line.topic_id, line.partition)
+            if partition is not None and partition.leader == node_id:
+                waiting[image.topics[line.topic_id].name] += 1
+    yield f"{TOPICS}remotedeletelagsegments", _with_total(waiting)
+    yield "tierlog_remote_delete_queue_size", single(len(image.delete_queue))
+
+
+def _upload_lag(serving: Serving, image: ClusterImage) -> Iterator[Family]:
+    lag_bytes: Counter[str] = Counter()
+    lag_segments: Counter[str] = Counter()
+    ages_ms: dict[str, int] = {}
+    now_ms = serving.clock.now_ms()
+    for batch in slices(serving.tiering.tiered):
+        yield PAUSE
+        for replica in batch:
+            topic = replica.name.topic
+            lag = upload_lag(image.remote_partition(*replica.id), replica.segments, now_ms)
+            lag_bytes[topic] += lag.bytes
+            lag_segments[topic] += lag.segments
+            since_append_ms = serving.tiering.lags.age_ms(replica.id)
+            age_ms = lag.age_ms if since_append_ms is None else since_append_ms
+            ages_ms[topic] = max(ages_ms.get(topic, 0), age_ms)
+    yield f"{TOPICS}remotecopylagbytes", _with_total(lag_bytes)
+    yield f"{TOPICS}remotecopylagsegments", _with_total(lag_segments)
+    oldest_ms = max(ages_ms.values(), default=0)
+    ages: list[Sample] = [((), oldest_ms / 1000), *(((topic,), ms / 1000) for topic, ms in ages_ms.items())]
+    yield "tierlog_remote_copy_lag_seconds", ages
+    yield "tierlog_remote_copy_behind_partitions", single(len(serving.tiering.lags.behind))
+
+
+def _reads(tier: RemoteTier) -> Iterator[Family]:
+    log, cache = tier.log, tier.cache
+    yield f"{READER}taskqueuesize", single(cache.waiting)
+    yield f"{READER}avgidlepercent", single(cache.idle_ratio)
+    yield "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems", single(log.fetches.seconds)
+    yield "tierlog_remote_readers", single(log.readers)
+    yield "tierlog_remote_readers_refused_total", single(log.readers_refused)
+    yield "tierlog_remote_cache_hits_total", single(cache.counts.hits)
+    yield "tierlog_remote_cache_misses_total", single(cache.counts.misses)
+    yield "tierlog_remote_cache_read_aheads_total", single(cache.counts.read_aheads)
+    yield "tierlog_remote_cache_size_bytes", single(cache.bytes)
+    yield "tierlog_remote_index_memory_bytes", single(log.index_bytes)
+    yield "tierlog_remote_damaged_reads_total", single(log.quarantine.damaged_reads)
+    yield "tierlog_remote_quarantined_objects", single(log.quarantine.objects)
+    yield "tierlog_remote_missing_objects", single(log.quarantine.missing_objects)
+
+
+def _store(counts: StoreCounts) -> Iterator[Family]:
+    yield "tierlog_object_store_requests_total", list(counts.requests.items())
+    yield "tierlog_object_store_bytes_total", list(counts.bytes.items())
+    yield (
+        "tierlog_object_store_request_seconds",
+        [((operation,), seconds) for operation, seconds in counts.seconds.items()],
+    )
+
+
+def _transfers(name: str, counts: Transfers, image: ClusterImage) -> Iterator[Family]:
+    yield f"{TOPICS}{name}bytes_total", _by_topic(counts.bytes, image)
+    yield from _attempts(name, counts, image)
+
+
+def _attempts(name: str, counts: Attempts, image: ClusterImage) -> Iterator[Family]:
+    yield f"{TOPICS}{name}requests_total", _by_topic(counts.requests, image)
+    yield f"{TOPICS}{name}errors_total", _by_topic(counts.errors, image)
+
+
+def _by_topic(count: TopicCount, image: ClusterImage) -> list[Sample]:
+    named = ((image.topics.get(topic_id), number) for topic_id, number in count)
+    return [((), count.total), *(((topic.name,), number) for topic, number in named if topic is not None)]
+
+
+def _with_total(by_topic: Counter[str]) -> Iterable[Sample]:
+    return [((), by_topic.total()), *(((topic,), number) for topic, number in by_topic.items())]

@@ -1,0 +1,102 @@
+"""Metered store: counts the calls of an object store, their bytes, and how long they took.
+
+Wraps the store of a broker; the gateway exports the counts.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tierlog.base.histogram import Histogram
+from tierlog.tiering.format.keys import kind_of
+from tierlog.tiering.object_store import (
+    Condition,
+    CorruptObject,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectStore,
+    ObjectStoreError,
+    ObjectStoreTimeout,
+    PreconditionFailed,
+)
+
+CALL_BUCKETS_S = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+_OUTCOMES: dict[type[BaseException], str] = {
+    ObjectNotFound: "not_found",
+    PreconditionFailed: "precondition_failed",
+    CorruptObject: "corrupt",
+    ObjectStoreTimeout: "timeout",
+    asyncio.CancelledError: "cancelled",
+}
+"""All other failures are `error`."""
+
+
+class StoreCounts:
+    """`requests`: by operation, kind (`kind_of`) and outcome. `bytes`: of bodies, by operation and kind.
+    `seconds`: by operation, with all retries, whatever the outcome."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, str]] = Counter()
+        self.bytes: Counter[tuple[str, str]] = Counter()
+        self.seconds: dict[str, Histogram] = {}
+
+
+class MeteredStore:
+    """Each call is counted once, however many HTTP requests it takes."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.counts = StoreCounts()
+
+    async def put(
+        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        with self._counted("put", key):
+            info = await self._store.put(key, body, crc32c=crc32c, condition=condition)
+        self.counts.bytes["put", kind_of(key)] += info.size
+        return info
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        with self._counted("get", key):
+            data = await self._store.get(key, start, end)
+        self.counts.bytes["get", kind_of(key)] += len(data)
+        return data
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        with self._counted("get", key):
+            data, etag = await self._store.get_with_etag(key)
+        self.counts.bytes["get", kind_of(key)] += len(data)
+        return data, etag
+
+    async def head(self, key: str) -> ObjectInfo:
+        with self._counted("head", key):
+            return await self._store.head(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with self._counted("delete", keys[0] if keys else ""):
+            await self._store.delete(keys)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        with self._counted("list", prefix):
+            async for info in self._store.list(prefix):
+                yield info
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    @contextmanager
+    def _counted(self, operation: str, key: str) -> Iterator[None]:
+        clock, outcome = asyncio.get_running_loop().time, "ok"
+        begun = clock()
+        try:
+            yield
+        except (ObjectStoreError, OSError, asyncio.CancelledError) as failure:
+            outcome = _OUTCOMES.get(type(failure), "error")
+            raise
+        finally:
+            self.counts.requests[operation, kind_of(key), outcome] += 1
+            seconds = self.counts.seconds.setdefault(operation, Histogram(CALL_BUCKETS_S))
+            seconds.observe(clock() - begun)
