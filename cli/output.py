@@ -90,6 +90,16 @@ def size(count: float) -> str:
     return f"{value:.1f} {_UNITS[-1]}"
 
 
+def duration(ms: float) -> str:
+    """A time in a readable unit: 4.2 min."""
+    value = ms / 1000
+    for unit, length in (("s", 60), ("min", 60), ("h", 24)):
+        if value < length:
+            return f"{value:.1f} {unit}"
+        value /= length
+    return f"{value:.1f} d"
+
+
 def counted(count: int, noun: str, plural: str = "") -> str:
     """A number with its noun: 1 record, 2 records."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -48,44 +48,44 @@ class MeteredStore:
     """Each call is counted once, however many HTTP requests it takes."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        self.wrapped = store
         self.counts = StoreCounts()
 
     async def put(
         self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         with self._counted("put", key):
-            info = await self._store.put(key, body, crc32c=crc32c, condition=condition)
+            info = await self.wrapped.put(key, body, crc32c=crc32c, condition=condition)
         self.counts.bytes["put", kind_of(key)] += info.size
         return info
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with self._counted("get", key):
-            data = await self._store.get(key, start, end)
+            data = await self.wrapped.get(key, start, end)
         self.counts.bytes["get", kind_of(key)] += len(data)
         return data
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._counted("get", key):
-            data, etag = await self._store.get_with_etag(key)
+            data, etag = await self.wrapped.get_with_etag(key)
         self.counts.bytes["get", kind_of(key)] += len(data)
         return data, etag
 
     async def head(self, key: str) -> ObjectInfo:
         with self._counted("head", key):
-            return await self._store.head(key)
+            return await self.wrapped.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         with self._counted("delete", keys[0] if keys else ""):
-            await self._store.delete(keys)
+            await self.wrapped.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         with self._counted("list", prefix):
-            async for info in self._store.list(prefix):
+            async for info in self.wrapped.list(prefix):
                 yield info
 
     async def close(self) -> None:
-        await self._store.close()
+        await self.wrapped.close()
 
     @contextmanager
     def _counted(self, operation: str, key: str) -> Iterator[None]:

@@ -106,7 +106,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         return [*routes, *_refused_without_logs(node.settings.node_id)]
     return [
         *routes,
-        *directory_routes(lambda: _serving(node).moves),
+        *directory_routes(lambda: _serving(node), node.metadata),
         *_scrub_routes(node),
         *_tier_routes(lambda: _serving(node)),
     ]

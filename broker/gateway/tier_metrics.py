@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, single, slices
 from tierlog.broker.gateway.node import Serving
+from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage
@@ -54,7 +55,7 @@ def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
             topic = image.topics.get(key.topic_id)
             if topic is None:
                 continue
-            size = sum(page.log_bytes for page in remote.pages) + sum(e.log_bytes for e in remote.entries)
+            size = remote_bytes(remote)
             segments = len(remote.entries) + sum(page.entries for page in remote.pages)
             sizes.append(((topic.name, str(key.partition)), size))
             counts.append(((topic.name, str(key.partition)), segments))

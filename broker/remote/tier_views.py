@@ -85,8 +85,7 @@ def describe(
         remote_start_offset=None if first is None else max(first, remote.log_start_offset),
         remote_end_offset=remote.end_offset,
         local_bytes=sum(segment.size_bytes for segment in segments),
-        remote_bytes=sum(page.log_bytes for page in remote.pages)
-        + sum(entry.log_bytes for entry in remote.entries),
+        remote_bytes=remote_bytes(remote),
         local_segments=len(segments),
         remote_segments=len(remote.entries) + sum(page.entries for page in remote.pages),
         uploading=uploading,
@@ -97,6 +96,11 @@ def describe(
         copy_lag_ms=copy_lag_ms,
         is_behind=copy_lag_ms is not None and copy_lag_ms > replica.config.remote_log_copy_max_lag_ms,
     )
+
+
+def remote_bytes(remote: RemotePartition) -> int:
+    """Bytes of a partition's segments in the object store."""
+    return sum(page.log_bytes for page in remote.pages) + sum(entry.log_bytes for entry in remote.entries)
 
 
 def why_not_here(image: ClusterImage, topic: str, partition: int) -> str:

@@ -7,8 +7,8 @@ import typer
 
 from tierlog.cli.commands import cluster_local
 from tierlog.cli.errors import CliError, ExitCode, unreachable, usage
-from tierlog.cli.options import Admin, Bootstrap, Json, finite
-from tierlog.cli.output import console, counted, print_json, print_rows
+from tierlog.cli.options import Admin, Bootstrap, Json, OnlyTopic, finite
+from tierlog.cli.output import console, counted, print_json, print_rows, size
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
@@ -16,6 +16,25 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S = 0.5
 SHOWN_MAX = 20
 """Maximum number of partition names in a row of the table; JSON has up to 1,000."""
+
+DIRECTORY_COLUMNS = {
+    "broker": "broker",
+    "directory": "directory",
+    "partitions": "partitions",
+    "local_bytes": "local bytes",
+    "remote_bytes": "remote bytes",
+    "usable_bytes": "free",
+    "state": "state",
+}
+REPLICA_COLUMNS = {
+    "broker": "broker",
+    "partition": "partition",
+    "leads": "leader",
+    "directory": "directory",
+    "local_bytes": "local bytes",
+    "remote_bytes": "remote bytes",
+    "state": "state",
+}
 
 app = typer.Typer(no_args_is_help=True, help="Check the health of a cluster; run a local cluster.")
 
@@ -105,6 +124,42 @@ def _partitions(api: "AdminApi") -> dict[str, Any]:
     counts = api.get("/v1/brokers")["partitions"]
     unhealthy = api.get("/v1/partitions", condition="unhealthy", limit=PARTITIONS_MAX)["partitions"]
     return {"counts": counts, "names": partition_names(unhealthy)}
+
+
+@app.command()
+def logdirs(
+    topic: OnlyTopic = None, as_json: Json = False, admin: Admin = None, bootstrap: Bootstrap = None
+) -> None:
+    """Show the local and remote bytes of each broker's log directories, or of each replica of a topic. A
+    directory's remote bytes are those of the partitions that the broker leads."""
+    from tierlog.cli.admin import TOPIC_HINT, admin_api
+
+    api = admin_api(admin, bootstrap)
+    view = api.get("/v1/cluster")
+    if topic is not None and topic not in {one["name"] for one in view["topics"]}:
+        raise CliError(f"there is no topic {topic!r}", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+    rows: list[dict[str, Any]] = []
+    for broker in view["brokers"]:
+        try:
+            found = api.of_broker(broker["id"], view).get("/v1/directories", topic=topic)
+        except CliError as failure:
+            rows.append({"broker": broker["id"], "error": failure.message})
+            continue
+        kind = "directories" if topic is None else "partitions"
+        rows += [{"broker": broker["id"], **one, "error": one.get("failure")} for one in found[kind]]
+    if as_json:
+        print_json(rows)
+        return
+    columns = DIRECTORY_COLUMNS if topic is None else REPLICA_COLUMNS
+    print_rows(columns, [_sizes_shown(row) for row in rows], title="Log directories")
+
+
+def _sizes_shown(row: dict[str, Any]) -> dict[str, Any]:
+    sizes = {
+        name: size(count) for name, count in row.items() if name.endswith("_bytes") and count is not None
+    }
+    state = row["error"] or ("full" if row.get("full") else "ok")
+    return {**row, **sizes, "state": state}
 
 
 @app.command()

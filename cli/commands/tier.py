@@ -6,7 +6,7 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
-from tierlog.cli.output import listed, print_json, print_outcome, print_rows, size
+from tierlog.cli.output import duration, listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
 
@@ -19,7 +19,7 @@ STATUS_COLUMNS = {
     "remote_size": "remote bytes",
     "local_size": "local bytes",
     "pending_size": "to upload",
-    "copy_lag": "lag",
+    "pending_age": "oldest not uploaded",
     "state": "state",
 }
 
@@ -31,7 +31,8 @@ def status(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show the local and remote offsets and bytes of each partition."""
+    """Show the local and remote offsets and bytes of each partition, and how far its uploads are behind:
+    bytes of rolled segments, and the age of the oldest record that is not uploaded."""
     from tierlog.cli.admin import TOPIC_HINT, admin_api
 
     found = [api.get("/v1/tier/status", topic=topic) for api in admin_api(admin, bootstrap).leaders(topic)]
@@ -99,7 +100,6 @@ def _merged(responses: list[dict[str, Any]]) -> dict[str, Any]:
 def status_row(partition: dict[str, Any]) -> dict[str, Any]:
     """A partition of /v1/tier/status, with readable ranges and sizes."""
     start, end = partition["remote_start_offset"], partition["remote_end_offset"]
-    lag_ms = partition.get("copy_lag_ms")
     return {
         "topic": partition["topic"],
         "partition": partition["partition"],
@@ -108,7 +108,7 @@ def status_row(partition: dict[str, Any]) -> dict[str, Any]:
         "remote_size": size(partition["remote_bytes"]),
         "local_size": size(partition["local_bytes"]),
         "pending_size": size(partition["pending_bytes"]),
-        "copy_lag": None if lag_ms is None else f"{lag_ms / 1000:,.0f} s",
+        "pending_age": duration(age) if (age := partition.get("pending_age_ms")) else None,
         "state": partition["last_error"]
         or ("behind" if partition.get("is_behind") else "uploading" if partition["uploading"] else "idle"),
     }

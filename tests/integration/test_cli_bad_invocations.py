@@ -144,6 +144,9 @@ topic add-partitions there 2147483648
 topic add-partitions there 2147483647
 topic add-partitions there 99999999999999999999
 topic add-partitions nowhere 3
+cluster logdirs nowhere
+cluster logdirs ''
+cluster logdirs --admin {closed_admin}
 tier status nowhere
 tier status --admin nowhere
 tier status --admin http://

@@ -143,11 +143,34 @@ def test_tier_commands_report_offsets_and_the_location_of_a_record(cli: Cli) -> 
     cli("tier", "flush", "cold")
     [status] = cli.json_lines("tier", "status", "cold", "--json")
     assert [row["remote_end_offset"] for row in status["partitions"]] == [2]
+    assert [(row["pending_bytes"], row["pending_age_ms"]) for row in status["partitions"]] == [(0, 0)]
+    cli("produce", "cold", stdin=b"c\n")
+    [row] = cli.json_lines("tier", "status", "cold", "--json")[0]["partitions"]
+    assert (row["pending_bytes"], row["pending_segments"]) == (0, 0)  # the active segment
+    assert row["pending_age_ms"] > 0
     [location] = cli.json_lines("tier", "explain", "cold", "0", "1", "--json")
     assert location["base_offset"] <= 1 <= location["last_offset"]
     assert b"cold" in cli("tier", "status")
     assert cli.run("tier", "flush", "no-such-topic").returncode == 4
     assert cli.run("tier", "status", "no-such-topic").returncode == 4
+
+
+def test_logdirs_show_the_bytes_of_both_tiers(cli: Cli) -> None:
+    cli("topic", "create", "sized", "-p", "2", "-c", "remote.storage.enable=true")
+    cli("produce", "sized", stdin=b"a\nb\nc\nd\n")
+    cli("tier", "flush", "sized")
+    [status] = cli.json_lines("tier", "status", "sized", "--json")
+    [rows] = cli.json_lines("cluster", "logdirs", "sized", "--json")
+    shown = {row["partition"]: (row["local_bytes"], row["remote_bytes"], row["leads"]) for row in rows}
+    assert shown == {
+        row["partition"]: (row["local_bytes"], row["remote_bytes"], True) for row in status["partitions"]
+    }
+    [[directory]] = cli.json_lines("cluster", "logdirs", "--json")
+    assert directory["remote_bytes"] >= sum(row["remote_bytes"] for row in rows) > 0
+    assert directory["partitions"] >= 2 and 0 < directory["usable_bytes"] <= directory["total_bytes"]
+    assert directory["directory"].encode() in cli("cluster", "logdirs")
+    assert b"leader" in cli("cluster", "logdirs", "sized")
+    assert cli.run("cluster", "logdirs", "no-such-topic").returncode == 4
 
 
 def test_cluster_info_names_the_leader_and_each_brokers_address(
