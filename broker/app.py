@@ -271,6 +271,7 @@ class Broker(NodeBase):
             self.cleaner.configure,
             self.scrubber.configure,
             self.tier.configure,
+            self.tiering.scrubber.configure,
             lambda settings: self.listener.configure(bounds_of(settings)),
         )
 
@@ -336,6 +337,7 @@ class Broker(NodeBase):
                 listener=self.listener,
                 tiering=self.tiering.log_manager,
                 storage_cleaner=self.tiering.storage_cleaner,
+                bucket_scrubber=self.tiering.scrubber,
                 remote=self.tier,
                 disk_pressure=self.disk_pressure,
                 moves=self.moves,

@@ -177,6 +177,19 @@ class RemoteLog:
         self._read_of.add(where)
         return await self._indexes.page(where, ref)
 
+    async def entry(self, where: TopicIdPartition, offset: int) -> RemoteSegment:
+        """The newest manifest's entry of an offset. Raises ObjectNotFound, or another ObjectStoreError."""
+        return await self._entry(where, self._resolve(where), offset)
+
+    async def entries(self, where: TopicIdPartition, offset: int = 0) -> AsyncIterator[RemoteSegment]:
+        """Entries that end above an offset, oldest first. Raises ObjectStoreError."""
+        async for entry in self._entries_from(where, self._resolve(where), offset):
+            yield entry
+
+    @property
+    def indexes(self) -> SegmentIndexes:
+        return self._indexes
+
     @property
     def index_bytes(self) -> int:
         """Memory of the loaded indexes."""

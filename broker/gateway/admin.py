@@ -20,6 +20,7 @@ from tierlog.broker.gateway.node import Node, Serving
 from tierlog.broker.gateway.operations import operation_routes
 from tierlog.broker.gateway.request_guard import BODY_BYTES_MAX, request_guard
 from tierlog.broker.gateway.requests import refused
+from tierlog.broker.gateway.tier_checks import tier_check_routes
 from tierlog.broker.remote.tier_views import PartitionTierStatus, TierRefused
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.image import ClusterImage
@@ -109,6 +110,7 @@ def admin_routes(node: Node) -> list[web.AbstractRouteDef]:
         *directory_routes(lambda: _serving(node), node.metadata),
         *_scrub_routes(node),
         *_tier_routes(lambda: _serving(node)),
+        *tier_check_routes(lambda: _serving(node), node.metadata),
     ]
 
 

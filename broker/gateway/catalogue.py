@@ -432,6 +432,24 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_copy_stalls_total",
             "Uploads that took longer than 30 s and 1 s for each MiB",
         ),
+        _counter("tierlog_remote_scrub_passes_total", "Complete passes of the bucket scrubber"),
+        _gauge(
+            "tierlog_remote_scrub_progress_ratio",
+            "Fraction of the partitions that the current pass has checked; 1: no pass is running",
+        ),
+        _counter("tierlog_remote_scrub_segments_total", "Remote segments that the bucket scrubber checked"),
+        _counter("tierlog_remote_scrub_read_bytes_total", "Bytes of segments read by the bucket scrubber"),
+        _gauge(
+            "tierlog_remote_scrub_damaged_segments",
+            "Segments with a missing or damaged object that the last pass found. Above 0, see "
+            "docs/runbooks/damaged-object.md",
+        ),
+        _gauge(
+            "tierlog_remote_unknown_objects",
+            "Objects in the bucket that neither a manifest nor the delete queue names, found by the last "
+            "pass on the broker with the lowest id; 0 on others. `tierlog tier gc --dry-run` lists them",
+        ),
+        _gauge("tierlog_remote_unknown_bytes", "Bytes of these objects"),
         _gauge(
             f"{TOPICS}remotelogsizebytes",
             f"Bytes of segments in the object store. {LEADS}",

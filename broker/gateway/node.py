@@ -22,6 +22,7 @@ from tierlog.broker.maintenance.scrubber import Scrubber
 from tierlog.broker.net.listener import Listener
 from tierlog.broker.quotas.quotas import ClientQuotas
 from tierlog.broker.quotas.replication import ReplicationThrottles
+from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
 from tierlog.broker.remote.tiering import RemoteTier
@@ -50,6 +51,7 @@ class Serving:
     listener: Listener
     tiering: RemoteLogManager
     storage_cleaner: RemoteStorageCleaner
+    bucket_scrubber: BucketScrubber
     remote: RemoteTier
     cleaner: LogCleaner
     scrubber: Scrubber

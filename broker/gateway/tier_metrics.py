@@ -13,6 +13,7 @@ from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage
+from tierlog.tiering.bucket_audit import UNKNOWN
 from tierlog.tiering.metered_store import StoreCounts
 from tierlog.tiering.planner import upload_lag
 from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
@@ -39,6 +40,14 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     counts = tier.manager.counts
     yield "tierlog_remote_copies_running", single(counts.uploading)
     yield "tierlog_remote_copy_stalls_total", single(counts.stalls)
+    scrubber = serving.bucket_scrubber
+    yield "tierlog_remote_scrub_passes_total", single(scrubber.passes)
+    yield "tierlog_remote_scrub_progress_ratio", single(scrubber.progress)
+    yield "tierlog_remote_scrub_segments_total", single(scrubber.segments)
+    yield "tierlog_remote_scrub_read_bytes_total", single(scrubber.bytes_read)
+    yield "tierlog_remote_scrub_damaged_segments", single(scrubber.damaged)
+    yield "tierlog_remote_unknown_objects", single(scrubber.audit.objects[UNKNOWN])
+    yield "tierlog_remote_unknown_bytes", single(scrubber.audit.bytes[UNKNOWN])
 
 
 def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:

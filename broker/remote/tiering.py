@@ -14,6 +14,7 @@ from tierlog.base.files import Files
 from tierlog.base.network import Network
 from tierlog.base.tasks import Report, TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.remote.bucket_scrubber import BucketScrubber
 from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.remote.remote_log_manager import RemoteLogManager
 from tierlog.broker.remote.remote_storage_cleaner import RemoteStorageCleaner
@@ -21,6 +22,7 @@ from tierlog.broker.remote.tier_state_machine import TierStateMachine
 from tierlog.broker.replication.replica_manager import ReplicaManager
 from tierlog.config.node import NodeSettings
 from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.tiering.bucket_audit import BucketAuditor
 from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
@@ -29,6 +31,7 @@ from tierlog.tiering.object_store import ObjectStore
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.stores import NoStore, store_from_url
+from tierlog.tiering.verifier import RemoteVerifier
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -90,6 +93,8 @@ class RemoteTier:
             lambda where: metadata.image.remote_partition(*where),
             Quarantine(clock, name_of),
         )
+        self.verifier = RemoteVerifier(self.store, keys, self.log)
+        self.auditor = BucketAuditor(self.store, keys, self.log, lambda: metadata.image, metadata.current)
         self.state_machine = TierStateMachine(
             settings.node_id,
             network,
@@ -157,9 +162,14 @@ class Tiering:
             delete_grace_ms=settings.remote_log_delete_grace_ms,
         )
 
+        self.scrubber = BucketScrubber(
+            settings, metadata, tier.log, tier.verifier, tier.auditor, tier.tasks, rng
+        )
+
     def start(self) -> None:
         """Start the background tasks, even while the store is unavailable."""
         self.log_manager.start()
         if self._tier.has_store:
             self.storage_cleaner.start()
+            self.scrubber.start()
         self._tier.log_unreachable_data()

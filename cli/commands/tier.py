@@ -4,11 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tierlog.cli.commands import tier_checks
 from tierlog.cli.errors import CliError, ExitCode
 from tierlog.cli.options import INT64_MAX, Admin, Bootstrap, Json, OnlyTopic, Partition, Topic
 from tierlog.cli.output import duration, listed, print_json, print_outcome, print_rows, size
 
 app = typer.Typer(no_args_is_help=True, help="Local and remote offsets of tiered topics.")
+app.command()(tier_checks.verify)
+app.command()(tier_checks.gc)
 
 FLUSH_TIMEOUT_S = 300.0
 STATUS_COLUMNS = {

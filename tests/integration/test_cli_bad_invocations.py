@@ -147,6 +147,13 @@ topic add-partitions nowhere 3
 cluster logdirs nowhere
 cluster logdirs ''
 cluster logdirs --admin {closed_admin}
+tier verify nowhere
+tier verify --sample 0
+tier verify --sample x
+tier verify --resume {file}
+tier verify --admin {closed_admin}
+tier gc
+tier gc --dry-run --admin {closed_admin}
 tier status nowhere
 tier status --admin nowhere
 tier status --admin http://

@@ -16,6 +16,9 @@ from tierlog.metadata.records import PageRef, RemoteSegment
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _ATTEMPT = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f-]{36})\.(log|idx)")
+_OBJECT = re.compile(r"(\d{20})-(\d{20})-(?:\d+-)?([0-9a-f-]{36})\.(?:log|idx|page)")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PLACE = re.compile(rf"(?:data|manifests)/[0-9a-f]{{2}}/({_UUID.pattern})/(\d{{1,10}})")
 _OFFSET_DIGITS = 20  # as in Kafka's file names, so that keys of a partition sort by offset
 
 
@@ -44,9 +47,19 @@ class Keys:
         if not _CLUSTER_ID.fullmatch(self.cluster_id) or set(self.cluster_id) == {"."}:
             raise InvalidKey(f"invalid cluster id {self.cluster_id!r}: it cannot be part of an object key")
 
-    def all(self) -> str:
-        """Prefix of all keys."""
+    def everything(self) -> str:
+        """Prefix of all objects of the cluster."""
         return f"{self.cluster_id}/"
+
+    def partition_of(self, key: str) -> TopicIdPartition | None:
+        """The partition of a segment, page or root; None for any other key."""
+        match = _PLACE.fullmatch(key.removeprefix(self.everything()).rpartition("/")[0])
+        return None if match is None else TopicIdPartition(uuid.UUID(match[1]), int(match[2]))
+
+    def topic_of(self, key: str) -> uuid.UUID | None:
+        """The topic of a topic document; None for any other key."""
+        name = key.removeprefix(self.topics()).removesuffix(".json")
+        return uuid.UUID(name) if _UUID.fullmatch(name) else None
 
     def cluster(self) -> str:
         return f"{self.cluster_id}/cluster.json"
@@ -103,6 +116,14 @@ def parse_attempt(key: str) -> AttemptKey:
         raise InvalidKey(f"{key!r} is not a segment key")
     base, last, epoch, attempt_id, suffix = match.groups()
     return AttemptKey(int(base), int(last), int(epoch), uuid.UUID(attempt_id), suffix)
+
+
+def parse_object(key: str) -> tuple[int, int, uuid.UUID]:
+    """First and last offset and id of a segment's object or a page. Raises InvalidKey for any other key."""
+    match = _OBJECT.fullmatch(key.rpartition("/")[2])
+    if match is None or not _UUID.fullmatch(match[3]):
+        raise InvalidKey(f"{key!r} is not the key of a segment or page")
+    return int(match[1]), int(match[2]), uuid.UUID(match[3])
 
 
 _KINDS = {"log": "segment", "idx": "index", "page": "page", "root": "root", "json": "document"}

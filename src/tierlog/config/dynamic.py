@@ -40,6 +40,9 @@ DYNAMIC_SETTINGS = REPLICATION_RATES | {
     "producer.id.expiration.ms",
     "remote.fetch.max.wait.ms",
     "remote.log.reader.threads",
+    "remote.log.scrub.interval.ms",
+    "remote.log.scrub.max.bytes.per.second",
+    "remote.log.scrub.max.requests.per.second",
     "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 

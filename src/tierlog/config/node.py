@@ -499,6 +499,24 @@ class NodeSettings(TopicDefaults):
         "it if Spark jobs that read the bucket run longer.",
         minimum=0,
     )
+    remote_log_scrub_interval_ms: int = long_(
+        604_800_000,
+        "How often, in milliseconds, bucket and manifests are compared, in both directions. 0: never.",
+        minimum=0,
+    )
+    remote_log_scrub_max_bytes_per_second: int = long_(
+        1 * MIB,
+        "Maximum bytes per second that a broker's bucket scrubber reads: of each segment that the broker "
+        "leads, one chunk of up to 8 MiB in each pass. 0: compare only sizes and the checksums that the "
+        "store keeps.",
+        minimum=0,
+    )
+    remote_log_scrub_max_requests_per_second: int = int_(
+        10,
+        "Maximum requests per second that a broker's bucket scrubber sends. Lower it if the store charges "
+        "or limits requests.",
+        minimum=1,
+    )
     remote_fetch_max_wait_ms: int = int_(
         500,
         "How long, in milliseconds, a Fetch waits for remote data. Later data is cached for the next Fetch.",

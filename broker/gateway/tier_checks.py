@@ -1,0 +1,159 @@
+"""Admin routes that compare the bucket with the manifests: the scrubber, `tier verify` and `tier gc`.
+
+`tier verify` sends a request for each piece of a segment, so that it can show its progress and continue after
+an interruption; this node keeps no state of it.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from aiohttp import web
+
+from tierlog.base.types import TopicIdPartition
+from tierlog.broker.gateway.node import Serving
+from tierlog.broker.gateway.requests import read_body, refused
+from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.peers import MetadataUnavailable
+from tierlog.tiering.bucket_audit import LISTED, QUEUED, UNKNOWN, UNREADABLE, BucketAudit
+from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+
+VERIFY_BYTES_PER_REQUEST = 64 << 20
+"""A request then takes a few seconds, also from a slow store."""
+
+SEGMENTS_PER_REQUEST = 1000
+
+
+class VerifyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`uuid`: the segment's, of `GET /v1/tier/segments`. `position`: where to continue in it."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    uuid: UUID
+    position: int = 0
+
+
+def tier_check_routes(current: Callable[[], Serving], metadata: MetadataClient) -> list[web.AbstractRouteDef]:
+    async def scrub(_: web.Request) -> web.Response:
+        return web.json_response(_scrub_view(current()))
+
+    async def begin(_: web.Request) -> web.Response:
+        current().bucket_scrubber.begin()
+        return web.json_response(_scrub_view(current()))
+
+    async def segments(request: web.Request) -> web.Response:
+        async with _translated():
+            query = request.query
+            try:
+                topic, partition = query["topic"], int(query["partition"])
+                offset = int(query.get("offset", "0"))
+            except (KeyError, ValueError) as wrong:
+                raise refused(web.HTTPBadRequest, f"bad or missing parameter: {wrong}") from None
+            rows = await _segments(current(), _place(metadata.image, topic, partition), offset)
+            return web.json_response({"segments": rows})
+
+    async def verify(request: web.Request) -> web.Response:
+        body = await read_body(request, VerifyRequest)
+        async with _translated():
+            where = _place(metadata.image, body.topic, body.partition)
+            return web.json_response(await _verify(current(), where, body))
+
+    async def audit(_: web.Request) -> web.Response:
+        async with _translated():
+            return web.json_response(_audit_view(await current().remote.auditor.run(_at_full_speed)))
+
+    return [
+        web.get("/v1/tier/scrub", scrub),
+        web.post("/v1/tier/scrub", begin),
+        web.get("/v1/tier/segments", segments),
+        web.post("/v1/tier/verify", verify),
+        web.get("/v1/tier/audit", audit),
+    ]
+
+
+def _scrub_view(serving: Serving) -> dict[str, Any]:
+    scrubber = serving.bucket_scrubber
+    return {
+        "progress": scrubber.progress,
+        "passes": scrubber.passes,
+        "segments": scrubber.segments,
+        "read_bytes": scrubber.bytes_read,
+        "damaged": scrubber.damaged,
+        "audit": _audit_view(scrubber.audit),
+    }
+
+
+def _audit_view(audit: BucketAudit) -> dict[str, Any]:
+    kinds = (LISTED, QUEUED, UNKNOWN, UNREADABLE)
+    return {
+        "objects": {kind: audit.objects[kind] for kind in kinds},
+        "bytes": {kind: audit.bytes[kind] for kind in kinds},
+        "unknown": [{"object": info.key, "bytes": info.size} for info in audit.unknown],
+    }
+
+
+async def _segments(serving: Serving, where: TopicIdPartition, offset: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    async for entry in serving.remote.log.entries(where, offset):
+        rows.append(
+            {
+                "base_offset": entry.base_offset,
+                "end_offset": entry.end_offset,
+                "bytes": entry.log_bytes,
+                "uuid": str(entry.uuid),
+            }
+        )
+        if len(rows) == SEGMENTS_PER_REQUEST:
+            break
+    return rows
+
+
+async def _verify(serving: Serving, where: TopicIdPartition, wanted: VerifyRequest) -> dict[str, Any]:
+    """Verify a piece of a segment. `position`: the next one, null at the end. `errors`: what is wrong."""
+    tier, position, errors = serving.remote, wanted.position, []
+    entry = await tier.log.entry(where, wanted.base_offset)
+    if entry.uuid != wanted.uuid:
+        raise ObjectNotFound("the manifest no longer lists the segment")
+    if not 0 <= position < entry.log_bytes:
+        message = f"position {position} is not within 0 to {entry.log_bytes - 1}"
+        raise refused(web.HTTPBadRequest, message)
+    try:
+        if position == 0:
+            await tier.verifier.check_objects(where, entry)
+        until = min(entry.log_bytes, position + VERIFY_BYTES_PER_REQUEST)
+        while position < until:
+            chunk = await tier.verifier.chunk_at(where, entry, position)
+            try:
+                await tier.verifier.check_chunk(where, entry, position)
+            except CorruptObject as damage:
+                errors.append(str(damage))
+            position = chunk.end
+    except CorruptObject as damage:  # the object or its index: the chunks cannot be found
+        errors.append(str(damage))
+        position = entry.log_bytes
+    return {"position": None if position == entry.log_bytes else position, "errors": errors}
+
+
+def _place(image: ClusterImage, topic: str, partition: int) -> TopicIdPartition:
+    found = image.topic(topic)
+    if found is None or not 0 <= partition < len(found.partitions):
+        raise refused(web.HTTPNotFound, f"there is no partition {topic}-{partition}")
+    return TopicIdPartition(found.topic_id, partition)
+
+
+async def _at_full_speed(objects: int) -> None:
+    return
+
+
+@asynccontextmanager
+async def _translated() -> AsyncIterator[None]:
+    try:
+        yield
+    except ObjectNotFound as gone:
+        raise refused(web.HTTPNotFound, str(gone)) from None
+    except (ObjectStoreError, OSError, MetadataUnavailable) as failure:
+        raise refused(web.HTTPServiceUnavailable, str(failure)) from None

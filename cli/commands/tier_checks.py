@@ -1,0 +1,200 @@
+"""`tierlog tier verify` and `tierlog tier gc`: compare the object store with the manifests."""
+
+import json
+import os
+import random
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tierlog.cli.errors import CliError, ExitCode, usage
+from tierlog.cli.options import Admin, Bootstrap, Json, OnlyTopic
+from tierlog.cli.output import counted, print_json, print_rows, print_status, progress_bar, size
+
+if TYPE_CHECKING:
+    from tierlog.cli.admin import AdminApi
+
+AUDIT_TIMEOUT_S = 3600.0
+SHOWN_MAX = 20
+NOT_FOUND = 404
+
+
+@dataclass(slots=True)
+class _Progress:
+    """State that `--resume` keeps. `done`: partition -> offset up to which its segments are verified.
+    `seed`: of the sample, so that a resumed run chooses the same segments."""
+
+    sample: float
+    topic: str | None
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    done: dict[str, int] = field(default_factory=dict)
+    segments: int = 0
+    bytes: int = 0
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def chooses(self, name: str, base_offset: int) -> bool:
+        share = random.Random(f"{self.seed} {name} {base_offset}").uniform(0, 100)
+        return share < self.sample
+
+    def save(self, file: Path | None) -> None:
+        if file is not None:
+            new = file.with_name(file.name + ".new")
+            new.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            os.replace(new, file)
+
+
+def verify(
+    topic: OnlyTopic = None,
+    sample: Annotated[
+        float,
+        typer.Option("--sample", min=0.001, max=100, metavar="PERCENT", help="Verify only so many segments."),
+    ] = 100.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FILE",
+            dir_okay=False,
+            help="Keep the progress in this file, and continue from it if it exists. Deleted at the end.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Read remote segments, all or a sample, and verify them against the manifests. Exit code 1: some are
+    missing or damaged."""
+    from tierlog.cli.admin import TOPIC_HINT, admin_api
+
+    api = admin_api(admin, bootstrap)
+    partitions = [(leader, row) for leader in api.leaders(topic) for row in _partitions(leader, topic)]
+    if topic is not None and not partitions:
+        message = f"no tiered partition of topic {topic!r} found"
+        raise CliError(message, hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+    progress = _resumed(resume, sample, topic)
+    _verify_all(partitions, progress, resume)
+    if resume is not None:
+        resume.unlink(missing_ok=True)
+    document = {"segments": progress.segments, "bytes": progress.bytes, "errors": progress.errors}
+    if as_json:
+        print_json(document)
+    else:
+        found = counted(progress.segments, "segment")
+        print_status(f"verified {found}, {size(progress.bytes)}; {counted(len(progress.errors), 'error')}")
+        if progress.errors:
+            columns = {"topic": "topic", "partition": "partition", "base_offset": "offset", "error": "error"}
+            print_rows(columns, progress.errors, title="Damage")
+    if progress.errors:
+        raise typer.Exit(int(ExitCode.FAILED))
+
+
+def gc(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Required: only show what is in the bucket.")
+    ] = False,
+    as_json: Json = False,
+    admin: Admin = None,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Show which objects in the bucket wait for their deletion, and which nothing names. The cluster deletes
+    queued objects by itself, after remote.log.delete.grace.ms, and never those that nothing names."""
+    from tierlog.cli.admin import admin_api
+
+    if not dry_run:
+        raise usage("gc deletes nothing: the cluster deletes queued objects by itself", hint="Add --dry-run.")
+    audit = admin_api(admin, bootstrap, timeout_s=AUDIT_TIMEOUT_S).get("/v1/tier/audit")
+    if as_json:
+        print_json(audit)
+        return
+    rows = [
+        {"kind": KINDS[kind], "objects": count, "bytes": size(audit["bytes"][kind])}
+        for kind, count in audit["objects"].items()
+    ]
+    print_rows({"kind": "objects that are", "objects": "number", "bytes": "bytes"}, rows, title="Bucket")
+    if audit["unknown"]:
+        shown = [{**one, "bytes": size(one["bytes"])} for one in audit["unknown"][:SHOWN_MAX]]
+        print_rows({"object": "object", "bytes": "bytes"}, shown, title="Objects that nothing names")
+        print_status("Delete them with your store's tools once you know that no other cluster writes them.")
+
+
+KINDS = {
+    "listed": "in use",
+    "queued": "queued for deletion",
+    "unknown": "named by nothing",
+    "unreadable": "of partitions with a damaged manifest page",
+}
+
+
+def _partitions(leader: "AdminApi", topic: str | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = leader.get("/v1/tier/status", topic=topic)["partitions"]
+    return [row for row in rows if row["remote_bytes"]]
+
+
+def _resumed(file: Path | None, sample: float, topic: str | None) -> _Progress:
+    if file is None or not file.exists():
+        return _Progress(sample, topic)
+    try:
+        found = _Progress(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as failure:
+        raise usage(f"{file} is no progress of `tierlog tier verify`: {failure}") from None
+    if (found.sample, found.topic) != (sample, topic):
+        raise usage(
+            f"{file} belongs to a run with --sample {found.sample:g} of {found.topic or 'all topics'}",
+            hint="Give the same options, or another file.",
+        )
+    return found
+
+
+def _verify_all(
+    partitions: list[tuple["AdminApi", dict[str, Any]]], progress: _Progress, resume: Path | None
+) -> None:
+    total = sum(row["remote_bytes"] for _, row in partitions) * progress.sample / 100
+    with progress_bar("verifying") as bar:
+        task = bar.add_task("verifying", total=max(total, progress.bytes), completed=progress.bytes)
+        for leader, row in partitions:
+            name = f"{row['topic']}-{row['partition']}"
+            for segment in _segments(leader, row, progress.done.get(name, 0)):
+                if progress.chooses(name, segment["base_offset"]):
+                    for error in _verify_segment(leader, row, segment):
+                        place = {"topic": row["topic"], "partition": row["partition"]}
+                        offset = segment["base_offset"]
+                        progress.errors.append({**place, "base_offset": offset, "error": error})
+                    progress.segments += 1
+                    progress.bytes += segment["bytes"]
+                    bar.update(task, completed=progress.bytes)
+                progress.done[name] = segment["end_offset"]
+                progress.save(resume)
+
+
+def _segments(leader: "AdminApi", row: dict[str, Any], offset: int) -> Iterator[dict[str, Any]]:
+    place = {"topic": row["topic"], "partition": row["partition"]}
+    while found := leader.get("/v1/tier/segments", **place, offset=offset)["segments"]:
+        yield from found
+        offset = found[-1]["end_offset"]
+
+
+def _verify_segment(leader: "AdminApi", row: dict[str, Any], segment: dict[str, Any]) -> list[str]:
+    """The errors of one segment."""
+    position: int | None = 0
+    errors: list[str] = []
+    while position is not None:
+        wanted = {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "base_offset": segment["base_offset"],
+            "uuid": segment["uuid"],
+            "position": position,
+        }
+        try:
+            verified = leader.post("/v1/tier/verify", wanted)
+        except CliError as failure:
+            if failure.status == NOT_FOUND:
+                return errors  # retention has deleted the segment
+            raise
+        errors += verified["errors"]
+        position = verified["position"]
+    return errors
