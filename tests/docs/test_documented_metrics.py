@@ -1,23 +1,10 @@
 """Checks that runbooks and all other pages name only existing metrics."""
 
-import re
-
 import pytest
 from docs_pages import ROOT
-
-from tierlog.broker.gateway.catalogue import METRICS, Kind
-
-NAME = re.compile(r"(?<![./\w])(?:kafka|tierlog|process)_[a-z0-9_]+\b")
-PARTS = ("_bucket", "_count", "_sum")
-OTHERS = {"tierlog_broker", "tierlog_session_broker", "tierlog_broker_factory"}
-"""Fixtures of the pytest plugin."""
+from documented_metrics import NAME, known_metrics
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def known_metrics() -> set[str]:
-    parts = {m.name + part for m in METRICS.values() if m.kind is Kind.HISTOGRAM for part in PARTS}
-    return METRICS.keys() | parts | OTHERS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
