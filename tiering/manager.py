@@ -273,7 +273,7 @@ class TierManager:
     async def abort_uploads(self) -> None:
         """Remove the parts of uploads that crashes interrupted, which no listing of objects shows."""
         async with deadline(self._limits.small_seconds, "unfinished uploads"):
-            aborted = await self._store.abort_uploads(self._keys.all(), UPLOAD_AGE_S)
+            aborted = await self._store.abort_uploads(self._keys.everything(), UPLOAD_AGE_S)
         if aborted:
             _log.info("aborted unfinished uploads", uploads=aborted)
 
