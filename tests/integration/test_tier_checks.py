@@ -3,6 +3,7 @@ behind its back."""
 
 import io
 import json
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,33 @@ def test_scrubber_compares_both_directions(broker, s3, bucket) -> None:
     assert metric(broker, "tierlog_remote_quarantined_objects") == 2
     [line] = [one for one in broker.log_tail().splitlines() if "the bucket lacks" in one]
     assert "segments=2" in line
+
+
+def test_topic_of_a_lost_bucket_continues_after_its_local_records(broker, bucket) -> None:
+    """docs/runbooks/bucket-lost.md, without a copy of the bucket."""
+    for name in ("data", "manifests"):
+        [directory] = bucket.glob(f"*/{name}")
+        shutil.rmtree(directory)
+    assert len(verify(broker, code=1)["errors"]) == SEGMENTS
+    options = ("-c", "remote.storage.enable=false", "-c", "remote.log.delete.on.disable=true")
+    assert run("topic", "alter", "orders", *options, "--bootstrap", broker.bootstrap).returncode == 0
+    api = AdminApi(broker.admin_url, timeout_s=60)
+    for _ in api.changes():
+        if not api.get("/v1/tier/status", topic="orders")["partitions"]:
+            break
+    client = Client(broker.bootstrap)
+    new = encode_batch([NewRecord(START_MS, b"k", b"after", ())])
+    assert client.produce("orders", new).error_code == ErrorCode.NONE
+    [lost] = client.fetch("orders", 0).responses[0].partitions
+    [kept] = client.fetch("orders", 2000).responses[0].partitions
+    client.close()
+    assert lost.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert kept.error_code == ErrorCode.NONE and kept.records
+    assert (
+        run(
+            "topic", "alter", "orders", "-c", "remote.storage.enable=true", "--bootstrap", broker.bootstrap
+        ).returncode
+        == 0
+    )
+    api.post("/v1/tier/flush", {"topic": "orders"})
+    assert verify(broker)["segments"] == 1
