@@ -347,9 +347,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(f"{TOPICS}remotecopylagsegments", f"Rolled segments that are not uploaded. {LEADS}", "topic"),
         _gauge(
             "tierlog_remote_copy_lag_seconds",
-            "Age of the oldest record that is not uploaded, also if its segment is not rolled: since its append "
-            "if the topic has remote.log.copy.max.lag.ms, otherwise by its timestamp, so that old timestamps "
-            "of a producer raise it. Without a topic label: of all topics",
+            "Age of the oldest record that is not uploaded, also if its segment is not rolled: since its "
+            "append if the topic has remote.log.copy.max.lag.ms, otherwise by its timestamp, so that old "
+            "timestamps of a producer raise it. Without a topic label: of all topics",
             "topic",
         ),
         *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
