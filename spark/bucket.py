@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from tierlog.spark.options import InvalidOption, StoreAddress
 from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError, exact_range
-from tierlog.tiering.s3 import S3Options
+from tierlog.tiering.s3_options import S3Options
 
 T = TypeVar("T")
 
@@ -76,22 +76,24 @@ class S3Bucket:
     """An S3 bucket, below one prefix, with boto3."""
 
     def __init__(self, options: S3Options) -> None:
-        import boto3
+        from boto3.session import Session
         from botocore.config import Config
 
         self._bucket = options.bucket
         self._prefix = f"{options.prefix}/" if options.prefix else ""
-        self._client: Any = boto3.client(
+        self._client: Any = Session(profile_name=options.profile).client(
             "s3",
             endpoint_url=options.endpoint,
             region_name=options.region,
             aws_access_key_id=options.access_key,
             aws_secret_access_key=options.secret_key,
+            verify=options.ca_bundle,
             config=Config(
                 connect_timeout=CONNECT_SECONDS,
                 read_timeout=READ_SECONDS,
                 retries={"max_attempts": TRIES, "mode": "standard"},
                 max_pool_connections=CONNECTIONS,
+                s3={"addressing_style": options.addressing_style},
             ),
         )
 

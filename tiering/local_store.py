@@ -15,23 +15,28 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import crc32c as crc
 
 from tierlog.tiering.object_store import (
     CALL_S,
     Absent,
+    Body,
     Condition,
-    CorruptObject,
     ObjectInfo,
     ObjectNotFound,
     ObjectStoreError,
     PreconditionFailed,
+    as_body,
     call_deadline,
     exact_range,
+    short_range,
+    wrong_checksum,
 )
 
 T = TypeVar("T")
@@ -56,14 +61,39 @@ class LocalStore:
         self._remove_abandoned()
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        size = (await self._run(key, body.stat)).st_size if isinstance(body, Path) else len(body)
-        return await self._run(key, lambda: self._put(key, body, crc32c, condition), size)
+        source = await as_body(body)
+        async with call_deadline(key, source.size, self._call_s):
+            temporary = await self._in_thread(lambda: _Temporary(self._private))
+            try:
+                buffer = memoryview(bytearray(min(source.size, _COPY_BYTES)))
+                for at in range(0, source.size, _COPY_BYTES):
+                    piece = buffer[: source.size - at]
+                    await source.read_into(piece)
+                    await self._in_thread(partial(temporary.append, piece))
+                if crc32c is not None and temporary.checksum != crc32c:
+                    raise wrong_checksum(key, temporary.checksum, crc32c)
+                return await self._in_thread(lambda: self._put(key, temporary, condition))
+            except BaseException:
+                with suppress(RuntimeError):  # the store is closed: the next one removes the file
+                    self._pool.submit(temporary.close)  # waits for a thread that still writes to it
+                raise
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         size = 0 if end is None else end - start
         return await self._run(key, lambda: self._get(key, start, end)[0], size)
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        """Read pieces which are copied here: a thread that hangs does not hold the buffer."""
+        async with call_deadline(key, len(buffer), self._call_s):
+            with await self._in_thread(lambda: open(self._path(key), "rb", buffering=0)) as file:
+                for at in range(0, len(buffer), _COPY_BYTES):
+                    size = min(_COPY_BYTES, len(buffer) - at)
+                    piece = await self._in_thread(partial(os.pread, file.fileno(), size, start + at))
+                    if len(piece) < size:
+                        raise short_range(key, start, len(buffer), at + len(piece))
+                    buffer[at : at + size] = piece
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return await self._run(key, lambda: self._get(key, 0, None))
@@ -90,9 +120,12 @@ class LocalStore:
 
     async def _run(self, what: str, work: Callable[[], T], size: int = 0) -> T:
         """Run a call of `size` bytes in a thread, with a deadline, and translate its exceptions."""
+        async with call_deadline(what, size, self._call_s):
+            return await self._in_thread(work)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
-            async with call_deadline(what, size, self._call_s):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except FileNotFoundError as error:
             raise ObjectNotFound(str(error.filename)) from error
         except OSError as error:
@@ -104,24 +137,13 @@ class LocalStore:
             raise ObjectStoreError(f"{key!r} is not a valid key of a directory store")
         return self._root / key
 
-    def _put(self, key: str, body: bytes | Path, checksum: int | None, condition: Condition) -> ObjectInfo:
+    def _put(self, key: str, temporary: "_Temporary", condition: Condition) -> ObjectInfo:
         target = self._path(key)
-        fd, temporary = self._locked_temporary()
-        try:
-            with open(fd, "wb") as out:
-                os.fchmod(fd, 0o644)
-                written = _write(out, body)
-                out.flush()
-                os.fsync(fd)
-                if checksum is not None and written != checksum:
-                    raise CorruptObject(
-                        f"{key}: the body has checksum {written:08x}, expected {checksum:08x}"
-                    )
-                self._place(key, temporary, target, condition)
-        finally:
-            temporary.unlink(missing_ok=True)
+        temporary.sync()
+        self._place(key, temporary.path, target, condition)
+        temporary.close()
         _sync_directory(target.parent)
-        return self._info(key, os.stat(target))
+        return replace(self._info(key, os.stat(target)), crc32c=temporary.checksum)
 
     def _place(self, key: str, temporary: Path, target: Path, condition: Condition) -> None:
         while True:
@@ -150,14 +172,6 @@ class LocalStore:
             if found != etag:
                 raise PreconditionFailed(f"{key}: the object's ETag is not {etag}")
             os.replace(temporary, target)
-
-    def _locked_temporary(self) -> tuple[int, Path]:
-        while True:
-            fd, name = tempfile.mkstemp(_TEMPORARY, dir=self._private)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.fstat(fd).st_nlink:
-                return fd, Path(name)
-            os.close(fd)  # removed as an abandoned one before it was locked
 
     def _remove_abandoned(self) -> int:
         """Remove temporary files of processes that crashed: no writer holds their lock. Returns their
@@ -217,17 +231,32 @@ class LocalStore:
                 yield self._info(key, entry.stat())
 
 
-def _write(out: BinaryIO, body: bytes | Path) -> int:
-    """Write the body and return its CRC-32C."""
-    if not isinstance(body, Path):
-        out.write(body)
-        return crc.crc32c(body)
-    checksum = 0
-    with open(body, "rb") as source:
-        while piece := source.read(_COPY_BYTES):
-            out.write(piece)
-            checksum = crc.crc32c(piece, checksum)
-    return checksum
+class _Temporary:
+    """A locked temporary file. Its calls run in threads, one after the other, except for `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        while True:
+            fd, name = tempfile.mkstemp(_TEMPORARY, dir=directory)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                break
+            os.close(fd)  # removed as an abandoned one before it was locked
+        os.fchmod(fd, 0o644)
+        self.path = Path(name)
+        self.checksum = 0
+        self._file = open(fd, "wb")  # noqa: SIM115
+
+    def append(self, piece: memoryview) -> None:
+        self._file.write(piece)
+        self.checksum = crc.crc32c(piece, self.checksum)
+
+    def sync(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._file.close()
 
 
 def _make_directories(directory: Path) -> None:

@@ -7,12 +7,15 @@ import crc32c as crc
 
 from tierlog.tiering.object_store import (
     Absent,
+    Body,
     Condition,
     CorruptObject,
     ObjectInfo,
     ObjectNotFound,
     PreconditionFailed,
     exact_range,
+    read_body,
+    short_range,
 )
 
 
@@ -24,9 +27,9 @@ class MemoryStore:
         self._puts = 0
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        content = body.read_bytes() if isinstance(body, Path) else bytes(body)
+        content = await read_body(body)
         if crc32c is not None and crc.crc32c(content) != crc32c:
             raise CorruptObject(f"{key}: the body's checksum is not {crc32c:08x}")
         self._check(key, condition)
@@ -37,6 +40,12 @@ class MemoryStore:
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         content = self._find(key)[0]
         return exact_range(key, content[start:end], start, len(content) if end is None else end)
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        content = memoryview(self._find(key)[0])[start : start + len(buffer)]
+        if len(content) != len(buffer):
+            raise short_range(key, start, len(buffer), len(content))
+        buffer[:] = content
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return self._find(key)

@@ -59,14 +59,30 @@ Condition = Absent | str | None
 """Condition of a put: Absent(), the ETag of the object to replace, or None."""
 
 
+class Body(Protocol):
+    """A body that is read once, in order."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    async def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes. Its failure ends the put, and is what the put raises."""
+
+
 class ObjectStore(Protocol):
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        """Store bytes or a file under the key, atomically for readers."""
+        """Store a body, or a file, under the key, atomically for readers. The result has the CRC-32C of what
+        was read."""
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Bytes [start, end) of the object. A shorter response raises CorruptObject."""
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        """Fill the buffer with bytes [start, start + len(buffer)) of the object. A shorter response raises
+        CorruptObject. The buffer is not written to after the call has ended, also if it was cancelled."""
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         """A complete small object, and its ETag for a conditional put."""
@@ -109,3 +125,59 @@ def exact_range(key: str, content: bytes, start: int, end: int) -> bytes:
     if len(content) != end - start:
         raise CorruptObject(f"{key}: requested bytes {start} to {end}, received {len(content)} bytes")
     return content
+
+
+def short_range(key: str, start: int, wanted: int, received: int) -> CorruptObject:
+    """The error of a response that is not the requested range. Sizes in bytes."""
+    return CorruptObject(f"{key}: requested bytes {start} to {start + wanted}, received {received} bytes")
+
+
+def wrong_checksum(key: str, found: int, expected: int) -> CorruptObject:
+    return CorruptObject(f"{key}: the body has checksum {found:08x}, expected {expected:08x}")
+
+
+class BytesBody:
+    def __init__(self, content: bytes) -> None:
+        self.size = len(content)
+        self._rest = memoryview(content)
+
+    async def read_into(self, buffer: memoryview) -> None:
+        buffer[:] = self._rest[: len(buffer)]
+        self._rest = self._rest[len(buffer) :]
+
+
+class FileBody:
+    """A file. One that is shorter by now raises CorruptObject."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self._path = path
+        self._at = 0
+
+    async def read_into(self, buffer: memoryview) -> None:
+        await asyncio.to_thread(self._read, buffer)
+
+    def _read(self, buffer: memoryview) -> None:
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(self._at)
+            filled = 0
+            while filled < len(buffer) and (received := file.readinto(buffer[filled:])):
+                filled += received
+        if filled < len(buffer):
+            raise short_range(str(self._path), self._at, len(buffer), filled)
+        self._at += filled
+
+
+async def as_body(body: bytes | Path | Body) -> Body:
+    """Raises OSError of the file."""
+    if isinstance(body, Path):
+        return FileBody(body, (await asyncio.to_thread(body.stat)).st_size)
+    return BytesBody(body) if isinstance(body, bytes | bytearray | memoryview) else body
+
+
+async def read_body(body: bytes | Path | Body) -> bytes:
+    """All of a small body."""
+    source = await as_body(body)
+    content = bytearray(source.size)
+    await source.read_into(memoryview(content))
+    return bytes(content)

@@ -4,7 +4,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tierlog.tiering.object_store import Condition, InvalidStoreUrl, ObjectInfo, ObjectStore, ObjectStoreError
+from tierlog.tiering.object_store import (
+    Body,
+    Condition,
+    InvalidStoreUrl,
+    ObjectInfo,
+    ObjectStore,
+    ObjectStoreError,
+)
 
 
 def store_from_url(url: str, **options: str) -> ObjectStore:
@@ -39,7 +46,8 @@ def _opener(url: str, options: dict[str, str]) -> Callable[[], ObjectStore]:
 
         return lambda: LocalStore(Path(unquote(parts.path)))
     if parts.scheme == "s3" and parts.netloc:
-        from tierlog.tiering.s3 import S3Options, S3Store
+        from tierlog.tiering.s3 import S3Store
+        from tierlog.tiering.s3_options import S3Options
 
         s3 = S3Options.from_url(url, **options)
         return lambda: S3Store(s3)
@@ -61,11 +69,14 @@ class NoStore:
         self._why = why
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         raise ObjectStoreError(self._why)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        raise ObjectStoreError(self._why)
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         raise ObjectStoreError(self._why)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:

@@ -95,6 +95,77 @@ async def test_ranges_are_exact(store):
     assert await store.get("r", 0, 10) == b"0123456789"
 
 
+async def test_ranges_are_received_into_the_callers_buffer(store):
+    await store.put("r", bytes(range(256)) * (3 << 12))
+    buffer = bytearray(b"-" * ((2 << 20) + 7))
+    await store.get_into("r", 100, memoryview(buffer)[5:-2])
+    assert buffer[:5] == b"-----"
+    assert buffer[5:-2] == (bytes(range(256)) * (3 << 12))[100 : 100 + (2 << 20)]
+    assert buffer[-2:] == b"--"
+    await store.get_into("r", 0, memoryview(buffer)[:0])
+
+
+async def test_a_range_past_the_end_fills_no_buffer(store):
+    await store.put("r", b"0123456789")
+    for start, size in ((5, 6), (10, 1), (20, 5)):
+        with pytest.raises(CorruptObject):
+            await store.get_into("r", start, memoryview(bytearray(size)))
+    with pytest.raises(ObjectNotFound):
+        await store.get_into("missing", 0, memoryview(bytearray(1)))
+
+
+async def test_buffer_of_a_cancelled_get_is_not_written_to(store):
+    content = b"x" * (8 << 20)
+    await store.put("r", content)
+    for turns in range(12):
+        buffer = bytearray(len(content))
+        getting = asyncio.ensure_future(store.get_into("r", 0, memoryview(buffer)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        getting.cancel()
+        await asyncio.wait([getting])
+        buffer[:] = bytes(len(content))
+        await store.get_into("r", 0, memoryview(bytearray(len(content))))  # takes as long as the other
+        assert buffer.count(0) == len(content)
+
+
+class Pieces:
+    """A body of ascending numbers; fails before the byte `fails_at`."""
+
+    def __init__(self, size, fails_at=None):
+        self.size = size
+        self._at = 0
+        self._fails_at = size if fails_at is None else fails_at
+
+    async def read_into(self, buffer):
+        await asyncio.sleep(0)
+        if self._at + len(buffer) > self._fails_at:
+            raise ValueError("the body failed")
+        buffer[:] = numbers(self._at, len(buffer))
+        self._at += len(buffer)
+
+
+def numbers(start, size):
+    repeated = bytes(range(251)) * (size // 251 + 2)
+    return repeated[start % 251 : start % 251 + size]
+
+
+@pytest.mark.parametrize("size", [0, 1000, PARTS_BODY_BYTES])
+async def test_body_is_read_once_while_it_is_sent(store, size):
+    info = await store.put("body", Pieces(size))
+    content = numbers(0, size)
+    assert (info.size, info.crc32c) == (size, crc32c.crc32c(content))
+    assert await store.get("body") == content
+
+
+@pytest.mark.parametrize("size", [1000, PARTS_BODY_BYTES])
+async def test_body_that_fails_leaves_no_object(store, size):
+    with pytest.raises(ValueError, match="the body failed"):
+        await store.put("body", Pieces(size, size - 1))
+    with pytest.raises(ObjectNotFound):
+        await store.head("body")
+
+
 async def test_a_range_past_the_end_is_never_served_short(store):
     await store.put("r", b"0123456789")
     for start, end in ((5, 11), (10, 12), (20, 30)):
@@ -341,6 +412,14 @@ async def test_directory_store_is_reopened_and_refuses_keys_outside(tmp_path):
         "s3://b?endpoint=&region=eu-west-1",
         "s3://b?region=eu-west-1&region=",
         "s3://b?endpoint=minio:9000",
+        "s3://b?path_style=yes",
+        "s3://b?sse=rot13",
+        "s3://b?sse_kms_key=k",
+        "s3://b?sse=AES256&sse_kms_key=k",
+        "s3://b?connections=0",
+        "s3://b?attempts=many",
+        "s3://b?read_timeout_ms=-1",
+        "s3://b?tags=team",
         "s3://a b",
         "s3://[b",
     ],

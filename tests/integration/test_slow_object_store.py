@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import s3_servers
+from connection_harness import until
 from s3_proxy import S3Proxy
 from tier_handlers import dependencies
 from tier_node import TierNode, produce
@@ -35,6 +36,7 @@ KEYS = {"access_key": s3_servers.ACCESS_KEY, "secret_key": s3_servers.SECRET_KEY
 CALLS: dict[str, Callable[[S3Store], Awaitable[Any]]] = {
     "object": lambda store: store.get("large"),
     "range": lambda store: store.get("large", 10, 500_000),
+    "range into a buffer": lambda store: store.get_into("large", 10, memoryview(bytearray(500_000))),
     "with its ETag": lambda store: store.get_with_etag("large"),
     "list": lambda store: anext(store.list("")),
 }
@@ -54,6 +56,24 @@ async def test_response_that_trickles_ends_at_the_calls_deadline(proxy: S3Proxy,
     await proxy.until_closed()  # the connection is not used again
     proxy.trickles = False
     assert await store.get("small") == b"x"
+    await store.close()
+
+
+async def test_cancelled_range_lets_go_of_its_buffer_and_its_connection(proxy: S3Proxy) -> None:
+    store = S3Store(S3Options.from_url(proxy.url("cancelled"), **KEYS))
+    await store.put("large", bytes(1 << 20))
+    buffer = bytearray(b"-" * 500_000)
+    proxy.trickles = True
+    getting = asyncio.ensure_future(store.get_into("large", 0, memoryview(buffer)))
+    await until(lambda: buffer[0] == 0)
+    getting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await getting
+    buffer[:] = b"-" * len(buffer)
+    await proxy.until_closed()
+    assert buffer.count(b"-") == len(buffer)
+    proxy.trickles = False
+    assert await store.get("large", 0, 3) == bytes(3)
     await store.close()
 
 

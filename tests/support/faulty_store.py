@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectStore, ObjectStoreError
+from tierlog.tiering.object_store import (
+    Body,
+    Condition,
+    ObjectInfo,
+    ObjectStore,
+    ObjectStoreError,
+    read_body,
+    short_range,
+)
 
 FAULTS = ("fail", "lose answer", "stall", "cut short", "corrupt")
 """Faults that a caller must handle. `hold` delays the call until `gate` is set."""
@@ -64,10 +72,10 @@ class FaultyStore:
         return self._fault
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         fault = await self._next("put")
-        content = body.read_bytes() if isinstance(body, Path) else body
+        content = await read_body(body)
         if fault in ("cut short", "corrupt"):  # a store that does not verify the checksum and reports success
             info = await self.inner.put(key, _damage(content, fault), condition=condition)
             return ObjectInfo(key, len(content), info.etag, crc32c)
@@ -79,6 +87,13 @@ class FaultyStore:
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         fault = await self._next("get")
         return self._answer(await self.inner.get(key, start, end), fault)
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        fault = await self._next("get")
+        content = self._answer(await self.inner.get(key, start, start + len(buffer)), fault)
+        if len(content) < len(buffer):
+            raise short_range(key, start, len(buffer), len(content))
+        buffer[:] = content
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         fault = await self._next("get")

@@ -1,0 +1,263 @@
+"""HTTP/1.1 connections to an object store: blocking requests in I/O threads of their own.
+
+Bodies are not copied: a response is received into the caller's buffer, and a request is sent from it. A
+call that is cancelled shuts its connection down, and ends once the thread no longer uses the buffer. There
+are at most as many connections as threads; idle ones are kept. Called by the S3 client.
+"""
+
+import asyncio
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+T = TypeVar("T")
+
+SEND_BYTES = 1 << 20  # at a time: the socket's timeout is for each send
+ERROR_BODY_BYTES = 1 << 20  # read of an error response; the connection is then closed
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class TransferCancelled(Exception):
+    """The call has been cancelled: its thread stops."""
+
+
+class Transfer:
+    """One call in an I/O thread. The event loop calls `cancel` and `until_released`, the thread the rest."""
+
+    def __init__(self, into: memoryview | None) -> None:
+        self.into = into
+        """Where the body of a successful response to a range request goes."""
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._socket: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+        self._released = self._loop.create_future()
+
+    @contextmanager
+    def using(self, connected: socket.socket) -> Iterator[None]:
+        """Use a connection, which `cancel` shuts down. Raises TransferCancelled."""
+        with self._lock:
+            if self._cancelled:
+                raise TransferCancelled
+            self._socket = connected
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._socket = None
+                cancelled = self._cancelled
+            if cancelled:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._release)
+                raise TransferCancelled
+
+    def _release(self) -> None:
+        if not self._released.done():
+            self._released.set_result(None)
+
+    def cancel(self) -> None:
+        """The thread uses no buffer and no connection from `until_released` on."""
+        with self._lock:
+            self._cancelled = True
+            if self._socket is None:
+                self._release()
+                return
+            with suppress(OSError):  # not SSLSocket.shutdown, which changes what the thread uses
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    async def until_released(self) -> None:
+        """Wait for the thread, even if the caller is cancelled again."""
+        while not self._released.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._released])
+
+
+class IoThreads:
+    """A bounded number of threads, which begin as they are needed."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="tierlog-store")
+        self._local = threading.local()
+
+    @property
+    def transfer(self) -> Transfer:
+        """The call that runs in this thread."""
+        current: Transfer = self._local.transfer
+        return current
+
+    async def run(self, work: Callable[[], T], into: memoryview | None = None) -> T:
+        """Run a call in a thread. If it is cancelled, nothing is written to `into` after it has ended."""
+        transfer = Transfer(into)
+
+        def call() -> T:
+            self._local.transfer = transfer
+            try:
+                return work()
+            finally:
+                del self._local.transfer
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        except asyncio.CancelledError:
+            transfer.cancel()
+            await transfer.until_released()
+            raise
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """`body`: empty if it went to the transfer's buffer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpConnections:
+    """Idle connections by origin. Thread-safe."""
+
+    def __init__(
+        self, *, connect_s: float, read_s: float, tls: Callable[[], ssl.SSLContext], proxy: str | None = None
+    ) -> None:
+        """`read_s`: between two bytes. `proxy`: URL of an HTTP proxy."""
+        self._connect_s = connect_s
+        self._read_s = read_s
+        self._make_tls = tls
+        self._tls: ssl.SSLContext | None = None
+        self._proxy = urlsplit(proxy) if proxy else None
+        self._idle: dict[tuple[str, str, int], list[HTTPConnection]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def request(
+        self, transfer: Transfer, method: str, url: str, headers: Mapping[str, str], body: bytes | memoryview
+    ) -> Response:
+        """Send a request and receive its response. Raises OSError (also TimeoutError), HTTPException and
+        TransferCancelled; then the connection is closed."""
+        parts = urlsplit(url)
+        origin = (parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
+        target = url[url.index("/", len(parts.scheme) + 3) :] if parts.path else f"/?{parts.query}"
+        if self._proxy and parts.scheme == "http":
+            target = url
+        connection = self._take(origin) or self._connect(transfer, origin)
+        keep = False
+        try:
+            with transfer.using(connection.sock):
+                _send(connection, method, target, {**headers, "Host": parts.netloc}, body)
+                response, keep = _receive(connection, transfer.into)
+        except BaseException:
+            keep = False
+            raise
+        finally:
+            self._give_back(origin, connection, keep)
+        return response
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle = [connection for connections in self._idle.values() for connection in connections]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def _take(self, origin: tuple[str, str, int]) -> HTTPConnection | None:
+        """The connection that was used last, since the server closes those that are idle for long."""
+        while True:
+            with self._lock:
+                idle = self._idle.get(origin)
+                if not idle:
+                    return None
+                connection = idle.pop()
+            if not _is_readable(connection.sock):
+                return connection
+            connection.close()  # by the server, too
+
+    def _give_back(self, origin: tuple[str, str, int], connection: HTTPConnection, keep: bool) -> None:
+        with self._lock:
+            if keep and not self._closed:
+                self._idle.setdefault(origin, []).append(connection)
+                return
+        connection.close()
+
+    def _connect(self, transfer: Transfer, origin: tuple[str, str, int]) -> HTTPConnection:
+        scheme, host, port = origin
+        via = (host, port)
+        if self._proxy is not None:
+            via = (self._proxy.hostname or "", self._proxy.port or 80)
+        connection = HTTPConnection(*via, timeout=self._connect_s)
+        if self._proxy is not None and scheme == "https":
+            connection.set_tunnel(host, port)
+        try:
+            connection.connect()
+            plain = connection.sock
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if scheme == "https":
+                if self._tls is None:
+                    self._tls = self._make_tls()
+                secured = self._tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+                connection.sock = secured
+                with transfer.using(secured):
+                    secured.do_handshake()
+            connection.sock.settimeout(self._read_s)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _is_readable(idle: socket.socket) -> bool:
+    """An idle connection can be read from only if it is closed, or out of step."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _send(
+    connection: HTTPConnection, method: str, target: str, headers: Mapping[str, str], body: bytes | memoryview
+) -> None:
+    connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    view = memoryview(body)
+    with suppress(BrokenPipeError, ConnectionResetError):  # perhaps there is a response, which says why
+        for at in range(0, len(view), SEND_BYTES):
+            connection.send(view[at : at + SEND_BYTES])
+
+
+def _receive(connection: HTTPConnection, into: memoryview | None) -> tuple[Response, bool]:
+    """The response, and whether the connection can be used again."""
+    response = connection.getresponse()
+    headers = dict(response.headers.items())
+    if into is not None and response.status in (200, 206):
+        if response.length != len(into):
+            return Response(response.status, headers, b""), False
+        _fill(response, into)
+        body = b""
+    elif response.status < 300:
+        body = response.read()
+    else:
+        body = response.read(ERROR_BODY_BYTES)
+    return Response(response.status, headers, body), response.isclosed() and not response.will_close
+
+
+def _fill(response: HTTPResponse, into: memoryview) -> None:
+    at = 0
+    while at < len(into):
+        received = response.readinto(into[at:])
+        if not received:
+            raise IncompleteRead(b"", len(into) - at)
+        at += received
+    if not response.isclosed():
+        response.read()  # nothing; ends the response

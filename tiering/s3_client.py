@@ -1,0 +1,178 @@
+"""S3 client: botocore builds, signs and parses requests; `http_connections` sends them.
+
+botocore's own HTTP client copies bodies and cannot be cancelled. Its event `before-send` lets this module
+send the signed request instead. Credentials come from botocore's chain. Bodies are not signed (UNSIGNED-
+PAYLOAD): each has a CRC-32C in a signed header, which the server verifies. botocore takes a second to
+import, so it is imported in a thread at the first call. Called by the S3 store.
+"""
+
+import io
+import ssl
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from typing import Any
+
+from tierlog.tiering.http_connections import HttpConnections, IoThreads
+from tierlog.tiering.object_store import (
+    CorruptObject,
+    ObjectNotFound,
+    ObjectStoreError,
+    ObjectStoreTimeout,
+    PreconditionFailed,
+)
+from tierlog.tiering.s3_options import S3Options
+
+DEFAULT_REGION = "us-east-1"
+
+_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
+_PRECONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict"})
+_DAMAGED = frozenset(
+    {
+        "BadDigest",
+        "XAmzContentChecksumMismatch",
+        "InvalidDigest",
+        "XAmzContentSHA256Mismatch",
+        "InvalidRange",  # the object ends before the first byte
+    }
+)
+_TRANSIENT = frozenset({"SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling"})
+_TRANSIENT_STATUS = frozenset({429, 500, 502, 503, 504})
+
+
+class SendBody:
+    """A request's body in a buffer, as botocore accepts it. Sent without a copy."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def read(self, _size: int = -1) -> bytes:
+        """Only for botocore, which would read it to sign the body."""
+        return bytes(self.view)
+
+
+class S3Client:
+    """An open client. `api`: botocore's, whose calls run in `threads`."""
+
+    def __init__(self, options: S3Options, threads: IoThreads) -> None:
+        """Blocks for a second. Raises BotoCoreError."""
+        import botocore.session
+        from botocore.config import Config
+        from botocore.utils import get_environ_proxies
+
+        session = botocore.session.Session(profile=options.profile)
+        self.api: Any = session.create_client(
+            "s3",
+            region_name=options.region or session.get_config_variable("region") or DEFAULT_REGION,
+            endpoint_url=options.endpoint,
+            aws_access_key_id=options.access_key,
+            aws_secret_access_key=options.secret_key,
+            config=Config(
+                retries={"total_max_attempts": 1, "mode": "standard"},  # the store repeats calls itself
+                s3={"addressing_style": options.addressing_style, "payload_signing_enabled": False},
+                # the store sends CRC-32C itself; the default needs trailers, which some servers lack
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+        url = self.api.meta.endpoint_url
+        ca_bundle = options.ca_bundle or session.get_config_variable("ca_bundle")
+        proxies = get_environ_proxies(url)
+        self._threads = threads
+        self._connections = HttpConnections(
+            connect_s=options.connect_timeout_ms / 1000,
+            read_s=options.read_timeout_ms / 1000,
+            tls=_tls_of(ca_bundle),
+            proxy=proxies.get(url.split(":")[0]),
+        )
+        self.api.meta.events.register("before-send.s3", self._send)
+
+    def close(self) -> None:
+        self._connections.close()
+        self.api.close()
+
+    def _send(self, request: Any, **_: Any) -> Any:
+        from botocore.awsrequest import AWSResponse
+
+        body = request.body or b""
+        response = self._connections.request(
+            self._threads.transfer,
+            request.method,
+            request.url,
+            {name: _text(value) for name, value in request.headers.items() if name.lower() != "expect"},
+            body.view if isinstance(body, SendBody) else body,
+        )
+        return AWSResponse(request.url, response.status, response.headers, _Received(response.body))
+
+
+class _Received(io.BytesIO):
+    """A received body, as botocore reads it."""
+
+    def stream(self) -> Iterator[bytes]:
+        yield self.read()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _tls_of(ca_bundle: str | None) -> Callable[[], ssl.SSLContext]:
+    def make() -> ssl.SSLContext:
+        from botocore.httpsession import get_cert_path
+
+        return ssl.create_default_context(cafile=ca_bundle or get_cert_path(True))
+
+    return make
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether another attempt may succeed soon."""
+    from botocore.exceptions import ClientError, HTTPClientError
+    from botocore.parsers import ResponseParserError
+
+    if isinstance(error, ClientError):
+        code, status = _code_of(error)
+        return code in _TRANSIENT or status in _TRANSIENT_STATUS
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    return isinstance(error, (OSError, HTTPException, HTTPClientError, ResponseParserError))
+
+
+def translate(what: str, error: Exception) -> ObjectStoreError | None:
+    """The object store error for a client exception; None for a bug, and for what is such an error
+    already."""
+    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
+
+    if isinstance(error, ClientError):
+        return _translate_response(what, error)
+    if isinstance(error, TimeoutError):
+        return ObjectStoreTimeout(f"{what}: {type(error).__name__}: {error}")
+    if isinstance(error, (BotoCoreError, ResponseParserError, HTTPException, OSError)):
+        return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
+    return None
+
+
+def is_unknown_upload(error: BaseException | None) -> bool:
+    """Whether a multipart upload does not exist, perhaps because it was completed or aborted."""
+    from botocore.exceptions import ClientError
+
+    return isinstance(error, ClientError) and _code_of(error)[0] == "NoSuchUpload"
+
+
+def _translate_response(what: str, error: Any) -> ObjectStoreError:
+    code, status = _code_of(error)
+    if code in _NOT_FOUND:
+        return ObjectNotFound(what)
+    if code in _PRECONDITION or status == 412:
+        return PreconditionFailed(f"{what}: {code}")
+    if code in _DAMAGED:
+        return CorruptObject(f"{what}: {error}")
+    return ObjectStoreError(f"{what}: {error}")
+
+
+def _code_of(error: Any) -> tuple[str, int]:
+    metadata = error.response.get("ResponseMetadata", {})
+    return str(error.response.get("Error", {}).get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
