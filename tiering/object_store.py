@@ -26,6 +26,10 @@ class ObjectStoreTimeout(ObjectStoreError):
     """The store did not respond in time, so the caller held its resources for long."""
 
 
+class ObjectStoreUnavailable(ObjectStoreError):
+    """The store cannot be reached, or responds that it is overloaded or failing."""
+
+
 class InvalidStoreUrl(ValueError):
     """A URL that does not name an object store; the message shows valid forms."""
 

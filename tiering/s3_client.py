@@ -18,6 +18,7 @@ from tierlog.tiering.object_store import (
     ObjectNotFound,
     ObjectStoreError,
     ObjectStoreTimeout,
+    ObjectStoreUnavailable,
     PreconditionFailed,
 )
 from tierlog.tiering.s3_options import S3Options
@@ -150,6 +151,8 @@ def translate(what: str, error: Exception) -> ObjectStoreError | None:
         return _translate_response(what, error)
     if isinstance(error, TimeoutError):
         return ObjectStoreTimeout(f"{what}: {type(error).__name__}: {error}")
+    if is_transient(error):
+        return ObjectStoreUnavailable(f"{what}: {type(error).__name__}: {error}")
     if isinstance(error, (BotoCoreError, ResponseParserError, HTTPException, OSError)):
         return ObjectStoreError(f"{what}: {type(error).__name__}: {error}")
     return None
@@ -170,6 +173,8 @@ def _translate_response(what: str, error: Any) -> ObjectStoreError:
         return PreconditionFailed(f"{what}: {code}")
     if code in _DAMAGED:
         return CorruptObject(f"{what}: {error}")
+    if is_transient(error):
+        return ObjectStoreUnavailable(f"{what}: {error}")
     return ObjectStoreError(f"{what}: {error}")
 
 

@@ -56,6 +56,7 @@ from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.store_health import BreakerOpen
 from tierlog.tiering.tier_counts import Transfers
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -294,12 +295,13 @@ class RemoteLogManager:
             self._notify(where)
         longest = min(BACKOFF_MAX_S, self._first_backoff_s * 2 ** min(state.failures, 16))
         backoff_s = longest * (0.5 + self._rng.random() / 2)
-        _log.warning(
-            "tiering failed",
-            partition=str(state.replica.name),
-            error=str(failure),
-            retry_s=round(backoff_s, 1),
-        )
+        if not isinstance(failure, BreakerOpen):  # which is logged once, not for each partition
+            _log.warning(
+                "tiering failed",
+                partition=str(state.replica.name),
+                error=str(failure),
+                retry_s=round(backoff_s, 1),
+            )
         await asyncio.sleep(backoff_s)
 
     async def _step(self, where: TopicIdPartition, state: _State) -> bool:

@@ -5,6 +5,8 @@ replicas. `close` comes before the replicas close.
 """
 
 import random
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -27,9 +29,11 @@ from tierlog.tiering.chunk_cache import ChunkCache
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.metered_store import MeteredStore
-from tierlog.tiering.object_store import ObjectStore
+from tierlog.tiering.object_store import ObjectStore, ObjectStoreError
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.store_health import HealthyStore
+from tierlog.tiering.store_probe import probe_store
 from tierlog.tiering.stores import NoStore, store_from_url
 from tierlog.tiering.verifier import RemoteVerifier
 
@@ -67,9 +71,13 @@ class RemoteTier:
         self.directory = data_directory.absolute() / OBJECTS_DIRECTORY
         self.has_store = objects is not None or network is None or bool(settings.object_store_url)
         url = settings.object_store_url or self.directory.as_uri()
-        self.store = MeteredStore(
-            objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
-        )
+        opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
+        is_foreign = objects is None and url.startswith("s3:")  # the other stores are tierlog's own
+        probe_key = f"{cluster_id}/probe/{settings.node_id}"
+        check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None
+        metered = MeteredStore(opened)
+        self.store_counts = metered.counts
+        self.store = HealthyStore(metered, self.tasks, check=check)
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
@@ -171,5 +179,10 @@ class Tiering:
         self.log_manager.start()
         if self._tier.has_store:
             self.storage_cleaner.start()
+            self._tier.tasks.spawn("check of the object store", self._check_store())
             self.scrubber.start()
         self._tier.log_unreachable_data()
+
+    async def _check_store(self) -> None:
+        with suppress(ObjectStoreError):  # logged if it is refused; else the next call checks again
+            await self._tier.store.check()

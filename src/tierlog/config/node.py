@@ -175,7 +175,8 @@ class NodeSettings(TopicDefaults):
         "",
         "Object store for tiered data: s3://bucket/prefix?endpoint=…&region=… (with any of the parameters "
         "below), file:///directory or memory://. Percent-encode special characters. If empty, a standalone "
-        "broker uses a directory inside log.dirs, and a cluster tiers nothing. All brokers need the same one.",
+        "broker uses a directory inside log.dirs, and a cluster tiers nothing. All brokers need the same "
+        "one.",
     )
     remote_cache_bytes: int = long_(
         1024 * MIB,

@@ -1,0 +1,236 @@
+"""Health of a broker's object store: a circuit breaker with one probe for all callers, and counts.
+
+After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
+fail at once, and one probe asks the store until it responds. Both changes are logged once, not for each
+partition. A store that fails the checks of `store_probe` is refused for good: it could lose data. Built by
+`broker.remote.tiering`.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import structlog
+
+from tierlog.base.tasks import TaskGroup
+from tierlog.tiering.object_store import (
+    Body,
+    Condition,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectStore,
+    ObjectStoreError,
+    ObjectStoreTimeout,
+    ObjectStoreUnavailable,
+)
+from tierlog.tiering.store_probe import UnsuitableStore
+
+_log = structlog.get_logger("tierlog.tiering")
+
+FAILURES_TO_OPEN = 5
+FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
+"""Pauses between probes; each is twice the one before."""
+CHECKS_BEFORE_REFUSAL = 3  # a store is refused only if it fails that often: a fault may look the same
+PROBE_KEY = "probe"
+LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class BreakerState(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    REFUSED = "refused"
+
+
+class BreakerOpen(ObjectStoreUnavailable):
+    """The store was not asked: it is known to be unavailable, and that has been logged."""
+
+
+@dataclass(slots=True)
+class Latency:
+    """A histogram: calls by the first of LATENCY_BOUNDS_S that they did not exceed, and those beyond."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
+@dataclass(slots=True)
+class StoreHealth:
+    """Counts since the start of the process, by operation: put, get, head, delete, list.
+
+    Outcomes: ok, not_found, precondition_failed, corrupt, timeout, unavailable, error, cancelled, and refused
+    by the breaker. `bytes` by `read` and `written`. The operation `check` is the one at the start. A list
+    counts up to its first object.
+    """
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    bytes: Counter[str] = field(default_factory=Counter)
+    latency: defaultdict[str, Latency] = field(default_factory=lambda: defaultdict(Latency))
+    state: BreakerState = BreakerState.CLOSED
+    opened: int = 0
+    last_error: str = ""
+
+
+class HealthyStore:
+    """An object store whose calls pass a circuit breaker."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        tasks: TaskGroup,
+        *,
+        check: Callable[[ObjectStore], Awaitable[None]] | None = None,
+    ) -> None:
+        """`check`: raises UnsuitableStore; runs before the first call."""
+        self.health = StoreHealth()
+        self._inner = inner
+        self._tasks = tasks
+        self._failures = 0
+        self._check = check
+        self._checking = asyncio.Lock()
+
+    async def put(
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
+    ) -> ObjectInfo:
+        await self._admit("put")
+        with self._watched("put"):
+            info = await self._inner.put(key, body, crc32c=crc32c, condition=condition)
+        self.health.bytes["written"] += info.size
+        return info
+
+    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        await self._admit("get")
+        with self._watched("get"):
+            content = await self._inner.get(key, start, end)
+        self.health.bytes["read"] += len(content)
+        return content
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        await self._admit("get")
+        with self._watched("get"):
+            await self._inner.get_into(key, start, buffer)
+        self.health.bytes["read"] += len(buffer)
+
+    async def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        await self._admit("get")
+        with self._watched("get"):
+            content, etag = await self._inner.get_with_etag(key)
+        self.health.bytes["read"] += len(content)
+        return content, etag
+
+    async def head(self, key: str) -> ObjectInfo:
+        await self._admit("head")
+        with self._watched("head"):
+            return await self._inner.head(key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._admit("delete")
+        with self._watched("delete"):
+            await self._inner.delete(keys)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        await self._admit("list")
+        found = self._inner.list(prefix)
+        with self._watched("list"):
+            first = await anext(found, None)
+        if first is not None:
+            yield first
+            async for info in found:
+                yield info
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def check(self) -> None:
+        """Check that the store is suitable, if no call has done so. Raises ObjectStoreError."""
+        async with self._checking:
+            for attempt in range(1, CHECKS_BEFORE_REFUSAL + 1):
+                if self._check is None:
+                    return
+                with self._watched("check"):
+                    try:
+                        await self._check(self._inner)
+                        self._check = None
+                    except UnsuitableStore as reason:
+                        if attempt == CHECKS_BEFORE_REFUSAL:
+                            self._refuse(str(reason))
+                            raise
+
+    async def _admit(self, operation: str) -> None:
+        if self.health.state is BreakerState.CLOSED and self._check is not None:
+            await self.check()
+        if self.health.state is BreakerState.CLOSED:
+            return
+        self.health.requests[operation, "refused"] += 1
+        if self.health.state is BreakerState.REFUSED:
+            raise UnsuitableStore(self.health.last_error)
+        raise BreakerOpen(f"the object store is unavailable: {self.health.last_error}")
+
+    @contextmanager
+    def _watched(self, operation: str) -> Iterator[None]:
+        loop, outcome = asyncio.get_running_loop(), "cancelled"
+        began = loop.time()
+        try:
+            yield
+            outcome = "ok"
+        except ObjectStoreError as error:
+            outcome = _OUTCOMES.get(type(error).__name__, "error")
+            if isinstance(error, ObjectStoreUnavailable | ObjectStoreTimeout):
+                self._on_unavailable(error)
+            else:
+                self._failures = 0  # it responded
+            raise
+        finally:
+            self.health.requests[operation, outcome] += 1
+            self.health.latency[operation].add(loop.time() - began)
+            if outcome == "ok":
+                self._failures = 0
+
+    def _on_unavailable(self, error: ObjectStoreError) -> None:
+        self.health.last_error = str(error)
+        self._failures += 1
+        if self._failures >= FAILURES_TO_OPEN and self.health.state is BreakerState.CLOSED:
+            self.health.state = BreakerState.OPEN
+            self.health.opened += 1
+            _log.error(
+                "the object store is unavailable", error=str(error), next="it is probed until it responds"
+            )
+            self._tasks.spawn("probe of the object store", self._probe())
+
+    async def _probe(self) -> None:
+        pause_s, probes = FIRST_PROBE_S, 1
+        while True:
+            try:
+                with suppress(ObjectNotFound):
+                    await self._inner.head(PROBE_KEY)
+                break
+            except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
+                self.health.last_error = str(error)
+            except ObjectStoreError:  # a response: credentials, for example, are the business of each call
+                break
+            await asyncio.sleep(pause_s)
+            pause_s, probes = min(2 * pause_s, PROBE_MAX_S), probes + 1
+        self._failures = 0
+        self.health.state = BreakerState.CLOSED
+        _log.info("the object store is available again", probes=probes)
+
+    def _refuse(self, reason: str) -> None:
+        self.health.state, self.health.last_error = BreakerState.REFUSED, reason
+        _log.error("the object store is refused", reason=reason, next="set object.store.url to another store")
+
+
+_OUTCOMES = {
+    "ObjectNotFound": "not_found",
+    "PreconditionFailed": "precondition_failed",
+    "CorruptObject": "corrupt",
+    "ObjectStoreTimeout": "timeout",
+    "ObjectStoreUnavailable": "unavailable",
+}

@@ -1,0 +1,76 @@
+"""Store probe: checks that a store has conditional puts, reads after writes, ranges and checksums.
+
+A store that ignores the condition of a put would let a deposed leader overwrite a manifest. Run by
+`store_health` before the first call; it leaves no object unless the process ends.
+"""
+
+from contextlib import suppress
+
+import structlog
+
+from tierlog.tiering.object_store import (
+    Absent,
+    CorruptObject,
+    ObjectStore,
+    ObjectStoreError,
+    PreconditionFailed,
+)
+
+_log = structlog.get_logger("tierlog.tiering")
+
+_FIRST, _SECOND, _THIRD = b"tierlog probes this store", b"the second version", b"is never written"
+
+
+class UnsuitableStore(ObjectStoreError):
+    """The store does not do what tiering needs. Another attempt does not help."""
+
+
+async def probe_store(store: ObjectStore, key: str) -> None:
+    """Check a store with an object of this key, which no other process uses. Raises UnsuitableStore, or
+    another ObjectStoreError if the store fails."""
+    try:
+        await _probe(store, key)
+    finally:
+        with suppress(ObjectStoreError):
+            await store.delete([key])
+
+
+async def _probe(store: ObjectStore, key: str) -> None:
+    with suppress(PreconditionFailed):  # an attempt before has succeeded, and its response was lost
+        await store.put(key, _FIRST, condition=Absent())
+    await _expect_refusal(store, key, Absent(), "If-None-Match")
+    content, etag = await store.get_with_etag(key)
+    if content != _FIRST:
+        raise UnsuitableStore("a read after a write returns other bytes")
+    part = bytearray(6)
+    await store.get_into(key, 8, memoryview(part))
+    if part != _FIRST[8:14]:
+        raise UnsuitableStore("the store returns another range than was requested")
+    with suppress(PreconditionFailed):
+        await store.put(key, _SECOND, condition=etag)
+    if await store.get(key) != _SECOND:
+        raise UnsuitableStore("a read after an overwrite returns the former bytes")
+    await _expect_refusal(store, key, etag, "If-Match")
+    await _check_checksums(store, key)
+
+
+async def _expect_refusal(store: ObjectStore, key: str, condition: Absent | str, header: str) -> None:
+    try:
+        await store.put(key, _THIRD, condition=condition)
+    except PreconditionFailed:
+        return
+    raise UnsuitableStore(
+        f"the store ignores conditional puts ({header}), so an old leader could overwrite manifests; a proxy "
+        "before it may drop the header"
+    )
+
+
+async def _check_checksums(store: ObjectStore, key: str) -> None:
+    """A store without checksums is slower, since uploads are read back; one with wrong ones is refused."""
+    try:
+        await store.put(key, _THIRD, crc32c=0)
+    except CorruptObject:
+        return
+    if (await store.head(key)).crc32c is not None:
+        raise UnsuitableStore("the store accepts a wrong CRC-32C and returns it: damage would not be found")
+    _log.warning("the object store verifies no CRC-32C", next="uploads are read back, which takes longer")
