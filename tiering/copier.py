@@ -1,14 +1,15 @@
 """Segment copier: one attempt to upload a rolled segment and its index bundle, and to verify both objects.
 
-The caller has verified every batch of the segment, and built the chunk table by which readers find and verify
-their part. The manifest entry is returned only after the sizes and checksums of both objects are verified;
-the caller commits it. The manager retries and limits the time. Rolled segments do not change, so the file is
-stable while it is read.
+The body verifies every batch while it is read, and builds the chunk table by which readers find and verify
+their part. The manifest entry is returned only after the sizes and checksums of both objects are verified:
+the checksum of the segment is that of the chunks, not of what was sent. The caller commits the entry. The
+manager retries and limits the time.
 """
 
 import asyncio
 import uuid
 from dataclasses import dataclass
+from typing import Protocol
 
 import crc32c
 
@@ -19,7 +20,7 @@ from tierlog.metadata.records import RemoteSegment
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering.format.bundle import ChunkTable, IndexBundle, encode_bundle
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.object_store import Body, CorruptObject, FileBody, ObjectStore
 
 _READ_BYTES = 4 << 20
 
@@ -33,11 +34,44 @@ class Attempt:
     leader_epoch: int
 
 
-async def copy_segment(
-    store: ObjectStore, keys: Keys, exported: SegmentExport, chunks: ChunkBuilder, attempt: Attempt
-) -> RemoteSegment:
-    """Put `.idx`, then `.log`, and return the entry to commit. `chunks`: of the segment's verified bytes.
-    Raises ObjectStoreError, or OSError of the file."""
+class NotUploadable(Exception):
+    """The segment is damaged, or has changed during its upload: there is no copy to commit."""
+
+
+class SegmentBody(Body, Protocol):
+    """Verified bytes of offsets [base_offset, end_offset) of a rolled segment."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
+        """What belongs to the bytes, all of which have been read. Raises NotUploadable."""
+
+
+class SegmentFile(FileBody):
+    """A file whose chunks are known, as of a part of a segment."""
+
+    def __init__(self, exported: SegmentExport, chunks: ChunkBuilder) -> None:
+        segment = exported.descriptor
+        super().__init__(segment.path_log, segment.size_bytes)
+        self.base_offset, self.end_offset = segment.base_offset, segment.end_offset
+        self._finished = exported, chunks
+
+    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
+        return self._finished
+
+
+async def copy_segment(store: ObjectStore, keys: Keys, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
+    """Put `.log`, then `.idx`, and return the entry to commit. Raises ObjectStoreError, NotUploadable, or
+    OSError of the file."""
+    log_key, index_key = keys.attempt(
+        attempt.partition, body.base_offset, body.end_offset - 1, attempt.leader_epoch, attempt.uuid
+    )
+    await store.put(log_key, body)
+    exported, chunks = body.finish()
     index = encode_bundle(
         IndexBundle(
             offset_index=exported.offset_index,
@@ -45,15 +79,11 @@ async def copy_segment(
             txn_index=exported.txn_index,
             producer_snapshot=exported.producer_snapshot,
             leader_epochs=exported.leader_epochs,
-            chunk_table=ChunkTable(
-                attempt.uuid, exported.descriptor.size_bytes, chunks.checksum, chunks.chunks
-            ),
+            chunk_table=ChunkTable(attempt.uuid, body.size, chunks.checksum, chunks.chunks),
         )
     )
     entry = _entry(exported, chunks.checksum, attempt, index)
-    log_key, index_key = keys.log(attempt.partition, entry), keys.index(attempt.partition, entry)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
-    await store.put(log_key, exported.descriptor.path_log, crc32c=entry.log_crc32c)
     await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
     await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
     return entry

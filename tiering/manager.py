@@ -15,13 +15,11 @@ from uuid import UUID
 import crc32c
 import structlog
 
-from tierlog.base.segments import SegmentExport
 from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
-from tierlog.records.chunks import ChunkBuilder
-from tierlog.tiering.copier import Attempt, copy_segment
+from tierlog.tiering.copier import Attempt, SegmentBody, copy_segment
 from tierlog.tiering.copy_slots import CopySlots
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt
 from tierlog.tiering.format.manifest import (
@@ -65,7 +63,7 @@ class TierLimits:
     """Limits of concurrency and time."""
 
     copies_at_once: int = 8  # each takes at most 16 MiB of memory (tiering.s3)
-    check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check before a copy
+    check_seconds: float = 30.0  # for each step, at most 1 MiB, of the check during a copy
     copy_seconds: float = 120.0  # for each copy, plus
     copy_seconds_per_mib: float = 8.0  # all slots share a link, and one of 1 MiB/s cannot keep up with a log
     stall_seconds: float = 30.0  # after which a copy is reported as stalled, plus
@@ -104,23 +102,22 @@ class TierManager:
 
     @property
     def check_s(self) -> float:
-        """Timeout of one disk read while a segment is checked before its copy."""
+        """Timeout of one disk read while a segment is checked and copied."""
         return self._limits.check_seconds
 
-    async def copy(self, exported: SegmentExport, chunks: ChunkBuilder, attempt: Attempt) -> RemoteSegment:
-        """Upload and verify one segment, divided into `chunks` while its batches were verified. The caller
-        holds a slot of `copies`.
+    async def copy(self, body: SegmentBody, attempt: Attempt) -> RemoteSegment:
+        """Upload and verify one segment. The caller holds a slot of `copies`.
 
-        Raises ObjectStoreError, or OSError of the local file.
+        Raises ObjectStoreError, NotUploadable, or OSError of the local file.
         """
         limits = self._limits
-        mib = exported.descriptor.size_bytes / (1 << 20)
+        mib = body.size / (1 << 20)
         async with self._alarm(attempt, limits.stall_seconds + limits.stall_seconds_per_mib * mib):
             self.counts.uploading += 1
             try:
                 seconds = limits.copy_seconds + limits.copy_seconds_per_mib * mib
                 async with deadline(seconds, f"copy of {attempt.partition}"):
-                    entry = await copy_segment(self._store, self._keys, exported, chunks, attempt)
+                    entry = await copy_segment(self._store, self._keys, body, attempt)
             finally:
                 self.counts.uploading -= 1
         self.counts.copies += 1

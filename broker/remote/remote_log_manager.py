@@ -1,13 +1,13 @@
 """Remote log manager: uploads, retention and status of the tiered partitions that this broker leads.
 
-Each partition has at most one job: plan, perform the first action, plan again, until nothing is left to do. A
-rolled segment, a change of the remote state and a timer wake it. This order keeps every offset readable: CRCs
-of the segment's batches verified -> StartCopy committed -> objects put and verified -> FinishCopy committed
--> manifest root written -> local log start raised -> files unlinked. A deletion raises the log start first,
-and deletes objects after the grace. A failure shows in the status, and the job retries with growing, jittered
-backoff. Produce and fetch never wait for a job, and retention continues without the store. A partition whose
-topic was tiered stays here: what is remote is deleted, and the quorum still commits its log start (ADR 0025).
-Called by app.py and the admin API.
+Each partition has at most one job: plan, perform the first action, plan again, until nothing is left to do.
+A rolled segment, a change of the remote state and a timer wake it. This order keeps every offset readable:
+StartCopy committed -> objects put, the CRCs of the segment's batches verified on the way -> objects
+verified -> FinishCopy committed -> manifest root written -> local log start raised -> files unlinked. A
+deletion raises the log start first, and deletes objects after the grace. A failure shows in the status, and
+the job retries with growing, jittered backoff. Produce and fetch never wait for a job, and retention
+continues without the store. A partition whose topic was tiered stays here: what is remote is deleted, and
+the quorum still commits its log start (ADR 0025). Called by app.py and the admin API.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from tierlog.broker.remote.tier_views import (
     locate_offset,
     why_not_here,
 )
-from tierlog.broker.remote.upload_check import chunks_to_upload
+from tierlog.broker.remote.upload_check import checked_segment, is_intact_from
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -51,7 +51,7 @@ from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering import planner
-from tierlog.tiering.copier import Attempt
+from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody, SegmentFile
 from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
@@ -439,22 +439,18 @@ class RemoteLogManager:
         replica, segment = state.replica, action.segment
         if not self._is_current(where, state):
             return  # leadership was lost during the wait for the slot
-        chunks = await chunks_to_upload(
-            replica,
-            segment.base_offset,
-            segment.base_offset if action.start_offset is None else action.start_offset,
-            self._replicas.emit,
-            partial(self._is_current, where, state),
-            self._manager.check_s,
-        )
-        if chunks is None:
+        is_current = partial(self._is_current, where, state)
+        base, check_s, emit = segment.base_offset, self._manager.check_s, self._replicas.emit
+        if action.start_offset is None:
+            checked = checked_segment(replica, base, emit, is_current, check_s)
+            if checked is not None:
+                await self._upload(where, state, checked)
             return
-        exported = replica.log.export_segment(segment.base_offset)
+        if not await is_intact_from(replica, base, action.start_offset, emit, is_current, check_s):
+            return
+        exported = replica.log.export_segment(base)
         if exported is None:
             return  # the segment was deleted during the check
-        if action.start_offset is None:
-            await self._upload(where, state, exported, chunks)
-            return
         interval_bytes = replica.config.index_interval_bytes
         copy = partial(copy_suffix, self._files, exported, action.start_offset, interval_bytes)
         loop, threads = asyncio.get_running_loop(), replica.log_dir.threads
@@ -465,7 +461,7 @@ class RemoteLogManager:
             copying.add_done_callback(partial(self._remove_unused, replica))
             raise
         try:
-            await self._upload(where, state, suffix, suffix_chunks)
+            await self._upload(where, state, SegmentFile(suffix, suffix_chunks))
         finally:
             await self._unlink(replica, suffix)
 
@@ -479,11 +475,8 @@ class RemoteLogManager:
         unlink = partial(self._files.unlink, suffix.descriptor.path_log, missing_ok=True)
         return asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, unlink)
 
-    async def _upload(
-        self, where: TopicIdPartition, state: _State, exported: SegmentExport, chunks: ChunkBuilder
-    ) -> None:
-        """`chunks`: of the segment's verified bytes."""
-        replica, segment = state.replica, exported.descriptor
+    async def _upload(self, where: TopicIdPartition, state: _State, body: SegmentBody) -> None:
+        replica, base, end = state.replica, body.base_offset, body.end_offset
         attempt = Attempt(where, random_uuid(self._rng), replica.leader_epoch)
         await self._submit(
             c.StartCopy(
@@ -492,19 +485,24 @@ class RemoteLogManager:
                 broker_id=self._broker_id,
                 leader_epoch=attempt.leader_epoch,
                 uuid=attempt.uuid,
-                base_offset=segment.base_offset,
-                last_offset=segment.end_offset - 1,
+                base_offset=base,
+                last_offset=end - 1,
             )
         )
         state.copying = attempt.uuid
         self.copies.requests.add(where.topic_id)
         try:
-            entry = await self._manager.copy(exported, chunks, attempt)
+            entry = await self._manager.copy(body, attempt)
+        except NotUploadable as reason:  # the next plan abandons the copy, and sees why
+            _log.info("upload ended", partition=str(replica.name), reason=str(reason))
+            return
         finally:
             state.copying = None
         state.failures = 0
-        if overlaps(replica.log.damage, segment.base_offset, segment.end_offset - 1):
-            raise CorruptLog(f"{segment.path_log} was found to be damaged during its upload")
+        if overlaps(replica.log.damage, base, end - 1):
+            raise CorruptLog(
+                f"{replica.name}: the segment from {base} was found to be damaged during its upload"
+            )
         await self._submit(
             c.FinishCopy(
                 topic_id=where.topic_id, partition=where.partition, broker_id=self._broker_id, segment=entry

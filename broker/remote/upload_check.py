@@ -1,77 +1,157 @@
-"""Upload check: verifies the CRCs of a rolled segment before its upload.
+"""Upload check: verifies the CRCs of a rolled segment while it is uploaded.
 
 A remote segment is kept as long as its topic's retention, and a bit flipped before the upload would have a
-correct object checksum. The complete segment is read before each upload, in short steps in the threads of its
-log directory, between which requests are served. Damage is reported as the scrubber reports it. If the log is
-truncated, compacted, moved or deleted during the check, there is no result, and the caller plans again.
-Called by the remote log manager on the event loop, within the copy's slot.
+correct object checksum. The segment is read once, in short steps in the threads of its log directory,
+between which requests are served. The bytes that are sent are those that were verified. Damage is reported
+as the scrubber reports it. If the segment is damaged, or the log is truncated, compacted, moved or deleted
+during the upload, the upload ends without an object. Called by the remote log manager on the event loop,
+within the copy's slot.
 """
 
 import asyncio
 import errno
+from collections import deque
 from collections.abc import Callable
 
+from tierlog.base.segments import SegmentExport
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, OnReplicaEvent
 from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.segment import Segment
 from tierlog.broker.storage.segment_scrub import SegmentScrub
+from tierlog.records.batch import BatchHeader
 from tierlog.records.chunks import ChunkBuilder
+from tierlog.tiering.copier import NotUploadable
 
 CAUSE = "upload"
 
 
-async def chunks_to_upload(
+class CheckedSegment:
+    """The body of an upload: verified bytes of a rolled segment. Reads raise NotUploadable, and OSError, also
+    if one step takes longer than `timeout_s`, since other copies wait for the slot."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        segment: Segment,
+        emit: OnReplicaEvent,
+        is_current: Callable[[], bool],
+        timeout_s: float,
+    ) -> None:
+        self.size = segment.size
+        self.base_offset, self.end_offset = segment.base_offset, segment.end_offset
+        self._replica = replica
+        self._segment = segment
+        self._emit = emit
+        self._is_current = is_current
+        self._timeout_s = timeout_s
+        self._chunks = ChunkBuilder()
+        self._batches: deque[memoryview] = deque()  # verified, and not yet sent
+        self._scrub = SegmentScrub(replica.log, segment, self)
+
+    def add(self, header: BatchHeader, content: memoryview) -> None:
+        """Called by the scrub."""
+        self._chunks.add(header, content)
+        self._batches.append(content)
+
+    async def read_into(self, buffer: memoryview) -> None:
+        at = 0
+        while at < len(buffer):
+            if not self._batches:
+                await self._step()
+            at = self._fill(buffer, at)
+
+    def _fill(self, buffer: memoryview, at: int) -> int:
+        """Copy verified batches. Returns the end of the filled part."""
+        while self._batches and at < len(buffer):
+            batch = self._batches.popleft()
+            taken = min(len(batch), len(buffer) - at)
+            buffer[at : at + taken] = batch[:taken]
+            at += taken
+            if taken < len(batch):
+                self._batches.appendleft(batch[taken:])
+        return at
+
+    async def _step(self) -> None:
+        if self._scrub.done:
+            raise NotUploadable(f"{self._segment.path()} ends before its size")
+        await _step(self._replica, self._scrub, self._timeout_s)
+        self._require_current()
+        if not self._scrub.found:
+            return
+        while not self._scrub.done:  # find all damage
+            self._batches.clear()
+            await _step(self._replica, self._scrub, self._timeout_s)
+            self._require_current()
+        self._emit(DamageFound(self._replica, self._segment, self._scrub.found, CAUSE))
+        raise NotUploadable(f"{self._segment.path()} is damaged")
+
+    def _require_current(self) -> None:
+        if not (self._is_current() and self._scrub.is_current):
+            raise NotUploadable(f"{self._segment.path()} has changed")
+
+    def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
+        """What belongs to the bytes, all of which have been read. Raises NotUploadable."""
+        self._require_current()
+        segment = self._segment
+        if segment.damage:
+            raise NotUploadable(f"{segment.path()} was found to be damaged during its upload")
+        if segment.has_transactions is None:
+            segment.has_transactions = self._scrub.has_transactions  # so the export does not read the segment
+        exported = self._replica.log.export_segment(self.base_offset)
+        if exported is None:
+            raise NotUploadable(f"{segment.path()} is deleted")
+        return exported, self._chunks
+
+
+def checked_segment(
+    replica: Replica,
+    base_offset: int,
+    emit: OnReplicaEvent,
+    is_current: Callable[[], bool],
+    timeout_s: float,
+) -> CheckedSegment | None:
+    """The rolled segment at `base_offset` as a body; None if there is none. Raises OSError."""
+    segment = _rolled_at(replica.log, base_offset)
+    return None if segment is None else CheckedSegment(replica, segment, emit, is_current, timeout_s)
+
+
+async def is_intact_from(
     replica: Replica,
     base_offset: int,
     start_offset: int,
     emit: OnReplicaEvent,
     is_current: Callable[[], bool],
     timeout_s: float,
-) -> ChunkBuilder | None:
-    """The chunks of the rolled segment at `base_offset` and its checksum, computed from the verified bytes.
-    None if it is not intact from `start_offset` on, or if the log has changed during the check.
-
-    The result is valid until the caller awaits. The upload reads the file again, and sends this checksum: the
-    object store refuses bytes that have changed since. Raises OSError, also if one step takes longer than
-    `timeout_s`, since other copies wait for the slot.
-    """
+) -> bool:
+    """Whether the rolled segment at `base_offset` is intact from `start_offset` on. False also if the log has
+    changed during the check. Raises OSError, as reads of CheckedSegment do."""
     segment = _rolled_at(replica.log, base_offset)
     if segment is None:
-        return None
-    chunks = ChunkBuilder()
-    scrub = await _read(replica, SegmentScrub(replica.log, segment, chunks), is_current, timeout_s)
-    if scrub is None:
-        return None
+        return False
+    scrub = SegmentScrub(replica.log, segment)
+    while not scrub.done:
+        await _step(replica, scrub, timeout_s)
+        if not (is_current() and scrub.is_current):
+            return False
     if scrub.found:
         emit(DamageFound(replica, segment, scrub.found, CAUSE))
     elif segment.has_transactions is None and not segment.damage:
-        segment.has_transactions = scrub.has_transactions  # so the export does not read it on the event loop
-    is_intact = all(one.end_offset <= start_offset for one in segment.damage)
-    return chunks if is_intact else None
+        segment.has_transactions = scrub.has_transactions
+    return all(one.end_offset <= start_offset for one in segment.damage)
 
 
-async def _read(
-    replica: Replica, scrub: SegmentScrub, is_current: Callable[[], bool], timeout_s: float
-) -> SegmentScrub | None:
-    """None if the log has changed, or the result is no longer needed."""
-    loop, segment = asyncio.get_running_loop(), scrub.segment
-    while not scrub.done:
-        await asyncio.sleep(0)  # let requests run between two steps
-        await _with_timeout(loop.run_in_executor(replica.log_dir.threads, scrub.step), segment, timeout_s)
-        if not (is_current() and scrub.is_current):
-            return None
-    return scrub
-
-
-async def _with_timeout(step: asyncio.Future[int], segment: Segment, timeout_s: float) -> None:
+async def _step(replica: Replica, scrub: SegmentScrub, timeout_s: float) -> None:
+    await asyncio.sleep(0)  # let requests run between two steps
+    step = asyncio.get_running_loop().run_in_executor(replica.log_dir.threads, scrub.step)
     try:
         async with asyncio.timeout(timeout_s) as deadline:
             await step
     except TimeoutError:
         if not deadline.expired():
             raise  # an error of the disk
-        message = f"cannot read {segment.path()}: the disk did not respond in {timeout_s:g} s"
+        path = scrub.segment.path()
+        message = f"cannot read {path}: the disk did not respond in {timeout_s:g} s"
         raise OSError(errno.ETIMEDOUT, message) from None
 
 

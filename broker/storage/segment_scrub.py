@@ -9,6 +9,7 @@ locates. Created and evaluated on the event loop; each `step` runs in a thread.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Protocol
 
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.broker.storage.checked_batches import LARGEST_BATCH, CheckedBatch, verified_batches
@@ -17,7 +18,6 @@ from tierlog.broker.storage.log import PartitionLog
 from tierlog.broker.storage.names import OFFSET_INDEX
 from tierlog.broker.storage.segment import BatchBoundary, Damage, Segment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, read_header
-from tierlog.records.chunks import ChunkBuilder
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import OFFSET_ENTRY
 
@@ -26,17 +26,22 @@ STEP_BATCHES = 128
 """Limits of a step: it holds the interpreter lock for a millisecond or two."""
 
 
+class BatchSink(Protocol):
+    def add(self, header: BatchHeader, content: memoryview) -> None:
+        """Called in the thread of a step, with the bytes of a batch."""
+
+
 class SegmentScrub:
     """Scrub of a segment that is not empty. The constructor and the steps raise OSError."""
 
-    def __init__(self, log: PartitionLog, segment: Segment, chunks: ChunkBuilder | None = None) -> None:
-        """`chunks`: gets every intact batch."""
+    def __init__(self, log: PartitionLog, segment: Segment, batches: BatchSink | None = None) -> None:
+        """`batches`: gets every intact batch."""
         self.segment = segment
         self.done = False
         self.found: list[Damage] = []
         self.batches = 0
         self.has_transactions = False
-        self._chunks = chunks
+        self._sink = batches
         self._log = log
         self._rules = HeaderRules(
             gaps=log.may_have_gaps, epochs=LeaderEpochs(log.epochs.entries), end_offset=segment.end_offset
@@ -66,8 +71,8 @@ class SegmentScrub:
                 self._skip_damage()
                 continue
             header = found.header
-            if self._chunks is not None:
-                self._chunks.add(header, found.content)
+            if self._sink is not None:
+                self._sink.add(header, found.content)
             self._at = BatchBoundary(found.position + header.size, header.next_offset)
             self.batches += 1
             self.has_transactions = self.has_transactions or header.is_transactional

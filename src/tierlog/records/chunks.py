@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tierlog.base.checksums import crc32c_combine
 from tierlog.base.types import NO_TIMESTAMP
 from tierlog.records.batch import BatchHeader
 
@@ -27,24 +28,35 @@ class ChunkBuilder:
     """Divides a segment into chunks. Takes its batches in order."""
 
     def __init__(self) -> None:
-        self.checksum = 0
-        """CRC-32C of all batches so far."""
-        self._chunks: list[ChunkEntry] = []
         self._size = 0
+        self._ended: list[ChunkEntry] = []
+        self._checksum_of_ended = 0
+        self._position = self._first_offset = self._checksum = 0  # of the last chunk
+        self._max_timestamp = NO_TIMESTAMP
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
         """Add the next batch. `content`: its bytes."""
         end = self._size + len(content)
-        if not self._chunks or end - self._chunks[-1].position > CHUNK_BYTES:
-            self._chunks.append(ChunkEntry(self._size, header.base_offset, NO_TIMESTAMP, 0))
-        chunk = self._chunks[-1]
-        self._chunks[-1] = chunk._replace(
-            max_timestamp=max(chunk.max_timestamp, header.max_timestamp),
-            crc32c=crc32c(content, chunk.crc32c),
-        )
-        self.checksum = crc32c(content, self.checksum)
+        if not self._size:
+            self._first_offset = header.base_offset
+        elif end - self._position > CHUNK_BYTES:
+            self._checksum_of_ended = self.checksum
+            self._ended.append(self._last())
+            self._position, self._first_offset, self._checksum = self._size, header.base_offset, 0
+            self._max_timestamp = NO_TIMESTAMP
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+        self._checksum = crc32c(content, self._checksum)
         self._size = end
 
     @property
+    def checksum(self) -> int:
+        """CRC-32C of all batches so far, combined from those of the chunks."""
+        return crc32c_combine(self._checksum_of_ended, self._checksum, self._size - self._position)
+
+    @property
     def chunks(self) -> tuple[ChunkEntry, ...]:
-        return tuple(self._chunks)
+        return (*self._ended, self._last()) if self._size else ()
+
+    def _last(self) -> ChunkEntry:
+        return ChunkEntry(self._position, self._first_offset, self._max_timestamp, self._checksum)

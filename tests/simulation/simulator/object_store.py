@@ -17,7 +17,14 @@ from typing import Any, Protocol, TypeVar
 
 from simulator.loop import SimLoop, current_process
 from tierlog.tiering.memory_store import MemoryStore
-from tierlog.tiering.object_store import Condition, ObjectInfo, ObjectNotFound, ObjectStoreError
+from tierlog.tiering.object_store import (
+    Body,
+    Condition,
+    ObjectInfo,
+    ObjectNotFound,
+    ObjectStoreError,
+    read_body,
+)
 
 T = TypeVar("T")
 Effect = Callable[[], Coroutine[Any, Any, T]]
@@ -151,9 +158,9 @@ class SimStore:
         self._bucket, self._broker = bucket, broker
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        content = body.read_bytes() if isinstance(body, Path) else bytes(body)
+        content = await read_body(body)
         bucket, process = self._bucket, current_process()
         sender = lambda: self._broker if process is not None and process.alive else None  # noqa: E731
         torn = None
@@ -164,6 +171,9 @@ class SimStore:
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return await self._send(lambda: self._bucket.get(key, start, end))
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        buffer[:] = await self.get(key, start, start + len(buffer))
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return await self._send(lambda: self._bucket.get_with_etag(key))
