@@ -28,6 +28,7 @@ from tierlog.tiering.object_store import (
     ObjectStoreTimeout,
     ObjectStoreUnavailable,
 )
+from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.store_probe import UnsuitableStore
 
 _log = structlog.get_logger("tierlog.tiering")
@@ -80,7 +81,8 @@ class StoreHealth:
 
 
 class HealthyStore:
-    """An object store whose calls pass a circuit breaker."""
+    """An object store whose calls pass a circuit breaker. `copy_rate` limits the bodies of segments, and
+    `fetch_rate` the ranges that are read."""
 
     def __init__(
         self,
@@ -88,9 +90,12 @@ class HealthyStore:
         tasks: TaskGroup,
         *,
         check: Callable[[ObjectStore], Awaitable[None]] | None = None,
+        copy_rate: RateLimit | None = None,
+        fetch_rate: RateLimit | None = None,
     ) -> None:
         """`check`: raises UnsuitableStore; runs before the first call."""
         self.health = StoreHealth()
+        self.copy_rate, self.fetch_rate = copy_rate or RateLimit(), fetch_rate or RateLimit()
         self._inner = inner
         self._tasks = tasks
         self._failures = 0
@@ -102,12 +107,15 @@ class HealthyStore:
     ) -> ObjectInfo:
         await self._admit("put")
         with self._watched("put"):
-            info = await self._inner.put(key, body, crc32c=crc32c, condition=condition)
+            sent = body if isinstance(body, bytes | Path) else _LimitedBody(body, self.copy_rate)
+            info = await self._inner.put(key, sent, crc32c=crc32c, condition=condition)
         self.health.bytes["written"] += info.size
         return info
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         await self._admit("get")
+        if end is not None:
+            await self.fetch_rate.take(max(0, end - start))
         with self._watched("get"):
             content = await self._inner.get(key, start, end)
         self.health.bytes["read"] += len(content)
@@ -115,6 +123,7 @@ class HealthyStore:
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         await self._admit("get")
+        await self.fetch_rate.take(len(buffer))
         with self._watched("get"):
             await self._inner.get_into(key, start, buffer)
         self.health.bytes["read"] += len(buffer)
@@ -225,6 +234,19 @@ class HealthyStore:
     def _refuse(self, reason: str) -> None:
         self.health.state, self.health.last_error = BreakerState.REFUSED, reason
         _log.error("the object store is refused", reason=reason, next="set object.store.url to another store")
+
+
+class _LimitedBody:
+    """A segment, which is read no faster than the rate."""
+
+    def __init__(self, body: Body, rate: RateLimit) -> None:
+        self.size = body.size
+        self._body = body
+        self._rate = rate
+
+    async def read_into(self, buffer: memoryview) -> None:
+        await self._rate.take(len(buffer))
+        await self._body.read_into(buffer)
 
 
 _OUTCOMES = {

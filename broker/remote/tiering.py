@@ -31,6 +31,7 @@ from tierlog.tiering.manager import TierManager
 from tierlog.tiering.metered_store import MeteredStore
 from tierlog.tiering.object_store import ObjectStore, ObjectStoreError
 from tierlog.tiering.quarantine import Quarantine
+from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
 from tierlog.tiering.store_health import HealthyStore
 from tierlog.tiering.store_probe import probe_store
@@ -77,7 +78,13 @@ class RemoteTier:
         check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None
         metered = MeteredStore(opened)
         self.store_counts = metered.counts
-        self.store = HealthyStore(metered, self.tasks, check=check)
+        self.store = HealthyStore(
+            metered,
+            self.tasks,
+            check=check,
+            copy_rate=RateLimit(settings.remote_log_manager_copy_max_bytes_per_second),
+            fetch_rate=RateLimit(settings.remote_log_manager_fetch_max_bytes_per_second),
+        )
         self.cache = ChunkCache(
             (cache_directory or data_directory) / CACHE_DIRECTORY,
             settings.remote_cache_bytes,
@@ -125,8 +132,10 @@ class RemoteTier:
             )
 
     def configure(self, settings: NodeSettings) -> None:
-        """Apply remote.log.reader.threads."""
+        """Apply remote.log.reader.threads and the rates of remote.log.manager.*."""
         self.cache.limit_downloads(settings.remote_log_reader_threads)
+        self.store.copy_rate.change(settings.remote_log_manager_copy_max_bytes_per_second)
+        self.store.fetch_rate.change(settings.remote_log_manager_fetch_max_bytes_per_second)
 
     async def close(self) -> None:
         """Stop all tasks; the next start finds unfinished copies and deletions, and repeats them."""

@@ -39,6 +39,8 @@ DYNAMIC_SETTINGS = REPLICATION_RATES | {
     "num.replica.fetchers",
     "producer.id.expiration.ms",
     "remote.fetch.max.wait.ms",
+    "remote.log.manager.copy.max.bytes.per.second",
+    "remote.log.manager.fetch.max.bytes.per.second",
     "remote.log.reader.threads",
     "remote.log.scrub.interval.ms",
     "remote.log.scrub.max.bytes.per.second",

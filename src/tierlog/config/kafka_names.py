@@ -95,24 +95,10 @@ INERT_SETTINGS: dict[str, Setting] = {
             minimum=1,
         ),
         _inert(
-            "remote.log.manager.copy.max.bytes.per.second",
-            LONG,
-            MAX_LONG,
-            "Uploads are not throttled.",
-            minimum=1,
-        ),
-        _inert(
             "remote.log.manager.expiration.thread.pool.size",
             INT,
             10,
             "One broker deletes expired objects.",
-            minimum=1,
-        ),
-        _inert(
-            "remote.log.manager.fetch.max.bytes.per.second",
-            LONG,
-            MAX_LONG,
-            "Downloads are not throttled.",
             minimum=1,
         ),
         _inert(

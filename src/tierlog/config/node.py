@@ -527,6 +527,19 @@ class NodeSettings(TopicDefaults):
         10, "Maximum number of concurrent remote reads. Raise it if many consumers read old data.", minimum=1
     )
 
+    remote_log_manager_copy_max_bytes_per_second: int = long_(
+        UNLIMITED_RATE,
+        "Maximum bytes of segments that the broker uploads per second (KIP-956). Set it if uploads take "
+        "bandwidth from clients. At least 1 MiB: with less, uploads time out.",
+        minimum=MIB,
+    )
+    remote_log_manager_fetch_max_bytes_per_second: int = long_(
+        UNLIMITED_RATE,
+        "Maximum bytes of remote segments that the broker reads per second (KIP-956). Set it if readers of "
+        "old data take bandwidth from others.",
+        minimum=MIB,
+    )
+
     @property
     def listener(self) -> tuple[str, int]:
         """Host and port to bind for clients."""

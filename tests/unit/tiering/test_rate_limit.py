@@ -1,0 +1,68 @@
+"""Rates of copies and remote reads, on a loop whose time is counted by its waits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from tierlog.base.tasks import TaskGroup
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import BytesBody
+from tierlog.tiering.rate_limit import RateLimit
+from tierlog.tiering.store_health import HealthyStore
+
+HUGE, SLOW = 1 << 60, 1 << 20
+
+
+async def ended(call: Callable[[], Awaitable[object]]) -> bool:
+    """Whether a call ends without waiting for time to pass."""
+    running = asyncio.ensure_future(call())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    done = running.done()
+    running.cancel()
+    await asyncio.wait([running])
+    return done
+
+
+async def test_transfer_waits_until_the_one_before_is_paid_off() -> None:
+    limit = RateLimit(SLOW)
+    await limit.take(HUGE)  # the first one waits for nothing
+    assert not await ended(lambda: limit.take(1))
+
+
+async def test_higher_rate_ends_the_wait() -> None:
+    limit = RateLimit(SLOW)
+    await limit.take(HUGE)
+    waiting = [asyncio.ensure_future(limit.take(1)) for _ in range(3)]
+    await asyncio.sleep(0)
+    limit.change(HUGE << 40)
+    await asyncio.gather(*waiting)
+
+
+async def test_wait_ends_with_time() -> None:
+    limit = RateLimit(SLOW)
+    for _ in range(5):
+        await limit.take(SLOW // 1000)
+
+
+async def test_cancelled_wait_lets_the_next_one_in() -> None:
+    limit = RateLimit(SLOW)
+    await limit.take(HUGE)
+    assert not await ended(lambda: limit.take(1))
+    limit.change(HUGE << 40)
+    await limit.take(1)
+
+
+async def test_segments_and_ranges_are_limited_and_small_objects_are_not() -> None:
+    store = HealthyStore(
+        MemoryStore(),
+        TaskGroup(lambda name, failure: None),
+        copy_rate=RateLimit(SLOW),
+        fetch_rate=RateLimit(SLOW),
+    )
+    await store.copy_rate.take(HUGE)
+    await store.fetch_rate.take(HUGE)
+    assert await ended(lambda: store.put("root", b"manifest"))
+    assert await ended(lambda: store.get("root"))
+    assert not await ended(lambda: store.put("log", BytesBody(b"segment")))
+    assert not await ended(lambda: store.get_into("root", 0, memoryview(bytearray(3))))
+    assert not await ended(lambda: store.get("root", 0, 3))
