@@ -12,6 +12,7 @@ from pathlib import Path
 from tierlog.base.histogram import Histogram
 from tierlog.tiering.format.keys import kind_of
 from tierlog.tiering.object_store import (
+    Body,
     Condition,
     CorruptObject,
     ObjectInfo,
@@ -19,6 +20,7 @@ from tierlog.tiering.object_store import (
     ObjectStore,
     ObjectStoreError,
     ObjectStoreTimeout,
+    ObjectStoreUnavailable,
     PreconditionFailed,
 )
 
@@ -29,6 +31,7 @@ _OUTCOMES: dict[type[BaseException], str] = {
     PreconditionFailed: "precondition_failed",
     CorruptObject: "corrupt",
     ObjectStoreTimeout: "timeout",
+    ObjectStoreUnavailable: "unavailable",
     asyncio.CancelledError: "cancelled",
 }
 """All other failures are `error`."""
@@ -52,7 +55,7 @@ class MeteredStore:
         self.counts = StoreCounts()
 
     async def put(
-        self, key: str, body: bytes | Path, *, crc32c: int | None = None, condition: Condition = None
+        self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         with self._counted("put", key):
             info = await self.wrapped.put(key, body, crc32c=crc32c, condition=condition)
@@ -64,6 +67,11 @@ class MeteredStore:
             data = await self.wrapped.get(key, start, end)
         self.counts.bytes["get", kind_of(key)] += len(data)
         return data
+
+    async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
+        with self._counted("get", key):
+            await self.wrapped.get_into(key, start, buffer)
+        self.counts.bytes["get", kind_of(key)] += len(buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._counted("get", key):
@@ -83,6 +91,10 @@ class MeteredStore:
         with self._counted("list", prefix):
             async for info in self.wrapped.list(prefix):
                 yield info
+
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        with self._counted("list", prefix):
+            return await self.wrapped.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
         await self.wrapped.close()

@@ -1,4 +1,4 @@
-"""Health of a broker's object store: a circuit breaker with one probe for all callers, and counts.
+"""Health of a broker's object store: a circuit breaker with one probe for all callers.
 
 After FAILURES_TO_OPEN failures in a row that say that the store is unavailable, the breaker opens: calls
 fail at once, and one probe asks the store until it responds. Both changes are logged once, not for each
@@ -7,11 +7,9 @@ partition. A store that fails the checks of `store_probe` is refused for good: i
 """
 
 import asyncio
-from bisect import bisect_left
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -38,7 +36,6 @@ FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
 """Pauses between probes; each is twice the one before."""
 CHECKS_BEFORE_REFUSAL = 3  # a store is refused only if it fails that often: a fault may look the same
 PROBE_KEY = "probe"
-LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class BreakerState(StrEnum):
@@ -52,31 +49,13 @@ class BreakerOpen(ObjectStoreUnavailable):
 
 
 @dataclass(slots=True)
-class Latency:
-    """A histogram: calls by the first of LATENCY_BOUNDS_S that they did not exceed, and those beyond."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
-    sum_s: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-
-@dataclass(slots=True)
 class StoreHealth:
-    """Counts since the start of the process, by operation: put, get, head, delete, list.
+    """State of the breaker, and counts since the start of the process. `refused_calls`: the store was not
+    asked."""
 
-    Outcomes: ok, not_found, precondition_failed, corrupt, timeout, unavailable, error, cancelled, and refused
-    by the breaker. `bytes` by `read` and `written`. The operation `check` is the one at the start. A list
-    counts up to its first object.
-    """
-
-    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    bytes: Counter[str] = field(default_factory=Counter)
-    latency: defaultdict[str, Latency] = field(default_factory=lambda: defaultdict(Latency))
     state: BreakerState = BreakerState.CLOSED
     opened: int = 0
+    refused_calls: int = 0
     last_error: str = ""
 
 
@@ -105,55 +84,53 @@ class HealthyStore:
     async def put(
         self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
-        await self._admit("put")
-        with self._watched("put"):
+        await self._admit()
+        with self._watched():
             sent = body if isinstance(body, bytes | Path) else _LimitedBody(body, self.copy_rate)
-            info = await self._inner.put(key, sent, crc32c=crc32c, condition=condition)
-        self.health.bytes["written"] += info.size
-        return info
+            return await self._inner.put(key, sent, crc32c=crc32c, condition=condition)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        await self._admit("get")
+        await self._admit()
         if end is not None:
             await self.fetch_rate.take(max(0, end - start))
-        with self._watched("get"):
-            content = await self._inner.get(key, start, end)
-        self.health.bytes["read"] += len(content)
-        return content
+        with self._watched():
+            return await self._inner.get(key, start, end)
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
-        await self._admit("get")
+        await self._admit()
         await self.fetch_rate.take(len(buffer))
-        with self._watched("get"):
+        with self._watched():
             await self._inner.get_into(key, start, buffer)
-        self.health.bytes["read"] += len(buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        await self._admit("get")
-        with self._watched("get"):
-            content, etag = await self._inner.get_with_etag(key)
-        self.health.bytes["read"] += len(content)
-        return content, etag
+        await self._admit()
+        with self._watched():
+            return await self._inner.get_with_etag(key)
 
     async def head(self, key: str) -> ObjectInfo:
-        await self._admit("head")
-        with self._watched("head"):
+        await self._admit()
+        with self._watched():
             return await self._inner.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await self._admit("delete")
-        with self._watched("delete"):
+        await self._admit()
+        with self._watched():
             await self._inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        await self._admit("list")
+        await self._admit()
         found = self._inner.list(prefix)
-        with self._watched("list"):
+        with self._watched():
             first = await anext(found, None)
         if first is not None:
             yield first
             async for info in found:
                 yield info
+
+    async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
+        await self._admit()
+        with self._watched():
+            return await self._inner.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -164,7 +141,7 @@ class HealthyStore:
             for attempt in range(1, CHECKS_BEFORE_REFUSAL + 1):
                 if self._check is None:
                     return
-                with self._watched("check"):
+                with self._watched():
                     try:
                         await self._check(self._inner)
                         self._check = None
@@ -173,35 +150,27 @@ class HealthyStore:
                             self._refuse(str(reason))
                             raise
 
-    async def _admit(self, operation: str) -> None:
+    async def _admit(self) -> None:
         if self.health.state is BreakerState.CLOSED and self._check is not None:
             await self.check()
         if self.health.state is BreakerState.CLOSED:
             return
-        self.health.requests[operation, "refused"] += 1
+        self.health.refused_calls += 1
         if self.health.state is BreakerState.REFUSED:
             raise UnsuitableStore(self.health.last_error)
         raise BreakerOpen(f"the object store is unavailable: {self.health.last_error}")
 
     @contextmanager
-    def _watched(self, operation: str) -> Iterator[None]:
-        loop, outcome = asyncio.get_running_loop(), "cancelled"
-        began = loop.time()
+    def _watched(self) -> Iterator[None]:
         try:
             yield
-            outcome = "ok"
-        except ObjectStoreError as error:
-            outcome = _OUTCOMES.get(type(error).__name__, "error")
-            if isinstance(error, ObjectStoreUnavailable | ObjectStoreTimeout):
-                self._on_unavailable(error)
-            else:
-                self._failures = 0  # it responded
+        except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
+            self._on_unavailable(error)
             raise
-        finally:
-            self.health.requests[operation, outcome] += 1
-            self.health.latency[operation].add(loop.time() - began)
-            if outcome == "ok":
-                self._failures = 0
+        except ObjectStoreError:
+            self._failures = 0  # it responded
+            raise
+        self._failures = 0
 
     def _on_unavailable(self, error: ObjectStoreError) -> None:
         self.health.last_error = str(error)
@@ -247,12 +216,3 @@ class _LimitedBody:
     async def read_into(self, buffer: memoryview) -> None:
         await self._rate.take(len(buffer))
         await self._body.read_into(buffer)
-
-
-_OUTCOMES = {
-    "ObjectNotFound": "not_found",
-    "PreconditionFailed": "precondition_failed",
-    "CorruptObject": "corrupt",
-    "ObjectStoreTimeout": "timeout",
-    "ObjectStoreUnavailable": "unavailable",
-}

@@ -406,11 +406,21 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "Partitions with a record that is older than remote.log.copy.max.lag.ms and not in the object "
             "store. Alert above 0: `tierlog tier status` shows why",
         ),
+        _gauge(
+            "tierlog_object_store_available",
+            "1 while the object store responds; 0 while its calls fail at once, until a probe succeeds, or "
+            "because it is refused as unsuitable. The log has the reason",
+        ),
+        _counter(
+            "tierlog_object_store_refused_calls_total",
+            "Calls that failed at once while tierlog_object_store_available was 0",
+        ),
+        _counter("tierlog_object_store_outages_total", "Times the object store became unavailable"),
         _counter(
             "tierlog_object_store_requests_total",
             "Calls of the object store, each with its retries. Operations: get, put, head, delete, list. "
             "Kinds: segment, index, page, root, document, other. Outcomes: ok, not_found, "
-            "precondition_failed, corrupt, timeout, cancelled, error",
+            "precondition_failed, corrupt, timeout, unavailable, cancelled, error",
             "operation",
             "kind",
             "outcome",

@@ -16,6 +16,7 @@ from tierlog.metadata.image import ClusterImage
 from tierlog.tiering.bucket_audit import UNKNOWN
 from tierlog.tiering.metered_store import StoreCounts
 from tierlog.tiering.planner import upload_lag
+from tierlog.tiering.store_health import BreakerState, StoreHealth
 from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
 
 ENTRY_MEMORY_BYTES = 650
@@ -36,7 +37,7 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_cleanup_failing", single(len(serving.storage_cleaner.failing))
     yield from _attempts("buildremotelogauxstate", tier.state_machine.starts, image)
     yield from _reads(tier)
-    yield from _store(tier.store.counts)
+    yield from _store(tier.store_counts, tier.store.health)
     counts = tier.manager.counts
     yield "tierlog_remote_copies_running", single(counts.uploading)
     yield "tierlog_remote_copy_stalls_total", single(counts.stalls)
@@ -133,7 +134,10 @@ def _reads(tier: RemoteTier) -> Iterator[Family]:
     yield "tierlog_remote_missing_objects", single(log.quarantine.missing_objects)
 
 
-def _store(counts: StoreCounts) -> Iterator[Family]:
+def _store(counts: StoreCounts, health: StoreHealth) -> Iterator[Family]:
+    yield "tierlog_object_store_available", single(int(health.state is BreakerState.CLOSED))
+    yield "tierlog_object_store_refused_calls_total", single(health.refused_calls)
+    yield "tierlog_object_store_outages_total", single(health.opened)
     yield "tierlog_object_store_requests_total", list(counts.requests.items())
     yield "tierlog_object_store_bytes_total", list(counts.bytes.items())
     yield (

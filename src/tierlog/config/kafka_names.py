@@ -8,7 +8,6 @@ Settings that would promise missing security features or storage are rejected to
 from typing import Any
 
 from tierlog.config.definitions import Setting, SettingType, Value
-from tierlog.config.topic import MAX_LONG
 
 INT, LONG, LIST, BOOLEAN = SettingType.INT, SettingType.LONG, SettingType.LIST, SettingType.BOOLEAN
 
