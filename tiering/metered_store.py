@@ -51,53 +51,53 @@ class MeteredStore:
     """Each call is counted once, however many HTTP requests it takes."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self.wrapped = store
+        self.inner = store
         self.counts = StoreCounts()
 
     async def put(
         self, key: str, body: bytes | Path | Body, *, crc32c: int | None = None, condition: Condition = None
     ) -> ObjectInfo:
         with self._counted("put", key):
-            info = await self.wrapped.put(key, body, crc32c=crc32c, condition=condition)
+            info = await self.inner.put(key, body, crc32c=crc32c, condition=condition)
         self.counts.bytes["put", kind_of(key)] += info.size
         return info
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with self._counted("get", key):
-            data = await self.wrapped.get(key, start, end)
+            data = await self.inner.get(key, start, end)
         self.counts.bytes["get", kind_of(key)] += len(data)
         return data
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         with self._counted("get", key):
-            await self.wrapped.get_into(key, start, buffer)
+            await self.inner.get_into(key, start, buffer)
         self.counts.bytes["get", kind_of(key)] += len(buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._counted("get", key):
-            data, etag = await self.wrapped.get_with_etag(key)
+            data, etag = await self.inner.get_with_etag(key)
         self.counts.bytes["get", kind_of(key)] += len(data)
         return data, etag
 
     async def head(self, key: str) -> ObjectInfo:
         with self._counted("head", key):
-            return await self.wrapped.head(key)
+            return await self.inner.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         with self._counted("delete", keys[0] if keys else ""):
-            await self.wrapped.delete(keys)
+            await self.inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         with self._counted("list", prefix):
-            async for info in self.wrapped.list(prefix):
+            async for info in self.inner.list(prefix):
                 yield info
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         with self._counted("list", prefix):
-            return await self.wrapped.abort_uploads(prefix, older_than_s)
+            return await self.inner.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
-        await self.wrapped.close()
+        await self.inner.close()
 
     @contextmanager
     def _counted(self, operation: str, key: str) -> Iterator[None]:

@@ -160,7 +160,7 @@ class S3Store:
         skip others after that. Some refuse the id of an upload as a marker: without it, further uploads of
         the same key are found by the next call."""
         due: list[dict[str, Any]] = []
-        following: dict[str, str] = {}
+        following: dict[str, Any] = {}
         where: dict[str, Any] = {
             "Bucket": self._options.bucket,
             "Prefix": self._prefix + prefix,
@@ -297,7 +297,8 @@ class S3Store:
         return [send.result() for send in sends], checksum
 
     async def _abort(self, upload: dict[str, str]) -> None:
-        address = {"Bucket": self._options.bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+        address: dict[str, Any] = {"Bucket": self._options.bucket, "Key": upload["Key"]}
+        address["UploadId"] = upload["UploadId"]
         try:
             await self._call("abort_multipart_upload", upload["Key"], **address)
         except ObjectStoreError as error:

@@ -75,7 +75,7 @@ class HealthyStore:
         """`check`: raises UnsuitableStore; runs before the first call."""
         self.health = StoreHealth()
         self.copy_rate, self.fetch_rate = copy_rate or RateLimit(), fetch_rate or RateLimit()
-        self._inner = inner
+        self.inner = inner
         self._tasks = tasks
         self._failures = 0
         self._check = check
@@ -87,39 +87,39 @@ class HealthyStore:
         await self._admit()
         with self._watched():
             sent = body if isinstance(body, bytes | Path) else _LimitedBody(body, self.copy_rate)
-            return await self._inner.put(key, sent, crc32c=crc32c, condition=condition)
+            return await self.inner.put(key, sent, crc32c=crc32c, condition=condition)
 
     async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         await self._admit()
         if end is not None:
             await self.fetch_rate.take(max(0, end - start))
         with self._watched():
-            return await self._inner.get(key, start, end)
+            return await self.inner.get(key, start, end)
 
     async def get_into(self, key: str, start: int, buffer: memoryview) -> None:
         await self._admit()
         await self.fetch_rate.take(len(buffer))
         with self._watched():
-            await self._inner.get_into(key, start, buffer)
+            await self.inner.get_into(key, start, buffer)
 
     async def get_with_etag(self, key: str) -> tuple[bytes, str]:
         await self._admit()
         with self._watched():
-            return await self._inner.get_with_etag(key)
+            return await self.inner.get_with_etag(key)
 
     async def head(self, key: str) -> ObjectInfo:
         await self._admit()
         with self._watched():
-            return await self._inner.head(key)
+            return await self.inner.head(key)
 
     async def delete(self, keys: Sequence[str]) -> None:
         await self._admit()
         with self._watched():
-            await self._inner.delete(keys)
+            await self.inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         await self._admit()
-        found = self._inner.list(prefix)
+        found = self.inner.list(prefix)
         with self._watched():
             first = await anext(found, None)
         if first is not None:
@@ -130,10 +130,10 @@ class HealthyStore:
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         await self._admit()
         with self._watched():
-            return await self._inner.abort_uploads(prefix, older_than_s)
+            return await self.inner.abort_uploads(prefix, older_than_s)
 
     async def close(self) -> None:
-        await self._inner.close()
+        await self.inner.close()
 
     async def check(self) -> None:
         """Check that the store is suitable, if no call has done so. Raises ObjectStoreError."""
@@ -143,7 +143,7 @@ class HealthyStore:
                     return
                 with self._watched():
                     try:
-                        await self._check(self._inner)
+                        await self._check(self.inner)
                         self._check = None
                     except UnsuitableStore as reason:
                         if attempt == CHECKS_BEFORE_REFUSAL:
@@ -188,7 +188,7 @@ class HealthyStore:
         while True:
             try:
                 with suppress(ObjectNotFound):
-                    await self._inner.head(PROBE_KEY)
+                    await self.inner.head(PROBE_KEY)
                 break
             except (ObjectStoreUnavailable, ObjectStoreTimeout) as error:
                 self.health.last_error = str(error)

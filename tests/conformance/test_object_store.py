@@ -19,6 +19,7 @@ from tierlog.tiering.object_store import (
     ObjectStoreError,
     PreconditionFailed,
 )
+from tierlog.tiering.s3_client import SendBody
 from tierlog.tiering.stores import check_store_url, store_from_url
 
 STORES = ["memory", "directory", *s3_servers.available()]
@@ -322,9 +323,9 @@ async def test_unfinished_uploads_are_aborted_by_prefix_and_age(servers, name):
     started = [f"cluster-1/data/{number}" for number in range(60)]  # more than one page of the list
     for key in [*started, "cluster-10/data/other"]:
         address = store._address(key)
-        upload = await store._client.create_multipart_upload(**address)
-        part = {"UploadId": upload["UploadId"], "PartNumber": 1, "Body": b"part"}
-        await store._client.upload_part(**address, **part)
+        upload = await store._call("create_multipart_upload", key, **address)
+        part = {"UploadId": upload["UploadId"], "PartNumber": 1, "Body": SendBody(memoryview(b"part"))}
+        await store._call("upload_part", key, **address, **part)
     assert await store.abort_uploads("cluster-1/", 86_400) == 0
     assert await store.abort_uploads("cluster-1/", 0) == len(started)
     assert await store.abort_uploads("cluster-1/", 0) == 0

@@ -24,7 +24,7 @@ from tierlog.tiering.stores import NoStore
 
 def store_of(directory: Path, network: Network | None, **settings: str) -> ObjectStore:
     node = TierNode(directory, LocalStore(directory))
-    return tiering_of(directory, node.metadata, network, **settings).store.wrapped
+    return tiering_of(directory, node.metadata, network, **settings).store.inner.inner
 
 
 def tiering_of(
