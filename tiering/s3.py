@@ -47,7 +47,7 @@ _PARTS_AT_ONCE = 2  # bounds the memory of one upload: this many times the part 
 _DELETE_BATCH = 1000  # S3's limit for DeleteObjects
 _LIST_KEYS = 50
 """Keys of one response to a list request: parsing holds the interpreter lock, 54 µs a key."""
-_ABORTS_MAX = 500  # of one call, which ends within a minute
+_ABORTS_MAX = 500  # in one call, which must end within a minute
 _FIRST_BACKOFF_S = 0.1
 _ABORT_SECONDS = 5  # for the abort of an upload that has failed, perhaps because its time was over
 
