@@ -1,0 +1,144 @@
+"""Every call of the S3 store through a proxy with faults.
+
+A call succeeds, or fails with the right error in time, and never returns wrong bytes.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import s3_servers
+from s3_faults import FAULTS, FaultProxy
+
+from tierlog.tiering import s3 as s3_store
+from tierlog.tiering.object_store import (
+    CorruptObject,
+    ObjectInfo,
+    ObjectStoreError,
+    ObjectStoreTimeout,
+    ObjectStoreUnavailable,
+)
+from tierlog.tiering.s3 import S3Options, S3Store
+
+KEYS = {"access_key": s3_servers.ACCESS_KEY, "secret_key": s3_servers.SECRET_KEY}
+SERVERS = [name for name in s3_servers.available() if name != "moto"]  # which verifies no checksum
+PART = 5 << 20
+CONTENT = bytes(range(251)) * 40
+LARGE = CONTENT * (2 * PART // len(CONTENT))
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[s3_servers.S3Server]:
+    with s3_servers.running(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture
+async def proxy(server: s3_servers.S3Server) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(server).running() as proxy:
+        yield proxy
+
+
+async def get_into(store: S3Store) -> bytes:
+    buffer = bytearray(5000)
+    await store.get_into("k", 100, memoryview(buffer))
+    return bytes(buffer)
+
+
+async def listed(store: S3Store) -> list[str]:
+    return [info.key async for info in store.list("k")]
+
+
+CALLS: dict[str, tuple[str, Callable[[S3Store], Awaitable[Any]], Any]] = {
+    "put": ("PUT .*/new", lambda store: store.put("new", CONTENT), len(CONTENT)),
+    "part": ("PUT .*/new.*partNumber=2", lambda store: store.put("new", LARGE), len(LARGE)),
+    "create": ("POST .*/new.*uploads", lambda store: store.put("new", LARGE), len(LARGE)),
+    "complete": ("POST .*/new.*uploadId", lambda store: store.put("new", LARGE), len(LARGE)),
+    "get": ("GET .*/k", lambda store: store.get("k"), CONTENT),
+    "range": ("GET .*/k", get_into, CONTENT[100:5100]),
+    "head": ("HEAD .*/k", lambda store: store.head("k"), len(CONTENT)),
+    "delete": ("POST .*delete", lambda store: store.delete(["k"]), None),
+    "list": ("GET .*list-type=2", listed, ["k"]),
+}
+"""The request that has the fault, the call, and its result."""
+
+UNDETECTED = {("range", "flipped byte"), ("list", "flipped byte"), ("delete", "flipped byte")}
+"""No checksum covers these responses: the readers of ranges have their own."""
+
+
+def result(found: Any) -> Any:
+    return found.size if isinstance(found, ObjectInfo) else found
+
+
+async def opened(url: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    monkeypatch.setattr(s3_store, "PART_BYTES", PART)
+    monkeypatch.setattr(s3_store, "_FIRST_BACKOFF_S", 0.001)
+    store = S3Store(S3Options.from_url(url + "&read_timeout_ms=300", **KEYS))
+    await store.put("k", CONTENT)
+    return store
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+async def test_one_fault_is_overcome_or_reported(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, call: str, fault: str
+) -> None:
+    pattern, run, expected = CALLS[call]
+    store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch)
+    proxy.arm(fault, pattern)
+    try:
+        found = result(await run(store))
+    except ObjectStoreError as error:
+        assert fault in ("flipped byte", "flipped request", "error body", "timeout after success"), error
+    else:
+        assert found == expected or (call, fault) in UNDETECTED
+    assert proxy.fired == 1
+    proxy.arm("", "")
+    if call in ("put", "part", "create", "complete"):
+        await store.put("new", LARGE)
+        assert await store.get("new") == LARGE
+    await store.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_fault_that_stays_ends_the_call_with_its_error(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    pattern, run, _ = CALLS[call]
+    store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch)
+    for fault, expected in (
+        ("slow down", ObjectStoreUnavailable),
+        ("reset before", ObjectStoreUnavailable),
+        ("stall", ObjectStoreTimeout),
+    ):
+        proxy.arm(fault, pattern, times=100)
+        with pytest.raises(expected):
+            await run(store)
+        assert proxy.fired == 3  # attempts
+    await store.close()
+
+
+async def test_flipped_bytes_of_checked_bodies_are_found(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch)
+    for fault, call in (("flipped request", "put"), ("flipped request", "part"), ("flipped byte", "get")):
+        pattern, run, _ = CALLS[call]
+        proxy.arm(fault, pattern)
+        with pytest.raises(CorruptObject):
+            await run(store)
+    await store.close()
+
+
+async def test_lost_connections_are_replaced(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool's connections are closed by the server while they are idle."""
+    store = await opened(proxy.url(str(uuid.uuid4())), monkeypatch)
+    await asyncio.gather(*(store.get("k") for _ in range(8)))
+    proxy.arm("short body", "GET", times=2)
+    assert await store.get("k") == CONTENT
+    assert await asyncio.gather(*(store.get("k") for _ in range(8))) == [CONTENT] * 8
+    await store.close()
