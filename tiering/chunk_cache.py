@@ -1,33 +1,51 @@
-"""Chunk cache: verified chunks of remote segments on local disk, with a byte budget and read-ahead.
+"""Chunk cache: verified chunks of remote segments in memory, and on local disk the ones that are needed
+again.
 
-A chunk is at most 8 MiB of complete record batches, or one larger batch. It is verified once, after the
-download and before any read. Chunks are served as file
-slices, for sendfile; an evicted file stays until its last reader closes it. Concurrent readers share one
-download. The directory is emptied at start-up, because
-files from before a crash are not trusted. Called by the remote log, on one event loop.
+A chunk is at most 8 MiB of complete record batches, or one larger batch. It is downloaded into a buffer of
+the pool, verified there once, and served from there. When memory is needed, the chunk used longest ago leaves
+it: a chunk that a reader still needs, or that was downloaded before, is written to a file; any other is
+dropped. A sequential reader of a long history therefore writes nothing, and several readers far apart share
+one download. Chunks on disk are served as file slices. Concurrent readers share one download.
+
+Invariants: memory is bounded by the pool, files by `disk_bytes`. A buffer or file that leaves the cache stays
+until its last reader is done. All file operations run in the cache's own threads. The directory is emptied at
+start-up, because files from before a crash are not trusted. Called by the remote log, on one event loop.
 """
 
 import asyncio
 import uuid
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tierlog.base.files import DISK_FULL, Files
+from tierlog.base.files import DISK_FULL, Files, FileSlice, Part
 from tierlog.base.open_files import SharedFile
 from tierlog.base.tasks import TaskGroup
-from tierlog.base.types import TopicIdPartition
-from tierlog.tiering.single_flight import SingleFlightCache
+from tierlog.base.types import InvariantViolation, TopicIdPartition, require
+from tierlog.tiering.buffers import Buffer, BufferPool
+from tierlog.tiering.single_flight import SingleFlight, raise_again, without_frames
+
+T = TypeVar("T")
 
 MARK_BYTES = 16 << 10
 """A read looks at the headers of so many bytes at most. A chunk's marks take up to 6 KiB of memory."""
 
-DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads; times PIECE_BYTES, it limits memory
-READ_AHEADS_AT_ONCE = 2  # the other downloads are reserved for waiting readers
+DOWNLOADS_AT_ONCE = 10  # default of remote.log.reader.threads
+RESERVED_DOWNLOADS = 2  # for waiting readers: read-ahead leaves these
+MEMORY_BYTES = 128 << 20  # default of remote.cache.memory.bytes
+
+DROPPED_MAX = 10_000  # keys, which take 2 MB
+
+THREADS = 2
+"""For verification, which takes 1 ms a chunk, and files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +84,32 @@ class BatchMarks:
         return self.positions[bisect_right(self.positions, position) - 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
-    """A verified chunk on local disk."""
+    """A verified chunk, in a buffer, a file or both. Positions are in the chunk."""
 
     key: ChunkKey
-    file: SharedFile
     batches: BatchMarks
+    buffer: Buffer | None
+    was_dropped: bool
+    """Whether it was downloaded before."""
+    file: SharedFile | None = None
+
+    def content(self, start: int, end: int) -> bytes | memoryview:
+        """The bytes [start, end), for a use that ends soon. Blocks if they are on disk."""
+        buffer = self.buffer  # another thread may take it
+        if buffer is not None:
+            return buffer.view(start, end)
+        return self.file_slice(start, end).read()
+
+    def file_slice(self, start: int, end: int) -> FileSlice:
+        if self.file is None:
+            raise InvariantViolation(f"{self.key} is neither in memory nor on disk")
+        return FileSlice(self.file, start, end - start)
 
 
-Download = Callable[[Path], Coroutine[Any, Any, BatchMarks]]
-"""Downloads and verifies one chunk, and writes it to a path."""
+Download = Callable[[memoryview], Coroutine[Any, Any, BatchMarks]]
+"""Downloads one chunk into a buffer of its size, and verifies it."""
 
 
 @dataclass(slots=True)
@@ -86,114 +119,308 @@ class CacheCounts:
     hits: int = 0
     misses: int = 0
     read_aheads: int = 0
+    spills: int = 0
+    """Chunks written to disk."""
 
 
 class ChunkCache:
-    """LRU cache of chunks."""
+    """`is_needed`: whether a reader is known that will read this chunk. Set by the remote log."""
 
     def __init__(
         self,
         directory: Path,
-        budget_bytes: int,
+        disk_bytes: int,
         files: Files,
         tasks: TaskGroup,
         *,
+        memory_bytes: int = MEMORY_BYTES,
         downloads_at_once: int = DOWNLOADS_AT_ONCE,
     ) -> None:
+        self.is_needed: Callable[[Chunk], bool] = lambda chunk: False
+        self.counts = CacheCounts()
+        self.pool = BufferPool(memory_bytes, self._buffer_released)
         self._directory = directory
+        self._disk_budget = disk_bytes
         self._files = files
-        self._chunks: SingleFlightCache[ChunkKey, Chunk] = SingleFlightCache(
-            tasks,
-            budget_bytes,
-            lambda chunk: chunk.key.size,
-            asyncio.Semaphore(downloads_at_once),
-            lambda chunk: files.unlink(chunk.file.path, missing_ok=True),
+        self._tasks = tasks
+        self._threads = ThreadPoolExecutor(THREADS, "remote-read")
+        self._memory: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # in the order in which they leave
+        self._disk: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        self._disk_bytes = 0
+        self._dropped: OrderedDict[ChunkKey, None] = OrderedDict()
+        """Chunks that left memory without a copy on disk, the latest last, as many as the disk could hold."""
+        self._dropped_bytes = 0
+        self._spills: dict[ChunkKey, asyncio.Task[OSError | None]] = {}
+        self._unlinks: set[asyncio.Task[None]] = set()
+        self._unread: set[ChunkKey] = set()
+        """Chunks of read-ahead that no reader has asked for yet."""
+        self._flights: SingleFlight[ChunkKey, Chunk] = SingleFlight(
+            tasks, asyncio.Semaphore(downloads_at_once), self._find, self._keep
         )
         self._downloads_at_once = downloads_at_once
         self._reading_ahead = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # set while a load waits for memory
+        self._released = asyncio.Event()
+        self._room = asyncio.Lock()
         self._names = count()
-        self.counts = CacheCounts()
         _empty(files, directory)
 
     def limit_downloads(self, at_once: int) -> None:
         """Limit concurrent downloads. Downloads that have started and readers that wait for a slot keep the
         previous limit."""
         if at_once != self._downloads_at_once:
-            self._downloads_at_once, self._chunks.slots = at_once, asyncio.Semaphore(at_once)
+            self._downloads_at_once, self._flights.slots = at_once, asyncio.Semaphore(at_once)
+
+    @property
+    def read_aheads_max(self) -> int:
+        return max(1, self._downloads_at_once - RESERVED_DOWNLOADS)
 
     async def get(self, key: ChunkKey, download: Download) -> Chunk:
         """Return the chunk, and download it first if necessary. Raises the download's error."""
-        if key in self._chunks:
+        self._unread.discard(key)
+        chunk = self._find(key)
+        if chunk is not None:
             self.counts.hits += 1
-        else:
-            self.counts.misses += 1
-        return await self._chunks.get(key, lambda: self._fetch(key, download))
+            return chunk
+        self.counts.misses += 1
+        return await self._flights.get(key, lambda: self._fetch(key, download))
 
-    def read_ahead(self, key: ChunkKey, download: Download) -> None:
-        """Start a download that will probably be needed, unless READ_AHEADS_AT_ONCE are running."""
-        is_known = key in self._chunks or self._chunks.is_loading(key)
-        if is_known or self._reading_ahead >= READ_AHEADS_AT_ONCE:
-            return
+    def read_ahead(self, key: ChunkKey, download: Download) -> bool:
+        """Start a download that will probably be needed, if it is not there already. Returns False if there
+        are too many: their bytes are at most half of the memory, until readers ask for them."""
+        if key in self._memory or key in self._disk or self._flights.is_loading(key):
+            return True
+        if self._reading_ahead >= self.read_aheads_max:
+            return False
+        unread = sum(other.size for other in self._unread)
+        if unread and unread + key.size > self.pool.budget_bytes // 2:
+            return False
         self.counts.read_aheads += 1
         self._reading_ahead += 1
-        pending = self._chunks.start(key, lambda: self._fetch_ahead(key, download))
-        pending.add_done_callback(self._read_ahead_ended)
+        self._unread.add(key)
+        pending = self._flights.start(key, lambda: self._fetch_ahead(key, download))
+        pending.add_done_callback(lambda _: self._read_ahead_ended(key))
+        return True
+
+    def in_memory(self, key: ChunkKey) -> Chunk | None:
+        """The chunk, if it is in memory."""
+        if key not in self._memory:
+            return None
+        self.counts.hits += 1
+        self._unread.discard(key)
+        return self._find(key)
+
+    def lend(self, chunk: Chunk, start: int, end: int) -> memoryview | None:
+        """Bytes [start, end) for a response, from memory; None if responses hold too much of it."""
+        return None if chunk.buffer is None else self.pool.lend(chunk.buffer, start, end)
+
+    async def part(self, chunk: Chunk, start: int, end: int) -> Part:
+        """Bytes [start, end) of a chunk for a response: from memory, unless responses hold too much of it
+        already. Then the chunk is written to disk first. Raises OSError."""
+        if chunk.buffer is not None:
+            if (lent := self.lend(chunk, start, end)) is not None:
+                return lent
+            raise_again(await asyncio.shield(self._spill(chunk)))
+        return chunk.file_slice(start, end)
+
+    def passed(self, chunk: Chunk) -> None:
+        """A reader has read the chunk's end: if no other needs it, it leaves memory first."""
+        if chunk.key in self._memory and not chunk.was_dropped and not self.is_needed(chunk):
+            self._memory.move_to_end(chunk.key, last=False)
 
     @property
     def bytes(self) -> int:
         """Bytes of the cached chunks."""
-        return self._chunks.weight
+        return self._disk_bytes + self.memory_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the chunks in memory."""
+        return sum(key.size for key in self._memory)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run work in the cache's threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @property
     def waiting(self) -> int:
         """Readers that wait for a place to download."""
-        return self._chunks.waiting
+        return self._flights.waiting
 
     @property
     def idle_ratio(self) -> float:
         """Fraction of the places to download that are free now."""
-        return 1 - min(self._chunks.loading, self._downloads_at_once) / self._downloads_at_once
+        return 1 - min(self._flights.loading, self._downloads_at_once) / self._downloads_at_once
 
     async def idle(self) -> None:
-        """Wait until no download is running."""
-        await self._chunks.idle()
+        """Wait until no download runs and no file is being written or removed."""
+        await self._flights.idle()
+        while work := [*self._spills.values(), *self._unlinks]:
+            await asyncio.wait(work)
+            await self._flights.idle()
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Remove the partition's chunks that end at or below an offset, because their records are deleted."""
-        self._chunks.forget(
-            lambda key, chunk: key.partition == partition and chunk.batches.end_offset <= below
-        )
+        for chunks in (self._memory, self._disk):
+            for chunk in list(chunks.values()):
+                if chunk.key.partition == partition and chunk.batches.end_offset <= below:
+                    self._remove(chunk)
 
     def check(self) -> None:
         """Raises InvariantViolation if the byte count is wrong or over the budget."""
-        self._chunks.check()
+        require(self._disk_bytes == sum(key.size for key in self._disk), "cached files are miscounted")
+        require(
+            self._disk_bytes <= self._disk_budget or len(self._disk) <= 1, "cached files exceed the budget"
+        )
+        require(not self._memory.keys() & self._disk.keys(), "a chunk is counted twice")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, key: ChunkKey) -> Chunk | None:
+        for chunks in (self._memory, self._disk):
+            if (chunk := chunks.get(key)) is not None:
+                chunks.move_to_end(key)
+                return chunk
+        return None
+
+    def _keep(self, key: ChunkKey, chunk: Chunk) -> None:
+        self._memory[key] = chunk
+        self._released.set()  # it may leave again
 
     async def _fetch(self, key: ChunkKey, download: Download) -> Chunk:
-        path = self._directory / f"{next(self._names)}.chunk"
-        try:
-            batches = await self._download(path, download)
-            return Chunk(key, SharedFile(self._files, path), batches)
-        except BaseException:
-            self._files.unlink(path, missing_ok=True)
-            raise
+        buffer = await self._take(key.size)
+        batches = await download(buffer.view(0, key.size))
+        was_dropped = key in self._dropped
+        if was_dropped:
+            del self._dropped[key]
+            self._dropped_bytes -= key.size
+        return Chunk(key, batches, buffer, was_dropped)
 
     async def _fetch_ahead(self, key: ChunkKey, download: Download) -> Chunk:
-        async with self._chunks.slots:
+        async with self._flights.slots:
             return await self._fetch(key, download)
 
-    async def _download(self, path: Path, download: Download) -> BatchMarks:
-        """If the disk is full, evict all chunks and try once more: remote reads continue, only slower."""
-        try:
-            return await download(path)
-        except OSError as failure:
-            if failure.errno not in DISK_FULL or not self.bytes:
-                raise
-        self._files.unlink(path, missing_ok=True)
-        self._chunks.forget(lambda key, chunk: True)
-        return await download(path)
-
-    def _read_ahead_ended(self, pending: object) -> None:
+    def _read_ahead_ended(self, key: ChunkKey) -> None:
         self._reading_ahead -= 1
+        if key not in self._memory:
+            self._unread.discard(key)  # it has failed
+
+    # -- memory --
+
+    async def _take(self, size: int) -> Buffer:
+        """A buffer, after other chunks have left memory if necessary. Loads take turns, so that none
+        starves."""
+        async with self._room:
+            while True:
+                self._released.clear()
+                if (buffer := self.pool.take(size)) is not None:
+                    return buffer
+                if not self._drop_one():
+                    self._loop = asyncio.get_running_loop()
+                    await self._released.wait()
+                    self._loop = None
+
+    def _drop_one(self) -> bool:
+        """Let the first chunk leave memory that no response holds. Returns False if there is none, or if it
+        is being written to disk first."""
+        for chunk in self._memory.values():
+            if chunk.buffer is None or chunk.buffer.loans or chunk.key in self._spills:
+                continue
+            if chunk.was_dropped or self.is_needed(chunk):
+                self._spill(chunk)
+                return False
+            self._remember_dropped(chunk.key)
+            self._remove(chunk)
+            return True
+        return False
+
+    def _remember_dropped(self, key: ChunkKey) -> None:
+        self._dropped[key] = None
+        self._dropped_bytes += key.size
+        while self._dropped_bytes > self._disk_budget or len(self._dropped) > DROPPED_MAX:
+            self._dropped_bytes -= self._dropped.popitem(last=False)[0].size
+
+    def _buffer_released(self) -> None:
+        if (loop := self._loop) is not None:
+            loop.call_soon_threadsafe(self._released.set)
+
+    # -- disk --
+
+    def _spill(self, chunk: Chunk) -> "asyncio.Task[OSError | None]":
+        """Move a chunk from memory to disk."""
+        pending = self._spills.get(chunk.key)
+        if pending is None:
+            pending = self._spills[chunk.key] = self._tasks.spawn(f"write {chunk.key}", self._write(chunk))
+            pending.add_done_callback(partial(self._spill_ended, chunk.key))
+        return pending
+
+    def _spill_ended(self, key: ChunkKey, _: object) -> None:
+        del self._spills[key]
+        self._released.set()
+
+    async def _write(self, chunk: Chunk) -> OSError | None:
+        """If the disk is full, remove all other chunks and try once more: remote reads continue, only
+        slower."""
+        path = self._directory / f"{next(self._names)}.chunk"
+        try:
+            try:
+                file = await self.run(lambda: self._write_file(path, chunk))
+            except OSError as failure:
+                if failure.errno not in DISK_FULL or not self._disk:
+                    raise
+                removed = [self._leave(other) for other in list(self._disk.values())]
+                await self.run(lambda: self._unlink(removed))
+                file = await self.run(lambda: self._write_file(path, chunk))
+        except OSError as failure:
+            self._leave(chunk)
+            return without_frames(failure)
+        self.counts.spills += 1
+        was_cached = self._memory.pop(chunk.key, None) is chunk
+        self._unread.discard(chunk.key)
+        chunk.file, chunk.buffer = file, None
+        if was_cached:
+            self._disk[chunk.key] = chunk
+            self._disk_bytes += chunk.key.size
+            while self._disk_bytes > self._disk_budget and len(self._disk) > 1:
+                self._remove(next(iter(self._disk.values())))
+        else:
+            self._unlink_later(path)  # it was forgotten meanwhile
+        return None
+
+    def _write_file(self, path: Path, chunk: Chunk) -> SharedFile:
+        content = chunk.content(0, chunk.key.size)
+        try:
+            file = SharedFile(self._files, path, create=True)
+            self._files.writev_at(file.fd, [content], 0)
+        except OSError:
+            self._unlink([path])
+            raise
+        return file
+
+    def _remove(self, chunk: Chunk) -> None:
+        if (path := self._leave(chunk)) is not None:
+            self._unlink_later(path)
+
+    def _leave(self, chunk: Chunk) -> Path | None:
+        """Remove a chunk from the cache. Returns the path of its file, if it has one, to be unlinked."""
+        self._unread.discard(chunk.key)
+        self._memory.pop(chunk.key, None)
+        if self._disk.pop(chunk.key, None) is None or chunk.file is None:
+            return None
+        self._disk_bytes -= chunk.key.size
+        return chunk.file.path
+
+    def _unlink_later(self, path: Path) -> None:
+        work = self._tasks.spawn(f"remove {path.name}", self.run(lambda: self._unlink([path])))
+        self._unlinks.add(work)
+        work.add_done_callback(self._unlinks.discard)
+
+    def _unlink(self, paths: Iterable[Path | None]) -> None:
+        for path in paths:
+            if path is not None:
+                with suppress(OSError):  # a file that stays is removed at the next start
+                    self._files.unlink(path, missing_ok=True)
 
 
 def _empty(files: Files, directory: Path) -> None:

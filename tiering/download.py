@@ -1,54 +1,63 @@
-"""Downloads one chunk of a remote segment, verifies it and writes it to a file.
+"""Downloads one chunk of a remote segment into a buffer, and verifies it there.
 
 The chunk has the checksum that its segment's chunk table names, which the upload computed from verified
 batches. Segments of earlier versions have no such table. For them the CRC of each batch is valid, offsets and
 leader epochs ascend and match the manifest entry, and the first batch matches the offset index; offsets may
-have gaps. A damaged chunk is never written to a file.
+have gaps. The checksum is computed outside of the interpreter lock. Called by the remote log.
 """
 
 import asyncio
+import struct
 from array import array
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from crc32c import crc32c
 
-from tierlog.base.files import Files
 from tierlog.base.leader_epochs import LeaderEpochs
-from tierlog.records.batch import check_batch, iter_batches
+from tierlog.records.batch import HEADER_SIZE, LOG_OVERHEAD, check_batch, read_header
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.chunk_cache import MARK_BYTES, BatchMarks, ChunkKey
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
 from tierlog.tiering.segment_index import SegmentIndex
 
-PIECE_BYTES = 16 << 20
-"""Maximum size of one request. A chunk is larger only if one batch is, or if an earlier version uploaded it
-and the topic's index entries are very far apart."""
+T = TypeVar("T")
+
+URGENT_PIECE_BYTES = 1 << 20
+"""A chunk for which a new reader waits is requested in pieces of this size at once: one connection may
+transfer only 90 MB a second. The chunks that follow are requested ahead, as a whole."""
+
+Content = bytes | bytearray | memoryview
+
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
 
 
 async def download_chunk(
-    store: ObjectStore, name: str, index: SegmentIndex, key: ChunkKey, files: Files, path: Path
+    store: ObjectStore,
+    name: str,
+    index: SegmentIndex,
+    key: ChunkKey,
+    buffer: memoryview,
+    run: Callable[[Callable[[], BatchMarks]], Awaitable[BatchMarks]],
+    *,
+    is_urgent: bool = False,
 ) -> BatchMarks:
-    """Download a chunk, verify it and write it to `path`. Raises CorruptObject."""
-    starts = range(key.start, key.end, PIECE_BYTES)
-    pieces = [await store.get(name, start, min(start + PIECE_BYTES, key.end)) for start in starts]
-    content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return await asyncio.to_thread(_verify_and_write, name, index, key, content, files, path)
+    """Fill the buffer with a chunk and verify it. `run`: runs work in a thread. Raises CorruptObject."""
+    piece = URGENT_PIECE_BYTES if is_urgent else key.size
+    ended = await asyncio.gather(
+        *(
+            store.get_into(name, key.start + start, buffer[start : start + piece])
+            for start in range(0, key.size, piece)
+        ),
+        return_exceptions=True,  # none writes to the buffer any more when the next attempt begins
+    )
+    for failure in ended:
+        if failure is not None:
+            raise failure
+    return await run(lambda: verify_chunk(name, index, key, buffer))
 
 
-def _verify_and_write(
-    name: str, index: SegmentIndex, key: ChunkKey, content: bytes, files: Files, path: Path
-) -> BatchMarks:
-    batches = verify_chunk(name, index, key, content)
-    fd = files.open(path, create=True)
-    try:
-        files.truncate(fd, 0)
-        files.writev_at(fd, [content], 0)
-    finally:
-        files.close(fd)
-    return batches
-
-
-def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) -> BatchMarks:
+def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> BatchMarks:
     """Where the chunk's batches are. Raises CorruptObject if it contradicts the segment's index or the
     manifest."""
     if len(content) != key.size:
@@ -58,19 +67,34 @@ def verify_chunk(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) 
             raise CorruptObject(f"{name}, position {key.start}: the checksum of {key.size} bytes is wrong")
     else:
         _verify_batches(name, index, key, content)
-    positions, base_offsets, end_offset = array("I"), array("q"), -1
     try:
-        for position, header in iter_batches(content):
-            if not positions or position - positions[-1] >= MARK_BYTES:
-                positions.append(position)
-                base_offsets.append(header.base_offset)
-            end_offset = header.next_offset
+        return _mark_batches(content)
     except RecordsError as error:
         raise CorruptObject(f"{name}, in the chunk at {key.start}: {error}") from error
-    return BatchMarks(positions, base_offsets, end_offset)
+    except (struct.error, ValueError) as error:
+        raise CorruptObject(f"{name}: the chunk at {key.start} does not end with a batch: {error}") from error
 
 
-def _verify_batches(name: str, index: SegmentIndex, key: ChunkKey, content: bytes) -> None:
+def _mark_batches(content: Content) -> BatchMarks:
+    """Reads no more of a verified batch than its offset and length, since a chunk may have 100,000. Raises
+    ValueError, struct.error or RecordsError."""
+    positions, base_offsets = array("I"), array("q")
+    read, position, next_mark, last, end = _OFFSET_AND_LENGTH.unpack_from, 0, 0, 0, len(content)
+    while position < end:
+        base_offset, length = read(content, position)
+        if length < HEADER_SIZE - LOG_OVERHEAD:
+            raise ValueError(f"batch length {length} at {position}")
+        if position >= next_mark:
+            positions.append(position)
+            base_offsets.append(base_offset)
+            next_mark = position + MARK_BYTES
+        last, position = position, position + length + LOG_OVERHEAD
+    if position != end:
+        raise ValueError(f"a batch ends {position - end} bytes behind it")
+    return BatchMarks(positions, base_offsets, read_header(content, last).next_offset)
+
+
+def _verify_batches(name: str, index: SegmentIndex, key: ChunkKey, content: Content) -> None:
     """For segments whose index has no checksums of chunks."""
     entry = index.entry
     lowest, (first_offset, limit) = entry.base_offset, index.offsets_of(key)

@@ -1,23 +1,25 @@
 """Remote log reader: offset -> manifest entry -> chunk -> position -> verified batches.
 
-A read returns complete batches as slices of cached files, and never skips offsets. If an object is missing,
-the read is retried once with the newest manifest; then it fails with an ObjectStoreError, which callers turn
-into a retriable error code. CRCs and offsets of the data are checked against the manifest; a read of damaged
-data fails with CorruptObject, and its range is put in quarantine. Readers may be cancelled at any time: loads
-that have begun continue without them, and the next reader joins those. Called by the Fetch and ListOffsets
-handlers, by `tier explain`, and to bootstrap a new replica.
-"""
+A read returns complete batches as views of cached memory or slices of cached files, and never skips offsets.
+If an object is missing, the read is retried once with the newest manifest; then it fails with an
+ObjectStoreError, which callers turn into a retriable error code. CRCs and offsets of the data are checked
+against the manifest; a read of damaged data fails with CorruptObject, and its range is put in quarantine.
+Readers may be cancelled at any time: loads that have begun continue without them, and the next reader joins
+those. Chunks that follow a reader's are read ahead, across the ends of segments. Called by the Fetch and
+ListOffsets handlers, by `tier explain`, and to bootstrap a new replica."""
 
 import asyncio
 import sys
+import uuid
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from tierlog.base.files import Files, FileSlice
+from tierlog.base.files import Part
 from tierlog.base.slices import LogSlice, empty_slice
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
@@ -25,18 +27,20 @@ from tierlog.config.topic import MAX_LONG
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
+from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import AbortedTxn, find_aborted
 from tierlog.records.record import record_pieces
 from tierlog.records.unpacking import NO_BOUND
 from tierlog.records.walk import find_timestamp
 from tierlog.records.window import Window, run_all_steps
-from tierlog.tiering.chunk_cache import Chunk, ChunkCache, ChunkKey, Download
+from tierlog.tiering.chunk_cache import BatchMarks, Chunk, ChunkCache, ChunkKey, Download
 from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
+from tierlog.tiering.sequential_readers import SequentialReader, SequentialReaders
 from tierlog.tiering.tier_counts import Fetches
 
 Resolve = Callable[[TopicIdPartition], RemotePartition]
@@ -51,7 +55,7 @@ READERS_MAX = 1000
 """Partitions of Fetch and ListOffsets requests that read at a time: each costs about 5 KiB while the store
 does not respond, and a store that does serves fewer within remote.fetch.max.wait.ms."""
 
-INDEXES_AHEAD_MAX = 2  # the other index loads are reserved for waiting readers
+INDEXES_AHEAD_MAX = 4  # the other index loads are reserved for waiting readers
 
 
 class RemoteReadFailed(ObjectStoreError):
@@ -97,21 +101,22 @@ class RemoteLog:
         store: ObjectStore,
         keys: Keys,
         cache: ChunkCache,
-        files: Files,
         tasks: TaskGroup,
         resolve: Resolve,
         quarantine: Quarantine,
     ) -> None:
         self._store = store
         self._keys = keys
-        self._cache = cache
-        self._files = files
+        self.cache = cache
         self._tasks = tasks
         self._resolve = resolve
         self.quarantine = quarantine
         quarantine.is_listed = self._is_listed
         self._indexes = SegmentIndexes(store, keys, tasks, quarantine)
-        self._indexes_ahead = 0
+        self._indexes_ahead: set[uuid.UUID] = set()
+        """Segments and pages whose load has begun."""
+        self._sequential = SequentialReaders()
+        cache.is_needed = self._is_needed
         self._read_of: set[TopicIdPartition] = set()  # partitions with possibly cached data
         self._rechecks: asyncio.Task[None] | None = None
         self.readers = self.readers_refused = 0
@@ -215,7 +220,7 @@ class RemoteLog:
             ):
                 continue
             below = sys.maxsize if now is None or now.first_offset is None else now.log_start_offset
-            self._cache.forget(where, below)
+            self.cache.forget(where, below)
             self._indexes.forget(where, below)
             self.quarantine.forget(where, below)
 
@@ -246,34 +251,90 @@ class RemoteLog:
     async def _read(
         self, where: TopicIdPartition, remote: RemotePartition, offset: int, max_bytes: int, min_one: bool
     ) -> LogSlice:
-        batch = await self._find(where, remote, offset)
+        now_s = asyncio.get_running_loop().time()
+        reader = self._sequential.at(where, offset, now_s)
+        batch = await self._find(where, remote, offset, is_urgent=not reader.window)
         if batch is None:
             return empty_slice(remote.end_offset or offset)
-        self._read_ahead(where, remote, batch)
-        chunk, start = batch.chunk, batch.position
+        self._follow_reader(where, remote, reader, batch)
         if batch.header.size > max_bytes and not min_one:
             return empty_slice(offset)
         end, end_offset = _complete_batches(batch, max_bytes)
-        part = FileSlice(chunk.file, start - chunk.key.start, end - start)
-        return LogSlice((part,), end - start, batch.header.base_offset, end_offset)
+        chunk, base = batch.chunk, batch.chunk.key.start
+        part = await self.cache.part(chunk, batch.position - base, end - base)
+        return self._served(reader, batch, part, end, end_offset)
 
-    async def _find(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> _Batch | None:
+    def read_cached(
+        self, where: TopicIdPartition, offset: int, max_bytes: int, *, min_one: bool
+    ) -> LogSlice | None:
+        """`read`, if that needs no wait; else None."""
+        remote = self._resolve(where)
+        entry = self._entry_ahead(where, remote, offset)
+        index = None if entry is None else self._indexes.loaded(entry)
+        if index is None:
+            return None
+        batch = None
+        for key in index.chunks_from(offset):
+            if (chunk := self.cache.in_memory(key)) is None:
+                return None
+            if (batch := _find_in(chunk, index, offset)) is not None:
+                break
+        if batch is None:
+            return None
+        reader = self._sequential.at(where, offset, asyncio.get_running_loop().time())
+        self._follow_reader(where, remote, reader, batch)
+        if batch.header.size > max_bytes and not min_one:
+            return empty_slice(offset)
+        end, end_offset = _complete_batches(batch, max_bytes)
+        chunk, base = batch.chunk, batch.chunk.key.start
+        part = self.cache.lend(chunk, batch.position - base, end - base)
+        return None if part is None else self._served(reader, batch, part, end, end_offset)
+
+    def _follow_reader(
+        self, where: TopicIdPartition, remote: RemotePartition, reader: SequentialReader, batch: _Batch
+    ) -> None:
+        """Read ahead of a reader that has reached a batch."""
+        reader.enter(batch.chunk.key)
+        if not reader.is_ahead:
+            share = self.cache.read_aheads_max // max(1, self._sequential.active(reader.read_at_s))
+            reader.is_ahead = self._read_ahead(where, remote, batch, max(1, min(reader.window, share)))
+
+    def _served(
+        self, reader: SequentialReader, batch: _Batch, part: Part, end: int, end_offset: int
+    ) -> LogSlice:
+        """The slice from a batch to a position in its segment."""
+        self._sequential.advance(reader, end_offset)
+        if end == batch.chunk.key.end:
+            self.cache.passed(batch.chunk)
+        return LogSlice((part,), end - batch.position, batch.header.base_offset, end_offset)
+
+    def _is_needed(self, chunk: Chunk) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return self._sequential.is_awaited(chunk.key.partition, chunk.batches.end_offset, now_s)
+
+    async def _find(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int, *, is_urgent: bool = False
+    ) -> _Batch | None:
         """The first batch that ends above an offset of the remote log; None if compaction has removed it and
-        all later ones."""
+        all later ones. `is_urgent`: whether nothing was read ahead for it."""
         while True:
             entry = await self._entry(where, remote, offset)
             index = await self._indexes.index(where, entry)
             for key in index.chunks_from(offset):
-                chunk = await self._chunk(where, index, key)
-                position = key.start + chunk.batches.position_for(offset)
-                while position < key.end:
-                    header = _header_at(chunk, position)
-                    if header.last_offset >= offset:
-                        return _Batch(chunk, index, position, header)
-                    position += header.size
+                batch = await self._find_in(where, index, key, offset, is_urgent)
+                if batch is not None:
+                    return batch
             offset = entry.end_offset  # the segment has a gap at its end
             if offset == remote.end_offset:
                 return None
+
+    async def _find_in(
+        self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey, offset: int, is_urgent: bool
+    ) -> _Batch | None:
+        """The first batch of a chunk that ends above an offset."""
+        return _find_in(
+            await self.cache.get(key, self._download(where, index, key, is_urgent)), index, offset
+        )
 
     async def _entry(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteSegment:
         entries: tuple[RemoteSegment, ...] = remote.entries
@@ -336,8 +397,7 @@ class RemoteLog:
     ) -> FoundRecord | None:
         index = await self._indexes.index(where, entry)
         for key in index.chunks_from(least, newer_than=timestamp - 1):
-            chunk = await self._chunk(where, index, key)
-            found = await asyncio.to_thread(_first_at_time, chunk, timestamp, least)
+            found = await self._search(where, index, key, partial(_first_at_time, timestamp, least))
             if found is not None:
                 return found
         return None
@@ -349,8 +409,7 @@ class RemoteLog:
         for key in index.chunks_from(least, newer_than=above):
             if index.row(key).max_timestamp <= above:
                 continue  # an earlier chunk has a newer record
-            chunk = await self._chunk(where, index, key)
-            found = await asyncio.to_thread(_largest_timestamp, chunk, above, least)
+            found = await self._search(where, index, key, partial(_largest_timestamp, above, least))
             if found is not None:
                 best, above = found, found[1]
         return best
@@ -392,46 +451,92 @@ class RemoteLog:
         lines = sorted(found, key=lambda line: line.first_offset)
         return [(line.producer_id, line.first_offset) for line in lines]
 
-    async def _chunk(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Chunk:
-        return await self._cache.get(key, self._download(where, index, key))
+    async def _search(
+        self,
+        where: TopicIdPartition,
+        index: SegmentIndex,
+        key: ChunkKey,
+        search: Callable[[Chunk], FoundRecord | None],
+    ) -> FoundRecord | None:
+        """Search one chunk. As in `_find_in`, it is released when this returns: no reader holds memory while
+        it waits for some."""
+        chunk = await self.cache.get(key, self._download(where, index, key))
+        return await asyncio.to_thread(search, chunk)
 
-    def _download(self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey) -> Download:
-        name = self._keys.log(where, index.entry)
-        place = ObjectRange(where, name, key.start, *index.offsets_of(key))
-        return lambda path: self.quarantine.read(
-            place,
-            lambda: download_chunk(self._store, name, index, key, self._files, path),
-            recheck=lambda: self.locate(where, place.first_offset),  # the file belongs to the cache
-        )
+    def _download(
+        self, where: TopicIdPartition, index: SegmentIndex, key: ChunkKey, is_urgent: bool = False
+    ) -> Download:
+        async def download(buffer: memoryview) -> BatchMarks:
+            name = self._keys.log(where, index.entry)
+            place = ObjectRange(where, name, key.start, *index.offsets_of(key))
+            return await self.quarantine.read(
+                place,
+                lambda: download_chunk(
+                    self._store, name, index, key, buffer, self.cache.run, is_urgent=is_urgent
+                ),
+                recheck=lambda: self.locate(where, place.first_offset),  # the buffer belongs to the cache
+            )
 
-    def _read_ahead(self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch) -> None:
-        """Start to download the next chunk, or the next segment's first chunk: readers are sequential."""
-        end = batch.chunk.key.end
-        if end < batch.index.entry.log_bytes:
-            following = batch.index.chunk_at(end)
-            self._cache.read_ahead(following, self._download(where, batch.index, following))
+        return download
+
+    def _read_ahead(
+        self, where: TopicIdPartition, remote: RemotePartition, batch: _Batch, window: int
+    ) -> bool:
+        """Start to download the next `window` chunks, also those of the next segments. A segment whose index
+        is not in memory is passed over while that is loaded. Returns whether all have begun."""
+        is_complete = True
+        entry, index, position = batch.index.entry, batch.index, batch.chunk.key.end
+        while window > 0:
+            if position < entry.log_bytes:
+                key = index.chunk_at(position)
+                if not self.cache.read_ahead(key, self._download(where, index, key)):
+                    return False
+                window, position = window - 1, key.end
+                continue
+            following = self._entry_ahead(where, remote, entry.end_offset)
+            if following is None:
+                return False
+            entry, position, loaded = following, 0, self._indexes.loaded(following)
+            if loaded is None:
+                self._load_ahead(where, entry.uuid, partial(self._first_chunk_ahead, where, entry))
+                window, position = window - -(-entry.log_bytes // CHUNK_BYTES), entry.log_bytes
+                is_complete = False
+            else:
+                index = loaded
+        return is_complete
+
+    def _entry_ahead(
+        self, where: TopicIdPartition, remote: RemotePartition, offset: int
+    ) -> RemoteSegment | None:
+        """The segment that contains an offset. If the page that names it is not in memory, its load
+        begins."""
+        entry = _range_with(remote.entries, offset)
+        if entry is not None or (page := _range_with(remote.pages, offset)) is None:
+            return entry
+        entries = self._indexes.loaded_page(where, page)
+        if entries is None:
+            self._load_ahead(where, page.uuid, lambda: self._indexes.page(where, page))
+            return None
+        return _range_with(entries, offset)
+
+    async def _first_chunk_ahead(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        index = await self._indexes.index(where, entry)
+        key = index.chunk_at(0)
+        self.cache.read_ahead(key, self._download(where, index, key))
+
+    def _load_ahead(
+        self, where: TopicIdPartition, what: uuid.UUID, load: Callable[[], Awaitable[object]]
+    ) -> None:
+        if what in self._indexes_ahead or len(self._indexes_ahead) >= INDEXES_AHEAD_MAX:
             return
-        entry = _range_with(remote.entries, batch.index.entry.end_offset)
-        if entry is None:
-            return
-        index = self._indexes.loaded(entry)
-        if index is None:
-            if self._indexes_ahead < INDEXES_AHEAD_MAX:
-                self._indexes_ahead += 1
-                self._tasks.spawn(f"read ahead of {where}", self._load_ahead(where, entry))
-        else:
-            following = index.chunk_at(0)
-            self._cache.read_ahead(following, self._download(where, index, following))
 
-    async def _load_ahead(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
-        try:
-            index = await self._indexes.index(where, entry)
-        except ObjectStoreError:
-            return  # a later read of this segment gets the error
-        finally:
-            self._indexes_ahead -= 1
-        following = index.chunk_at(0)
-        self._cache.read_ahead(following, self._download(where, index, following))
+        async def work() -> None:
+            with suppress(ObjectStoreError, OSError):  # a later read gets the error
+                await load()
+
+        self._indexes_ahead.add(what)
+        task = self._tasks.spawn(f"read ahead of {where}", work())
+        task.add_done_callback(lambda _: self._indexes_ahead.discard(what))
 
 
 R = TypeVar("R", RemoteSegment, PageRef)
@@ -443,10 +548,22 @@ def _range_with(ranges: tuple[R, ...], offset: int) -> R | None:
     return ranges[at] if at >= 0 and ranges[at].last_offset >= offset else None
 
 
+def _find_in(chunk: Chunk, index: SegmentIndex, offset: int) -> _Batch | None:
+    """The first batch of a chunk that ends above an offset."""
+    position = chunk.key.start + chunk.batches.position_for(offset)
+    while position < chunk.key.end:
+        header = _header_at(chunk, position)
+        if header.last_offset >= offset:
+            return _Batch(chunk, index, position, header)
+        position += header.size
+    return None
+
+
 def _header_at(chunk: Chunk, position: int) -> BatchHeader:
     """Batch header in a cached chunk, which was verified after its download."""
     try:
-        return read_header(FileSlice(chunk.file, position - chunk.key.start, HEADER_SIZE).read())
+        start = position - chunk.key.start
+        return read_header(chunk.content(start, start + HEADER_SIZE))
     except RecordsError as error:
         raise CorruptObject(f"cached chunk {chunk.key}: {error}") from error
 
@@ -470,7 +587,7 @@ def _complete_batches(batch: _Batch, max_bytes: int) -> tuple[int, int]:
     return position + header.size, header.next_offset
 
 
-def _first_at_time(chunk: Chunk, timestamp: int, least_offset: int) -> FoundRecord | None:
+def _first_at_time(timestamp: int, least_offset: int, chunk: Chunk) -> FoundRecord | None:
     """The first record with at least this timestamp and offset."""
     for header, window in _windows(chunk, timestamp, least_offset):
         found, _ = run_all_steps(find_timestamp(window, header, timestamp, least_offset))
@@ -479,7 +596,7 @@ def _first_at_time(chunk: Chunk, timestamp: int, least_offset: int) -> FoundReco
     return None
 
 
-def _largest_timestamp(chunk: Chunk, above: int, least_offset: int) -> FoundRecord | None:
+def _largest_timestamp(above: int, least_offset: int, chunk: Chunk) -> FoundRecord | None:
     """The first record with the largest timestamp above `above`, at or after an offset."""
     best = None
     for header, window in _windows(chunk, above + 1, least_offset):
@@ -492,7 +609,7 @@ def _largest_timestamp(chunk: Chunk, above: int, least_offset: int) -> FoundReco
 def _windows(chunk: Chunk, timestamp: int, least_offset: int) -> Iterator[tuple[BatchHeader, Window]]:
     """The batches that may have a record with at least this timestamp and offset."""
     position = chunk.batches.position_for(least_offset)
-    part = FileSlice(chunk.file, position, chunk.key.size - position).read()
+    part = chunk.content(position, chunk.key.size)
     try:
         for at, header in iter_batches(part):
             if header.max_timestamp >= timestamp and header.last_offset >= least_offset:

@@ -142,7 +142,10 @@ class SegmentIndexes:
         return await self._indexes.get(entry.uuid, lambda: self._load_index(partition, entry))
 
     def loaded(self, entry: RemoteSegment) -> SegmentIndex | None:
-        return self._indexes.peek(entry.uuid)
+        return self._indexes.find(entry.uuid)
+
+    def loaded_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...] | None:
+        return self._pages.find((partition, ref.uuid))
 
     @property
     def index_bytes(self) -> int:

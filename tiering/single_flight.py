@@ -1,9 +1,9 @@
-"""Single-flight cache: an LRU cache with a budget and one concurrent load per key.
+"""Single flight: one concurrent load per key, shared by its readers; and an LRU cache with a budget on top of
+it.
 
-Concurrent readers share one load, and a reader that is cancelled does not cancel it. A load begins once it
-has a slot. Readers, and not loads, wait for slots, so that a reader that is cancelled while all slots are
-taken leaves nothing behind. A failed load is not cached. Called on one event loop, by the caches of chunks,
-indexes and pages.
+A reader that is cancelled does not cancel the load. A load begins once it has a slot. Readers, and not loads,
+wait for slots, so that a reader that is cancelled while all slots are taken leaves nothing behind. A failed
+load is not kept. Called on one event loop, by the caches of chunks, indexes and pages.
 """
 
 import asyncio
@@ -20,32 +20,24 @@ V = TypeVar("V")
 Load = Callable[[], Coroutine[Any, Any, V]]
 
 
-class SingleFlightCache(Generic[K, V]):
+class SingleFlight(Generic[K, V]):
+    """`find` returns a loaded value, `keep` stores one."""
+
     def __init__(
         self,
         tasks: TaskGroup,
-        budget: int,
-        weigh: Callable[[V], int],
         slots: asyncio.Semaphore,
-        on_evicted: Callable[[V], None] = lambda value: None,
+        find: Callable[[K], V | None],
+        keep: Callable[[K, V], None],
     ) -> None:
-        """`slots`: bounds the concurrent loads; other caches may share it."""
+        """`slots`: bounds the concurrent loads; others may share it."""
         self.slots = slots
         self._tasks = tasks
-        self._budget = budget
-        self._weigh = weigh
-        self._on_evicted = on_evicted
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._find = find
+        self._keep = keep
         self._loads: dict[K, asyncio.Task[V | ObjectStoreError | OSError]] = {}
-        self.weight = 0
         self.waiting = 0
         """Readers that wait for a slot."""
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._values
-
-    def peek(self, key: K) -> V | None:
-        return self._values.get(key)
 
     def is_loading(self, key: K) -> bool:
         return key in self._loads
@@ -57,23 +49,28 @@ class SingleFlightCache(Generic[K, V]):
 
     async def get(self, key: K, load: Load[V]) -> V:
         """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
-        if key not in self._values and key not in self._loads:
+        if (value := self._find(key)) is not None:
+            return value
+        if key not in self._loads:
             slots = self.slots
             self.waiting += 1
             try:
                 await slots.acquire()
             finally:
                 self.waiting -= 1
-            if key in self._values or key in self._loads:  # another reader had a slot first
+            value = self._find(key)
+            if value is not None or key in self._loads:  # another reader had a slot first
                 slots.release()
+                if value is not None:
+                    return value
             else:
                 self.start(key, load).add_done_callback(lambda _: slots.release())
-        if key in self._values:
-            self._values.move_to_end(key)
-            return self._values[key]
         result = await asyncio.shield(self._loads[key])
         if isinstance(result, (ObjectStoreError, OSError)):
-            raise result
+            try:
+                raise_again(result)
+            finally:
+                del result
         return result
 
     def start(self, key: K, load: Load[V]) -> "asyncio.Task[V | ObjectStoreError | OSError]":
@@ -86,37 +83,61 @@ class SingleFlightCache(Generic[K, V]):
             pending.add_done_callback(lambda done: self._load_ended(key, done))
         return pending
 
-    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
-        """Evict matching values. Loads in progress are not affected: their values are still added."""
-        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
-            self._evict(key)
-
     async def idle(self) -> None:
         """Wait until no load is running."""
         while self._loads:
             await asyncio.wait(list(self._loads.values()))
-
-    def check(self) -> None:
-        """Raises InvariantViolation if the weight is wrong or over the budget."""
-        require(self.weight == sum(map(self._weigh, self._values.values())), "cached values are miscounted")
-        require(self.weight <= self._budget or len(self._values) <= 1, "the cache is over its budget")
 
     def _load_ended(self, key: K, done: "asyncio.Task[V | ObjectStoreError | OSError]") -> None:
         del self._loads[key]
         if done.cancelled() or done.exception() is not None:
             return
         value = done.result()
-        if isinstance(value, (ObjectStoreError, OSError)):
-            return
+        if not isinstance(value, (ObjectStoreError, OSError)):
+            self._keep(key, value)
+
+
+class SingleFlightCache(Generic[K, V]):
+    """LRU cache of loaded values, with a budget."""
+
+    def __init__(
+        self, tasks: TaskGroup, budget: int, weigh: Callable[[V], int], slots: asyncio.Semaphore
+    ) -> None:
+        self._budget = budget
+        self._weigh = weigh
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._flights: SingleFlight[K, V] = SingleFlight(tasks, slots, self.find, self._keep)
+        self.weight = 0
+
+    def find(self, key: K) -> V | None:
+        """The value, if it is loaded."""
+        value = self._values.get(key)
+        if value is not None:
+            self._values.move_to_end(key)
+        return value
+
+    async def get(self, key: K, load: Load[V]) -> V:
+        """Return the value, and load it first if necessary. Raises the load's ObjectStoreError or OSError."""
+        return await self._flights.get(key, load)
+
+    def forget(self, is_obsolete: Callable[[K, V], bool]) -> None:
+        """Evict matching values. Loads in progress are not affected: their values are still added."""
+        for key in [key for key, value in self._values.items() if is_obsolete(key, value)]:
+            self._evict(key)
+
+    def check(self) -> None:
+        """Raises InvariantViolation if the weight is wrong or over the budget."""
+        require(self.weight == sum(map(self._weigh, self._values.values())), "cached values are miscounted")
+        require(self.weight <= self._budget or len(self._values) <= 1, "the cache is over its budget")
+
+    def _keep(self, key: K, value: V) -> None:
         self._values[key] = value
         self.weight += self._weigh(value)
         while self.weight > self._budget and len(self._values) > 1:
             self._evict(next(iter(self._values)))
 
     def _evict(self, key: K) -> None:
-        value = self._values.pop(key)
-        self.weight -= self._weigh(value)
-        self._on_evicted(value)
+        self.weight -= self._weigh(self._values.pop(key))
 
 
 async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:
@@ -124,4 +145,27 @@ async def _as_value(load: Load[V]) -> V | ObjectStoreError | OSError:
     try:
         return await load()
     except (ObjectStoreError, OSError) as failure:
-        return failure
+        return without_frames(failure)
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(failure: E) -> E:
+    """A failure that is kept: its frames refer to memory that a chunk was loaded into."""
+    causes: list[BaseException | None] = [failure]
+    while causes:
+        if (cause := causes.pop()) is not None:
+            cause.__traceback__ = None
+            causes += cause.__cause__, cause.__context__
+    return failure
+
+
+def raise_again(failure: BaseException | None) -> None:
+    """Raise a failure that was kept, without a frame that refers to it: they would keep each other, and the
+    memory of a chunk, until the garbage collector finds them."""
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del failure

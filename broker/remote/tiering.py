@@ -85,11 +85,16 @@ class RemoteTier:
             copy_rate=RateLimit(settings.remote_log_manager_copy_max_bytes_per_second),
             fetch_rate=RateLimit(settings.remote_log_manager_fetch_max_bytes_per_second),
         )
+        directory = (cache_directory or data_directory) / CACHE_DIRECTORY
+        if settings.remote_cache_directory:  # brokers of several clusters may share it
+            own = f"{CACHE_DIRECTORY}-{cluster_id}-{settings.node_id}"
+            directory = Path(settings.remote_cache_directory).absolute() / own
         self.cache = ChunkCache(
-            (cache_directory or data_directory) / CACHE_DIRECTORY,
+            directory,
             settings.remote_cache_bytes,
             files,
             self.tasks,
+            memory_bytes=settings.remote_cache_memory_bytes,
             downloads_at_once=settings.remote_log_reader_threads,
         )
         keys = Keys(cluster_id)
@@ -103,7 +108,6 @@ class RemoteTier:
             self.store,
             keys,
             self.cache,
-            files,
             self.tasks,
             lambda where: metadata.image.remote_partition(*where),
             Quarantine(clock, name_of),
@@ -140,6 +144,7 @@ class RemoteTier:
     async def close(self) -> None:
         """Stop all tasks; the next start finds unfinished copies and deletions, and repeats them."""
         await self.tasks.close()
+        self.cache.close()
         await self.store.close()
 
 

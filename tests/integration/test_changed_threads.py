@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from array import array
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.broker.app import Broker
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import ConfigScope
-from tierlog.tiering.chunk_cache import ChunkKey
+from tierlog.tiering.chunk_cache import BatchMarks, ChunkKey
 
 LEADER, HERE = 3, 2
 PARTITION = TopicIdPartition(uuid.UUID(int=2), 0)
@@ -61,12 +62,11 @@ async def test_replica_fetchers_change_in_a_running_broker(broker: Broker) -> No
 async def test_reader_threads_change_in_a_running_broker(broker: Broker) -> None:
     gate, started = asyncio.Event(), 0
 
-    async def download(path: Path) -> int:
+    async def download(buffer: memoryview) -> BatchMarks:
         nonlocal started
         started += 1
         await gate.wait()
-        path.write_bytes(b"x")
-        return 1
+        return BatchMarks(array("I", [0]), array("q", [0]), end_offset=1)
 
     await change(broker, "remote.log.reader.threads", "2")
     chunks = [ChunkKey(PARTITION, uuid.UUID(int=1), number, number + 1) for number in range(4)]

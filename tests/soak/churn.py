@@ -44,6 +44,7 @@ SETTINGS = {
     "remote.log.manager.task.interval.ms": 500,
     "remote.log.delete.grace.ms": 500,
     "remote.cache.bytes": 16 << 20,
+    "remote.cache.memory.bytes": 32 << 20,
     "max.incremental.fetch.session.cache.slots": 10,
 }
 QUIET_S = 3.0

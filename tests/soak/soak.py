@@ -48,6 +48,7 @@ SETTINGS = {
     "remote.log.manager.task.interval.ms": 2_000,
     "remote.log.delete.grace.ms": 5_000,
     "remote.cache.bytes": 16 << 20,
+    "remote.cache.memory.bytes": 32 << 20,
     "group.initial.rebalance.delay.ms": 100,
 }
 

@@ -101,7 +101,6 @@ class TierNode:
             store,
             self.keys,
             self.cache,
-            files,
             self.tasks,
             lambda where: self.metadata.image.remote_partition(*where),
             self._quarantine(),
@@ -191,13 +190,11 @@ class TierNode:
         """A remote log with an empty cache. It sees these remote states first, then those of the image."""
         first = iter(states)
         self._fresh += 1
-        files = OsFiles()
-        cache = ChunkCache(self.directory / f"cache-{self._fresh}", 64 << 20, files, self.tasks)
+        cache = ChunkCache(self.directory / f"cache-{self._fresh}", 64 << 20, OsFiles(), self.tasks)
         return RemoteLog(
             self.store,
             self.keys,
             cache,
-            files,
             self.tasks,
             lambda where: next(first, None) or self.metadata.image.remote_partition(*where),
             self._quarantine(),

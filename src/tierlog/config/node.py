@@ -180,8 +180,20 @@ class NodeSettings(TopicDefaults):
     )
     remote_cache_bytes: int = long_(
         1024 * MIB,
-        "Bytes of disk space for cached chunks of remote segments. Raise it if old data is often read.",
+        "Bytes of disk space for chunks of remote segments that are read again, after they left memory "
+        "(remote.cache.memory.bytes). Raise it if consumers that are far apart read the same old data.",
         minimum=16 * MIB,
+    )
+    remote_cache_memory_bytes: int = long_(
+        128 * MIB,
+        "Bytes of memory for chunks of remote segments, from which they are served. Half of it is for "
+        "read-ahead. Used only once old data is read.",
+        minimum=32 * MIB,
+    )
+    remote_cache_directory: str = string_(
+        "",
+        "Directory for the chunks that left memory, for example on a disk of its own. Brokers may share it. "
+        "If empty, they are in the first of log.dirs.",
     )
 
     log_max_open_files: int = int_(

@@ -6,6 +6,7 @@ import pytest
 from connection_harness import until
 from faulty_store import FaultyStore
 from tier_node import START_MS, flip_a_bit
+from tier_node import content as slice_content
 from tier_pair import Pair, catch_up, content, send, whole
 
 from tierlog.broker.replication.core.follower import Append, Fetched
@@ -89,7 +90,7 @@ async def test_new_leader_continues_uploads_from_within_its_own_segment(pair: Pa
     while offset < remote.end_offset:
         where = pair.node.where(pair.leader)
         found = await reader.read(where, offset, 3000, min_one=True)
-        data += b"".join(part.read() for part in found.parts)
+        data += slice_content(found)
         offset = found.end_offset
     assert data == log[: len(data)] and list(iter_batches(data))[-1][1].next_offset == remote.end_offset
     for target in (boundary - 1, boundary, boundary + 7):

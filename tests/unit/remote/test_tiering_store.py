@@ -93,6 +93,21 @@ async def test_broker_keeps_no_state_of_a_deleted_topic(tmp_path: Path) -> None:
         await tiering.close()
 
 
+async def test_cached_chunks_are_in_a_directory_that_brokers_share(tmp_path: Path) -> None:
+    shared = {"remote.cache.directory": str(tmp_path / "fast")}
+    node = TierNode(tmp_path / "node", LocalStore(tmp_path))
+    for number in range(1, 3):
+        tier = tiering_of(
+            tmp_path / f"log-{number}", node.metadata, None, **shared, **{"node.id": str(number)}
+        )
+        await tier.close()
+        assert list((tmp_path / f"log-{number}").glob("remote-cache*")) == []
+    assert sorted(path.name for path in (tmp_path / "fast").iterdir()) == [
+        f"remote-cache-{CLUSTER}-1",
+        f"remote-cache-{CLUSTER}-2",
+    ]
+
+
 async def startup_errors(tier: RemoteTier) -> list[Any]:
     """Errors that are logged at startup."""
     with capture_logs() as reported:

@@ -1,14 +1,19 @@
-"""Chunk cache: shared downloads, byte budget, cancelled readers, and readers of evicted chunks."""
+"""Chunk cache: shared downloads, memory and disk within their budgets, cancelled readers, and readers of
+evicted chunks."""
 
 import asyncio
 import errno
+import gc
+import random
 import uuid
 from array import array
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tierlog.base.files import FileSlice, OsFiles
+from tierlog.base.files import Buffer, FileSlice, OsFiles, Part
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.tiering.chunk_cache import BatchMarks, Chunk, ChunkCache, ChunkKey
@@ -18,8 +23,20 @@ SEGMENT = uuid.UUID(int=1)
 PARTITION, OTHER = (TopicIdPartition(uuid.UUID(int=2), number) for number in range(2))
 
 
-def key(number: int, size: int = 100) -> ChunkKey:
-    return ChunkKey(PARTITION, SEGMENT, number * size, (number + 1) * size)
+SIZE = 4096  # a chunk fills its buffer
+
+
+def key(number: int) -> ChunkKey:
+    return ChunkKey(PARTITION, SEGMENT, number * SIZE, (number + 1) * SIZE)
+
+
+def letter(number: int) -> bytes:
+    """The content of a chunk."""
+    return bytes([ord("a") + number])
+
+
+def bytes_of(part: Part) -> bytes:
+    return part.read() if isinstance(part, FileSlice) else bytes(part)
 
 
 class Source:
@@ -31,13 +48,29 @@ class Source:
         self.gate.set()
         self.failure: BaseException | None = None
 
-    async def download(self, path: Path) -> BatchMarks:
+    async def download(self, buffer: memoryview) -> BatchMarks:
+        letter = bytes([ord("a") + self.started])
         self.started += 1
         await self.gate.wait()
-        path.write_bytes(b"x" * 100)
+        buffer[:] = letter * len(buffer)
         if self.failure is not None:
             raise self.failure
         return BatchMarks(array("I", [0]), array("q", [0]), end_offset=7)
+
+
+class LimitedDisk(OsFiles):
+    """A disk that is full with `files_max` files."""
+
+    files_max = 1000
+
+    def writev_at(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        if len(list(self.directory.iterdir())) > self.files_max:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().writev_at(fd, buffers, position)
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
 
 
 @pytest.fixture
@@ -50,8 +83,14 @@ async def tasks():
 
 
 @pytest.fixture
-def cache(tmp_path, tasks):
-    cache = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks)
+def disk(tmp_path: Path) -> LimitedDisk:
+    return LimitedDisk(tmp_path / "cache")
+
+
+@pytest.fixture
+def cache(tmp_path, tasks, disk):
+    """Memory and disk for four chunks each."""
+    cache = ChunkCache(tmp_path / "cache", 4 * SIZE, disk, tasks, memory_bytes=4 * SIZE)
     yield cache
     cache.check()
 
@@ -87,29 +126,119 @@ async def test_cancelled_reader_does_not_cancel_the_download(cache):
     assert source.started == 1
 
 
-async def test_least_recently_used_chunk_is_evicted_and_stays_readable(cache, tmp_path):
+async def load(cache: ChunkCache, source: Source, *numbers: int) -> None:
+    for number in numbers:
+        await cache.get(key(number), source.download)
+
+
+async def test_chunk_used_longest_ago_leaves_memory_and_stays_readable(cache):
     source = Source()
+    await load(cache, source, 0, 1, 2, 3)
+    second = await cache.get(key(1), source.download)
+    await load(cache, source, 2, 3, 0, 4)
+    assert (source.started, cache.memory_bytes, cache.counts.spills) == (5, 3 * SIZE, 0)
+    assert bytes(second.content(0, 5)) == b"bbbbb"
+    del second
+    await load(cache, source, 0, 4, 1)
+    assert source.started == 6
+
+
+async def test_chunk_that_a_reader_still_needs_leaves_memory_for_the_disk(cache, tmp_path):
+    source = Source()
+    cache.is_needed = lambda chunk: chunk.key == key(1)
+    await load(cache, source, 0, 1, 2, 3, 4, 5, 6)
+    assert (cache.counts.spills, len(list((tmp_path / "cache").iterdir()))) == (1, 1)
+    chunk = await cache.get(key(1), source.download)
+    assert source.started == 7, "it is not downloaded again"
+    part = await cache.part(chunk, 10, 15)
+    assert isinstance(part, FileSlice) and part.read() == b"bbbbb"
+
+
+async def test_chunk_that_was_downloaded_before_leaves_memory_for_the_disk(cache):
+    source = Source()
+    await load(cache, source, 0, 1, 2, 3, 4, 0)
+    assert (source.started, cache.counts.spills) == (6, 0)
+    await load(cache, source, 5, 6, 7, 8)
+    assert cache.counts.spills == 1
+    await cache.get(key(0), source.download)
+    assert source.started == 10
+
+
+async def test_chunk_that_was_read_to_its_end_leaves_memory_first(cache):
+    source = Source()
+    await load(cache, source, 0, 1, 2, 3)
+    cache.passed(await cache.get(key(3), source.download))
+    await load(cache, source, 4, 0, 1, 2)
+    assert source.started == 5
+    cache.is_needed = lambda chunk: True
+    cache.passed(await cache.get(key(2), source.download))
+    cache.is_needed = lambda chunk: False
+    await load(cache, source, 5, 2)
+    assert source.started == 6, "another reader needed it"
+
+
+async def test_response_keeps_its_bytes_while_other_chunks_use_the_memory(cache):
+    source = Source()
+    chunk = await cache.get(key(0), source.download)
+    part = await cache.part(chunk, 10, 15)
+    assert isinstance(part, memoryview)
+    await load(cache, source, *range(1, 8))
+    assert bytes(part) == b"aaaaa"
+    assert await cache.get(key(0), source.download) is chunk, "memory that a response holds cannot be freed"
+
+
+async def test_responses_that_hold_half_of_the_memory_get_files(cache):
+    source = Source()
+    chunks = [await cache.get(key(number), source.download) for number in range(3)]
+    parts = [await cache.part(chunk, 0, SIZE) for chunk in (*chunks, *chunks)]
+    assert [isinstance(part, FileSlice) for part in parts] == [False, False, True] * 2
+    assert [bytes_of(part) for part in parts] == [letter(number) * SIZE for number in (0, 1, 2)] * 2
+    assert cache.counts.spills == 1
+    await load(cache, source, *range(3, 8))  # there is memory for loads
+
+
+async def test_load_waits_until_memory_is_free(cache):
+    source = Source()
+    source.gate.clear()
+    loads = [asyncio.ensure_future(load(cache, source, number)) for number in range(6)]
+    await turns(10)
+    assert source.started == 4, "the others have no buffer"
+    source.gate.set()
+    await asyncio.gather(*loads)
+    assert source.started == 6
+
+
+async def test_files_stay_within_their_budget(cache, tmp_path):
+    source = Source()
+    cache.is_needed = lambda chunk: True
     first = await cache.get(key(0), source.download)
-    await cache.get(key(1), source.download)
-    await cache.get(key(0), source.download)
-    await cache.get(key(2), source.download)  # 300 bytes of 250: the second goes
-    await cache.get(key(0), source.download)
-    assert source.started == 3
-    await cache.get(key(1), source.download)
-    assert source.started == 4
-    assert cache.bytes == 200
-    assert len(list((tmp_path / "cache").iterdir())) == 2
-    cache.forget(OTHER, first.batches.end_offset)
-    cache.forget(PARTITION, first.batches.end_offset - 1)
-    assert cache.bytes == 200
-    cache.forget(PARTITION, first.batches.end_offset)
+    await load(cache, source, *range(1, 5))
+    assert first.buffer is None
+    part = await cache.part(first, 10, 15)
+    await load(cache, source, *range(5, 15))
+    await cache.idle()
+    assert len(list((tmp_path / "cache").iterdir())) == 4
+    assert cache.bytes == 8 * SIZE
+    assert bytes_of(part) == b"aaaaa", "its file is gone, but a response holds it"
+
+
+async def test_deleted_records_leave_memory_and_disk(cache, tmp_path):
+    source = Source()
+    cache.is_needed = lambda chunk: True
+    await load(cache, source, *range(6))
+    assert cache.bytes == 6 * SIZE
+    cache.forget(OTHER, 7)
+    cache.forget(PARTITION, 6)
+    assert cache.bytes == 6 * SIZE
+    cache.forget(PARTITION, 7)
     assert cache.bytes == 0
+    await cache.idle()
     assert list((tmp_path / "cache").iterdir()) == []
-    assert FileSlice(first.file, 10, 5).read() == b"xxxxx"
+    assert cache.pool.used_bytes == 0
 
 
 @pytest.mark.parametrize("failure", [ObjectStoreError("503"), CorruptObject("bad"), OSError(28, "disk full")])
-async def test_failed_download_fails_all_its_readers_and_is_not_cached(cache, tmp_path, failure):
+async def test_failed_download_fails_all_its_readers_and_is_not_cached(cache, failure):
     source = Source()
     source.gate.clear()
     source.failure = failure
@@ -118,14 +247,15 @@ async def test_failed_download_fails_all_its_readers_and_is_not_cached(cache, tm
     source.gate.set()
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert results == [failure, failure]
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert cache.bytes == 0
+    assert cache.pool.used_bytes == 0, "the failure keeps no memory"
     source.failure = None
     await cache.get(key(0), source.download)
     assert source.started == 2
 
 
 async def test_concurrent_downloads_are_limited(tmp_path, tasks):
-    cache, source = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks, downloads_at_once=2), Source()
+    cache, source = ChunkCache(tmp_path / "cache", SIZE, OsFiles(), tasks, downloads_at_once=2), Source()
     source.gate.clear()
     waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(4)]
     await turns()
@@ -136,7 +266,7 @@ async def test_concurrent_downloads_are_limited(tmp_path, tasks):
 
 
 async def test_cancelled_reader_that_waited_for_a_slot_starts_no_download(tmp_path, tasks):
-    cache, source = ChunkCache(tmp_path / "cache", 250, OsFiles(), tasks, downloads_at_once=1), Source()
+    cache, source = ChunkCache(tmp_path / "cache", SIZE, OsFiles(), tasks, downloads_at_once=1), Source()
     source.gate.clear()
     first = asyncio.ensure_future(cache.get(key(0), source.download))
     await turns()
@@ -154,7 +284,7 @@ async def test_cancelled_reader_that_waited_for_a_slot_starts_no_download(tmp_pa
 
 
 async def test_download_limit_changes_during_downloads(tmp_path, tasks):
-    cache, source = ChunkCache(tmp_path / "cache", 1000, OsFiles(), tasks, downloads_at_once=1), Source()
+    cache, source = ChunkCache(tmp_path / "cache", SIZE, OsFiles(), tasks, downloads_at_once=1), Source()
     source.gate.clear()
     waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(2)]
     await turns()
@@ -168,55 +298,128 @@ async def test_download_limit_changes_during_downloads(tmp_path, tasks):
     assert source.started == 5
 
 
-async def test_read_ahead_is_limited_and_shared_with_readers(cache):
+async def test_read_ahead_takes_half_of_the_memory_until_readers_ask_for_it(cache):
     source = Source()
     source.gate.clear()
-    for number in range(4):
-        cache.read_ahead(key(number), source.download)
+    assert [cache.read_ahead(key(number), source.download) for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     await turns()
     assert source.started == 2
     waiting = asyncio.ensure_future(cache.get(key(0), source.download))
     await turns()
+    assert cache.read_ahead(key(2), source.download)
     source.gate.set()
     await waiting
-    assert source.started == 2
-    await cache.get(key(1), source.download)
-    cache.read_ahead(key(1), source.download)
+    await load(cache, source, 1, 2)
+    assert source.started == 3
+    assert cache.read_ahead(key(1), source.download)
+    await cache.idle()
+    assert source.started == 3
+
+
+async def test_read_ahead_leaves_downloads_for_waiting_readers(tmp_path, tasks):
+    cache, source = ChunkCache(tmp_path / "cache", SIZE, OsFiles(), tasks, downloads_at_once=4), Source()
+    source.gate.clear()
+    assert [cache.read_ahead(key(number), source.download) for number in range(3)] == [True, True, False]
+    waiting = [asyncio.ensure_future(cache.get(key(number), source.download)) for number in range(3, 5)]
     await turns()
-    assert source.started == 2
+    assert source.started == 4
+    source.gate.set()
+    await asyncio.gather(*waiting)
 
 
 async def test_files_of_a_previous_process_are_removed_at_startup(tmp_path, tasks):
     directory = tmp_path / "cache"
     directory.mkdir()
     (directory / "0.chunk").write_bytes(b"from before")
-    cache = ChunkCache(directory, 250, OsFiles(), tasks)
+    cache = ChunkCache(directory, SIZE, OsFiles(), tasks)
     assert list(directory.iterdir()) == []
     source = Source()
     await cache.get(key(0), source.download)
     assert source.started == 1
 
 
-async def test_full_disk_evicts_all_chunks(cache, tmp_path):
-    source, refused = Source(), []
-    await cache.get(key(0), source.download)
+async def test_full_disk_evicts_all_files(cache, disk, tmp_path):
+    source = Source()
+    cache.is_needed = lambda chunk: True
+    disk.files_max = 2
+    await load(cache, source, *range(6))
+    assert cache.counts.spills == 2
+    await load(cache, source, 6)
+    await cache.idle()
+    assert (cache.counts.spills, len(list((tmp_path / "cache").iterdir()))) == (3, 1)
+    assert cache.bytes == 5 * SIZE
 
-    async def download(path: Path) -> int:
-        if len(list((tmp_path / "cache").glob("*.chunk"))) > 0:
-            path.write_bytes(b"x" * 10)
-            refused.append(path)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return await source.download(path)
 
-    assert (await cache.get(key(1), download)).batches.end_offset == 7
-    assert len(refused) == 1
-    cache.check()
+async def test_chunk_that_cannot_be_written_is_dropped(cache, disk, tmp_path):
+    source = Source()
+    cache.is_needed = lambda chunk: True
+    disk.files_max = 0
+    await load(cache, source, *range(6))
+    assert list((tmp_path / "cache").iterdir()) == []
+    source.started = 0
+    chunks = [await cache.get(key(number), source.download) for number in range(6, 9)]
+    held = [await cache.part(chunk, 0, 5) for chunk in chunks[:2]]
     with pytest.raises(OSError, match="No space"):
-        await cache.get(key(2), full_download)
+        await cache.part(chunks[2], 0, 5)
+    assert [bytes(part) for part in held] == [b"aaaaa", b"bbbbb"]
 
 
-async def full_download(path: Path) -> int:
-    raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.fixture
+def no_garbage_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_readers_under_memory_pressure_get_the_bytes_of_their_chunk(
+    cache, disk, tasks, no_garbage_collector, seed
+):
+    rng = random.Random(seed)
+    cache.is_needed = lambda chunk: rng.random() < 0.5
+
+    def download_of(number: int):
+        async def download(buffer: memoryview) -> BatchMarks:
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+            if rng.random() < 0.1:
+                raise CorruptObject("damaged")
+            buffer[:] = letter(number) * SIZE
+            return BatchMarks(array("I", [0]), array("q", [0]), end_offset=7)
+
+        return download
+
+    async def read(number: int) -> Part:
+        return await cache.part(await cache.get(key(number), download_of(number)), 0, SIZE)
+
+    async def consume() -> None:
+        held: list[tuple[int, Part]] = []
+        for _ in range(50):
+            number = rng.randrange(12)
+            cache.read_ahead(key(number + 1), download_of(number + 1))
+            with suppress(CorruptObject, OSError, TimeoutError):
+                async with asyncio.timeout(rng.choice((0, 30))):
+                    held.append((number, await read(number)))
+            if rng.random() < 0.1:
+                disk.files_max = rng.choice((0, 2, 1000))
+            if rng.random() < 0.05:
+                cache.forget(PARTITION, 7)
+            while len(held) > rng.randrange(4):
+                number, part = held.pop(rng.randrange(len(held)))
+                assert bytes_of(part) == letter(number) * SIZE
+            cache.check()
+
+    await asyncio.gather(*(tasks.spawn("consumer", consume()) for _ in range(6)))
+    await cache.idle()
+    cache.forget(PARTITION, 7)
+    await cache.idle()
+    assert (cache.bytes, cache.pool.used_bytes, cache.pool.lent_bytes) == (0, 0, 0)
+    assert list(disk.directory.iterdir()) == []
 
 
 def test_marks_find_the_batch_before_an_offset_or_a_position() -> None:

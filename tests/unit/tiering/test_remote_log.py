@@ -1,11 +1,13 @@
 """Remote log over real segments: complete, verified batches from any offset, chunk and page."""
 
+import asyncio
 import random
 import uuid
 from bisect import bisect_right
 from pathlib import Path
 
 import pytest
+from connection_harness import until
 from faulty_store import FaultyStore
 from msgspec.structs import replace
 from tier_node import START_MS, TierNode, content, produce
@@ -15,7 +17,7 @@ from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.records import chunks
 from tierlog.records.batch import iter_batches
-from tierlog.tiering import copier, segment_index
+from tierlog.tiering import copier, download, segment_index
 from tierlog.tiering.download import verify_chunk
 from tierlog.tiering.format.manifest import decode_root
 from tierlog.tiering.memory_store import MemoryStore
@@ -90,6 +92,89 @@ async def test_next_chunk_and_segment_are_read_ahead(node):
         await node.cache.idle()
     assert node.cache.counts.read_aheads > 10
     assert node.cache.counts.misses <= len(node.remote(replica).entries)
+
+
+async def test_window_of_a_sequential_reader_crosses_segments_and_pages(node):
+    replica, data = await tiered(node)
+    await spill(node, replica, 3)
+    log = node.fresh_remote_log()
+    offset, got = 0, b""
+    while len(got) < len(data):
+        found = await log.read(replica.id, offset, 5000, min_one=True)
+        offset, got = found.end_offset, got + content(found)
+        await log.cache.idle()
+    assert got == data
+    assert log.cache.counts.misses <= 2, (
+        "the first chunk, and the one behind the page that was not in memory yet"
+    )
+
+
+class HeldStore(FaultyStore):
+    """Calls wait while `passes` is not set."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.passes = asyncio.Event()
+        self.passes.set()
+        self.in_flight = 0
+
+    async def _next(self, operation: str) -> str:
+        fault = await super()._next(operation)
+        self.in_flight += 1
+        await self.passes.wait()
+        self.in_flight -= 1
+        return fault
+
+
+async def test_sequential_reader_has_four_downloads_in_flight_across_segments(node):
+    replica, data = await tiered(node, batches=150)
+    node.store = store = HeldStore(node.store.inner)
+    log = node.fresh_remote_log()
+    for entry in node.remote(replica).entries:
+        await log._indexes.index(node.where(replica), entry)
+    offset, got = 0, b""
+    for _ in range(4):
+        found = await log.read(replica.id, offset, 5000, min_one=True)
+        offset, got = found.end_offset, got + content(found)
+        await log.cache.idle()
+    store.passes.clear()
+    while found := log.read_cached(replica.id, offset, 5000, min_one=True):
+        offset, got = found.end_offset, got + content(found)
+        await asyncio.sleep(0)
+    await until(lambda: store.in_flight >= 4)
+    store.passes.set()
+    found = await log.read(replica.id, offset, 5000, min_one=True)
+    assert data.startswith(got + content(found))
+
+
+async def test_read_of_cached_records_needs_no_wait(node):
+    replica, data = await tiered(node)
+    where = node.where(replica)
+    assert node.remote_log.read_cached(where, 0, 700, min_one=True) is None
+    read = await node.remote_log.read(where, 0, 700, min_one=True)
+    again = node.remote_log.read_cached(where, 0, 700, min_one=True)
+    assert again is not None and content(again) == content(read) and again[2:] == read[2:]
+    assert data.startswith(content(again))
+    assert node.remote_log.read_cached(where, 0, 1, min_one=False).size == 0
+    assert node.remote_log.read_cached(where, replica.log_end_offset, 700, min_one=True) is None
+
+
+async def test_first_chunk_of_a_reader_is_requested_in_pieces(node, monkeypatch):
+    replica, data = await tiered(node)
+    monkeypatch.setattr(download, "URGENT_PIECE_BYTES", 300)
+    for fault in ("", "fail", "cut short", "corrupt"):
+        log = node.fresh_remote_log()
+        await log._indexes.index(node.where(replica), node.remote(replica).entries[0])
+        before = node.store.calls.count("get")
+        if fault:
+            node.store.arm(fault, 2, "get")
+        if fault == "fail":
+            with pytest.raises(RemoteReadFailed):
+                await log.read(replica.id, 0, 700, min_one=True)
+        found = await log.read(replica.id, 0, 700, min_one=True)
+        assert data.startswith(content(found))
+        assert node.store.calls.count("get") - before >= 3
+        await log.cache.idle()
 
 
 async def spill(node: TierNode, replica, count: int) -> None:

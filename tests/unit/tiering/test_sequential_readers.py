@@ -1,0 +1,78 @@
+"""Sequential readers: recognised by their offsets; their read-ahead grows while they read on."""
+
+import uuid
+
+from tierlog.base.types import TopicIdPartition
+from tierlog.tiering.chunk_cache import ChunkKey
+from tierlog.tiering.sequential_readers import (
+    ACTIVE_S,
+    IDLE_S,
+    READERS_MAX,
+    WINDOW_MAX,
+    SequentialReaders,
+)
+
+PARTITION, OTHER = (TopicIdPartition(uuid.UUID(int=2), number) for number in range(2))
+
+
+def chunk(number: int) -> ChunkKey:
+    return ChunkKey(PARTITION, uuid.UUID(int=1), number * 100, (number + 1) * 100)
+
+
+def test_window_doubles_with_each_chunk_of_a_sequential_reader() -> None:
+    readers, windows = SequentialReaders(), []
+    for read in range(12):
+        reader = readers.at(PARTITION, read * 50, read)
+        reader.enter(chunk(read // 2))
+        windows.append(reader.window)
+        readers.advance(reader, (read + 1) * 50)
+    assert windows == [1, 1, 2, 2, 4, 4, 8, 8, *[WINDOW_MAX] * 4]
+
+
+def test_reader_that_jumps_begins_with_a_window_of_one_chunk() -> None:
+    readers = SequentialReaders()
+    reader = readers.at(PARTITION, 0, 0)
+    for number in range(3):
+        reader.enter(chunk(number))
+    readers.advance(reader, 300)
+    for partition, offset in ((PARTITION, 800), (OTHER, 300)):
+        jumped = readers.at(partition, offset, 1)
+        assert jumped.window == 0
+        jumped.enter(chunk(8))
+        assert jumped.window == 1
+    assert readers.at(PARTITION, 300, 1).window == 4
+
+
+def test_read_that_was_given_up_is_repeated_by_the_same_reader() -> None:
+    readers = SequentialReaders()
+    assert readers.at(PARTITION, 7, 0) is readers.at(PARTITION, 7, 1)
+
+
+def test_readers_at_the_same_offset_keep_the_widest_window() -> None:
+    readers = SequentialReaders()
+    first = readers.at(PARTITION, 0, 0)
+    for number in range(3):
+        first.enter(chunk(number))
+    readers.advance(first, 300)
+    second = readers.at(PARTITION, 250, 1)
+    second.enter(chunk(2))
+    readers.advance(second, 300)
+    assert readers.at(PARTITION, 300, 2).window == 4
+
+
+def test_chunk_is_awaited_by_the_readers_before_its_end_until_they_are_idle() -> None:
+    readers = SequentialReaders()
+    readers.advance(readers.at(PARTITION, 0, 0), 100)
+    assert readers.is_awaited(PARTITION, 101, 1)
+    assert not readers.is_awaited(PARTITION, 100, 1)
+    assert not readers.is_awaited(OTHER, 101, 1)
+    assert not readers.is_awaited(PARTITION, 101, IDLE_S)
+
+
+def test_readers_are_bounded_and_only_recent_ones_are_active() -> None:
+    readers = SequentialReaders()
+    for number in range(READERS_MAX + 5):
+        readers.at(PARTITION, number, 0)
+    assert readers.active(0) == READERS_MAX
+    readers.at(PARTITION, 0, ACTIVE_S)
+    assert readers.active(ACTIVE_S) == 1
