@@ -33,7 +33,7 @@ from tierlog.broker.handlers.fetch_sessions import (
 )
 from tierlog.broker.handlers.leaders import name_current_leaders
 from tierlog.broker.handlers.nearest_replica import LEADER_ITSELF, nearest_replica
-from tierlog.broker.handlers.remote_fetch import RemoteRead, read_remote
+from tierlog.broker.handlers.remote_fetch import RemoteRead, read_cached, read_remote
 from tierlog.broker.quotas.replication import Throttle
 from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import RACK_AWARE_SELECTOR
@@ -165,8 +165,12 @@ class _Fetcher:
     def _read_or_wait(self, params: _FetchParams, max_wait_ms: int) -> Reply | Pending:
         read = self.read(params)
         if read.remote:
+            committed_only, sources = params.committed_only, read.sources
+            waiting = read_cached(self._deps.remote, read.remote, committed_only, sources)
+            if not waiting:
+                return self.respond(params, read)
             respond = partial(self.respond, params, read)
-            return Pending(read_remote(self._deps, read.remote, params.committed_only, read.sources, respond))
+            return Pending(read_remote(self._deps, waiting, committed_only, sources, respond))
         enough = read.size >= params.min_bytes or read.must_respond or not params.fetch_context.partitions
         if enough or max_wait_ms <= 0:
             return self.respond(params, read)

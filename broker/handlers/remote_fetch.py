@@ -31,6 +31,33 @@ class RemoteRead:
     data: FetchPartitionData
 
 
+def read_cached(
+    remote: RemoteLog | None,
+    reads: list[RemoteRead],
+    committed_only: bool,
+    sources: list[tuple[Replica, int]],
+) -> list[RemoteRead]:
+    """Serve the reads whose records are in memory. Returns the others. `sources`: as for `read_remote`."""
+    if remote is None or committed_only:  # aborted transactions may have to be loaded
+        return reads
+    waiting = []
+    for item in reads:
+        found = remote.read_cached(item.replica.id, item.offset, item.max_bytes, min_one=item.min_one)
+        if found is None:
+            waiting.append(item)
+        else:
+            _serve(item, found, sources)
+    return waiting
+
+
+def _serve(item: RemoteRead, found: LogSlice, sources: list[tuple[Replica, int]]) -> None:
+    item.data.records = found if found.size else None
+    # remote records are committed, even if a new leader or a follower does not know it yet
+    item.data.high_watermark = max(item.data.high_watermark, found.end_offset)
+    item.data.last_stable_offset = max(item.data.last_stable_offset, found.end_offset)
+    sources.append((item.replica, found.size))
+
+
 async def read_remote(
     deps: Dependencies,
     reads: list[RemoteRead],
@@ -67,11 +94,7 @@ async def read_remote(
             continue
         found, aborted = task.result()
         if isinstance(found, LogSlice):
-            item.data.records = found if found.size else None
-            # remote records are committed, even if a new leader or a follower does not know it yet
-            item.data.high_watermark = max(item.data.high_watermark, found.end_offset)
-            item.data.last_stable_offset = max(item.data.last_stable_offset, found.end_offset)
-            sources.append((item.replica, found.size))
+            _serve(item, found, sources)
             if committed_only:
                 item.data.aborted = aborted
         else:

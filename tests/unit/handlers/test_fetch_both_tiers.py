@@ -34,18 +34,21 @@ from tierlog.tiering.format.bundle import ChunkTable, decode_bundle, encode_bund
 from tierlog.tiering.memory_store import MemoryStore
 
 
+def request(replica: Replica, offset: int, isolation_level: int) -> tuple[RequestContext, FetchRequest]:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    message = FetchRequest(
+        max_bytes=1 << 20,
+        isolation_level=isolation_level,
+        topics=[FetchTopic(topic=replica.name.topic, partitions=[partition])],
+    )
+    return RequestContext(1, 12, 1, "test", Connection(1, "127.0.0.1", 1)), message
+
+
 async def fetch(
     node: TierNode, replica: Replica, offset: int, deps: Dependencies | None = None
 ) -> PartitionData:
     """One partition of a response to a `read_committed` consumer."""
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    request = FetchRequest(
-        max_bytes=1 << 20,
-        isolation_level=1,
-        topics=[FetchTopic(topic=replica.name.topic, partitions=[partition])],
-    )
-    context = RequestContext(1, 12, 1, "test", Connection(1, "127.0.0.1", 1))
-    reply: Any = fetch_handler(deps or dependencies(node))(context, request)
+    reply: Any = fetch_handler(deps or dependencies(node))(*request(replica, offset, isolation_level=1))
     response = await reply if isinstance(reply, Pending) else reply
     data: PartitionData = response.responses[0].partitions[0]
     return data
@@ -83,6 +86,23 @@ async def test_returned_high_watermark_covers_the_returned_remote_records(tmp_pa
         data = await fetch(node, replica, 0)
         assert data.records.end_offset == 15
         assert (data.high_watermark, data.last_stable_offset) == (15, 15)
+
+
+async def test_fetch_of_cached_remote_records_is_answered_at_once(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica = await node.create("t")
+        produce(replica, 3)
+        await node.log_manager.flush("t")
+        await node.finish_tiering()
+        first = fetch_handler(dependencies(node))(*request(replica, 0, isolation_level=0))
+        assert isinstance(first, Pending)
+        expected: Any = await first.work
+        replica._core.high_watermark = 3
+        again: Any = fetch_handler(dependencies(node))(*request(replica, 0, isolation_level=0))
+        [data], [before] = again.responses[0].partitions, expected.responses[0].partitions
+        assert content(data.records) == content(before.records) and data.records.size > 0
+        assert (data.high_watermark, data.last_stable_offset) == (15, 15)
+        assert replica.bytes_out == 2 * data.records.size
 
 
 async def test_largest_timestamp_is_found_if_its_segment_is_tiered_during_the_local_search(
