@@ -200,10 +200,6 @@ class RemoteLog:
         """Memory of the loaded indexes."""
         return self._indexes.index_bytes
 
-    @property
-    def cache(self) -> ChunkCache:
-        return self._cache
-
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """Evict cached data of segments that left their manifest. Called for each new image; checks only
         partitions that were read."""

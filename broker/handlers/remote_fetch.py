@@ -46,6 +46,8 @@ def read_cached(
         if found is None:
             waiting.append(item)
         else:
+            remote.fetches.requests.add(item.replica.topic_id)
+            remote.fetches.bytes.add(item.replica.topic_id, found.size)
             _serve(item, found, sources)
     return waiting
 
