@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of Prometheus' promtool, building it once from its pinned Go module. It takes about four minutes of
-# CPU time. The binary is kept in $TIERLOG_CACHE, by default ${XDG_CACHE_HOME:-~/.cache}/tierlog. Needs Go.
+# CPU time. The binary is kept in $TIERLOG_CACHE, by default ${XDG_CACHE_HOME:-~/.cache}/tierlog. Needs Go, on PATH or
+# where localstack/get-s3-server.sh installed it.
 set -euo pipefail
 
 version=v0.314.0
@@ -16,6 +17,7 @@ if [[ ! -x $binary ]]; then
     staging=$(mktemp -d "$cache/build.XXXXXX")
     trap 'rm -rf "$staging"' EXIT
     cd "$staging"
+    PATH="$PATH:$cache/go/bin"
     # `go install package@version` refuses this module, because its go.mod excludes versions of others
     go mod init build >&2
     go get "github.com/prometheus/prometheus/cmd/promtool@$version" >&2
