@@ -48,7 +48,7 @@ class SegmentBody(Body, Protocol):
     def end_offset(self) -> int: ...
 
     def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
-        """What belongs to the bytes, all of which have been read. Raises NotUploadable."""
+        """The indexes and chunks of the bytes, which have all been read. Raises NotUploadable."""
 
 
 class SegmentFile(FileBody):

@@ -195,8 +195,8 @@ class S3Store:
         """Run an operation that transfers `size` bytes, with a deadline and several attempts. Raises object
         store errors."""
         try:
+            client = await self._open()  # not in the call's time: takes a second, and asks no store
             async with call_deadline(what, size, self._call_s):
-                client = await self._open()
                 work = partial(getattr(client.api, operation), **arguments)
                 for attempt in range(1, self._options.attempts):
                     try:

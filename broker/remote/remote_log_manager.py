@@ -295,7 +295,7 @@ class RemoteLogManager:
             self._notify(where)
         longest = min(BACKOFF_MAX_S, self._first_backoff_s * 2 ** min(state.failures, 16))
         backoff_s = longest * (0.5 + self._rng.random() / 2)
-        if not isinstance(failure, BreakerOpen):  # which is logged once, not for each partition
+        if not isinstance(failure, BreakerOpen):  # an outage is logged once, not for each partition
             _log.warning(
                 "tiering failed",
                 partition=str(state.replica.name),

@@ -91,7 +91,7 @@ class CheckedSegment:
             raise NotUploadable(f"{self._segment.path()} has changed")
 
     def finish(self) -> tuple[SegmentExport, ChunkBuilder]:
-        """What belongs to the bytes, all of which have been read. Raises NotUploadable."""
+        """The indexes and chunks of the bytes, which have all been read. Raises NotUploadable."""
         self._require_current()
         segment = self._segment
         if segment.damage:

@@ -23,7 +23,7 @@ from tierlog.tiering.object_store import (
 from tierlog.tiering.s3 import S3Options, S3Store
 
 KEYS = {"access_key": s3_servers.ACCESS_KEY, "secret_key": s3_servers.SECRET_KEY}
-SERVERS = [name for name in s3_servers.available() if name != "moto"]  # which verifies no checksum
+SERVERS = [name for name in s3_servers.available() if name != "moto"]  # moto verifies no checksum
 PART = 5 << 20
 CONTENT = bytes(range(251)) * 40
 LARGE = CONTENT * (2 * PART // len(CONTENT))

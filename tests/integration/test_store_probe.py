@@ -51,7 +51,7 @@ async def test_store_whose_proxy_drops_conditions_is_refused(moto: s3_servers.S3
                     await store.put("k", b"x")
         assert [line["event"] for line in logs] == ["the object store is refused"]
         assert store.health.state is BreakerState.REFUSED
-        assert [info.key async for info in store._inner.list("")] == []
+        assert [info.key async for info in store.inner.list("")] == []
         await store.close()
 
 

@@ -77,7 +77,7 @@ class FaultProxy:
     async def _answer(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        """Returns whether the connection goes on."""
+        """Returns whether the connection stays open."""
         fault = self._drawn(request)
         if fault == "slow down":
             return await _send(writer, b"503 Slow Down", ERROR % b"SlowDown")

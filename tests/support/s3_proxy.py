@@ -24,7 +24,7 @@ class S3Proxy:
         self.connections = 0
         self.trickles = False
         self.held = 0
-        self.drops_conditions = False  # of puts, as a proxy that does not know the headers
+        self.drops_conditions = False  # like a proxy that does not know the headers
         self._holds: tuple[str, ...] = ()
         self._server = server
         self._passes = asyncio.Event()

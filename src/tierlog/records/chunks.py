@@ -31,7 +31,7 @@ class ChunkBuilder:
         self._size = 0
         self._ended: list[ChunkEntry] = []
         self._checksum_of_ended = 0
-        self._position = self._first_offset = self._checksum = 0  # of the last chunk
+        self._position = self._first_offset = self._checksum = 0  # the last chunk's
         self._max_timestamp = NO_TIMESTAMP
 
     def add(self, header: BatchHeader, content: memoryview) -> None:
