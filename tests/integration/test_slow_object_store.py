@@ -135,6 +135,7 @@ async def test_fetches_of_a_store_that_hangs_join_the_loads_that_run_and_leave_n
     for _ in range(5):
         assert with_records(await fetch(deps)) == set()
         await turns()
+        await proxy.until_gets(LOADS_AT_ONCE)  # threads send them
         assert len(node.tasks) == idle + LOADS_AT_ONCE
         assert proxy.gets.total() == LOADS_AT_ONCE
     proxy.resume()
