@@ -14,7 +14,6 @@ FILE_LINES_MAX = 600
 LONG_FILES = {
     "broker/remote/remote_log_manager.py": "the job of a partition, and what wakes and shows it",
     "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
-    "src/tierlog/config/node.py": "one list of settings, with their texts",
     "metadata/raft/core.py": "one state machine, whose roles share their state",
     "src/tierlog/config/node.py": "one table of settings",
 }
