@@ -97,6 +97,8 @@ class ReplicaManager:
         self._replicas: dict[tuple[str | uuid.UUID, int], Replica] = {}
         self._all: dict[TopicPartition, Replica] = {}
         self._image: ClusterImage | None = None
+        self._uncleanly_elected: set[TopicPartition] = set()
+        """Partitions whose log is compared with the manifest before they take their role."""
         self._creating: dict[TopicPartition, TopicImage] = {}  # threads are creating these
         self._something_created = asyncio.Event()
         self._configs = TopicConfigs(settings)
@@ -340,9 +342,20 @@ class ReplicaManager:
             for replica in self:
                 if changed_config(replica.name.topic):
                     self._configure(replica, new)
+        for topic in changed:
+            self._note_unclean_elections(old, topic)
         self._create(new, {name: topic for topic in changed for name in self._apply_roles(topic)})
         if old.remote is not new.remote:
             self._pending_leaders.retry_removed()
+
+    def _note_unclean_elections(self, old: ClusterImage, topic: TopicImage) -> None:
+        """Only a replica that was neither in sync nor eligible (KIP-966) may lack what is remote."""
+        own_id = self._settings.node_id
+        for number, now in enumerate(topic.partitions):
+            before = old.partition(topic.topic_id, number)
+            is_elected = before is not None and now.leader == own_id and now.leader_epoch > before.leader_epoch
+            if before is not None and is_elected and own_id not in (*before.in_sync, *before.eligible):
+                self._uncleanly_elected.add(TopicPartition(topic.name, number))
 
     def _configure(self, replica: Replica, image: ClusterImage) -> None:
         replica.update_config(self._configs.of(image, replica.name.topic))
@@ -503,7 +516,9 @@ class ReplicaManager:
         if self._image is not None and partition.leader == self._settings.node_id and is_new:
             try:
                 self._loader.skip_remote(self._image, replica)
-                diverged = self._loader.resolve_divergence(self._image, replica)
+                diverged = None
+                if name in self._uncleanly_elected:
+                    diverged = self._loader.resolve_divergence(self._image, replica)
             except OSError as failure:
                 self._pending_leaders.postpone(replica, failure)
                 return
@@ -511,6 +526,7 @@ class ReplicaManager:
                 self._pending_leaders.await_removal(replica)
                 self.emit(RemoteLogDiverges(replica, partition.leader_epoch, diverged))
                 return
+        self._uncleanly_elected.discard(name)
         self._pending_leaders.remove(replica)
         self._roles.apply(replica, partition)
 

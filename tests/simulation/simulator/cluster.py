@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from operator import lt
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,7 @@ class ClusterRun:
                 number, self._settings(number, voters), Disk(path), self.loop, self.network,
                 self.brokers, self._fork(), self, self.tiering.store(address(number)),
             )  # fmt: skip
+            self.brokers[number].epochs.is_damaged = partial(self.bit_rot.is_pending, self.brokers[number])
         self.faults_s = self.rng.choice(FAULTS_S)
         self.faults = ClusterFaults(
             self._fork(),

@@ -12,7 +12,7 @@ from manual_clock import ManualClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.broker.gateway import metrics
-from tierlog.broker.gateway.exposition import exposition
+from tierlog.broker.gateway.exposition import PARTITIONS_PER_TURN, exposition
 from tierlog.broker.maintenance import log_cleaner, log_maintenance
 from tierlog.broker.maintenance.log_cleaner import LogCleaner
 from tierlog.broker.maintenance.log_maintenance import LogMaintenance
@@ -64,7 +64,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 LOOKS: dict[str, tuple[Callable[[Node], Awaitable[object]], int]] = {
-    "traffic": (lambda node: exposition(metrics.topic_families(node.replicas)), metrics.PARTITIONS_PER_TURN),
+    "traffic": (lambda node: exposition(metrics.topic_families(node.replicas)), PARTITIONS_PER_TURN),
     "cleaner": (lambda node: node.cleaner.clean_all(), log_cleaner.LOGS_PER_TURN),
     "flush.ms": (
         lambda node: node.log_maintenance.flush_due(node.directories.all[0]),
