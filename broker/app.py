@@ -58,6 +58,7 @@ from tierlog.broker.storage.unclean_restart import (
     record_boot_id,
 )
 from tierlog.config.node import BROKER, NodeSettings
+from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.controller.commands import AllocateProducerIds, RegisterBroker
 from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.peers import MetadataUnavailable
@@ -427,6 +428,7 @@ class Broker(NodeBase):
             previous_epoch=None if self._is_standalone else self.directories.read_broker_epochs(),
             min_in_sync=self.settings.min_insync_replicas,
             unclean_election=self.settings.unclean_leader_election_enable,
+            formats=SUPPORTED_FORMATS,
         )
         self._parts.push_async_callback(self.lifecycle.stop)
         try:

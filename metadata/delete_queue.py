@@ -21,11 +21,15 @@ _Ids = Map[UUID, None]
 _Spans = Map[int, Map[int, _Ids]]
 
 
+WITH_SEGMENTS = -1
+ALONE = -2
+
+
 class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
     """A deletion in the durable queue: an object that left a manifest, to be deleted after the grace.
 
-    A page that was in a manifest is deleted after the segments that it names. An unfinished page is deleted
-    alone. Object keys are derived in tiering.format.
+    A page that was in a manifest is deleted after all segments and pages below it, or alone if another page
+    has replaced it. An unfinished page is deleted alone. Object keys are derived in tiering.format.
     """
 
     uuid: UUID
@@ -34,13 +38,18 @@ class QueuedDelete(msgspec.Struct, frozen=True, array_like=True, kw_only=True, g
     partition: int
     base_offset: int
     last_offset: int
-    leader_epoch: int  # epoch of the attempt; -1 for a page that was in a manifest
+    leader_epoch: int  # epoch of the attempt; WITH_SEGMENTS or ALONE for a page that was in a manifest
     queued_ms: int  # in the quorum's time; start of the grace
 
     @property
     def is_unfinished_page(self) -> bool:
         """Announced, and perhaps put, but in no manifest: the segments that it names are still in use."""
         return self.is_page and self.leader_epoch >= 0
+
+    @property
+    def is_alone(self) -> bool:
+        """A page whose deletion spares what it names."""
+        return self.is_page and self.leader_epoch != WITH_SEGMENTS
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):

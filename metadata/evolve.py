@@ -7,7 +7,7 @@ orphaned.
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TypeVar
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import InvariantViolation, TopicIdPartition, require
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
+from tierlog.metadata.delete_queue import WITH_SEGMENTS, DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import (
     BrokerImage,
     ClusterImage,
@@ -104,6 +104,8 @@ def _evolve(image: ClusterImage, record: r.AnyRecord) -> ClusterImage:
             return _remote_log_dropped(image, record)
         case r.RemoteLogDiverged():
             return _remote_log_diverged(image, record)
+        case r.RemoteLogSpliced():
+            return _remote_log_spliced(image, record)
         case r.FormatVersion():
             return replace(image, format_version=record.version)
 
@@ -241,6 +243,7 @@ def _copy_started(image: ClusterImage, record: r.CopyStarted) -> ClusterImage:
         last_offset=record.last_offset,
         leader_epoch=record.leader_epoch,
         at_ms=record.at_ms,
+        replaces=record.replaces,
     )
     return _with_remote(image, key, replace(remote, started=(*remote.started, copy)))
 
@@ -252,6 +255,7 @@ def _copy_finished(image: ClusterImage, record: r.CopyFinished) -> ClusterImage:
         remote.end_offset in (None, segment.base_offset),
         f"{key}: a finished copy at {segment.base_offset} leaves a gap",
     )
+    r.share_epochs((*remote.entries[-1:], segment))
     return _with_remote(
         image,
         key,
@@ -349,6 +353,58 @@ def _entries_spilled(image: ClusterImage, record: r.EntriesSpilled) -> ClusterIm
     return replace(image, delete_queue=image.delete_queue.without([page.uuid]))
 
 
+def _remote_log_spliced(image: ClusterImage, record: r.RemoteLogSpliced) -> ClusterImage:
+    key = TopicIdPartition(record.topic_id, record.partition)
+    remote = image.remote.get(key, RemotePartition())
+    deleted = [one for one in record.finished if image.is_being_deleted(one)]
+    require(not deleted, f"{key}: {deleted} are being deleted")
+    spliced = _spliced(key, remote, record)
+    finished = set(record.finished)
+    kept = replace(
+        remote,
+        pages=tuple(node for node in spliced if isinstance(node, r.PageRef)),
+        entries=tuple(node for node in spliced if isinstance(node, r.RemoteSegment)),
+        started=tuple(copy for copy in remote.started if copy.uuid not in finished),
+    )
+    ordered = kept.nodes == spliced and all(two.level <= one.level for one, two in pairwise(kept.pages))
+    require(ordered, f"{key}: an entry would come before a page, or a page before one of a higher level")
+    r.share_epochs(kept.entries)
+    dropped = [
+        QueuedDelete(
+            uuid=one.uuid,
+            is_page=one.is_page,
+            topic_id=key.topic_id,
+            partition=key.partition,
+            base_offset=one.base_offset,
+            last_offset=one.last_offset,
+            leader_epoch=one.leader_epoch,
+            queued_ms=record.at_ms,
+        )
+        for one in record.dropped
+    ]
+    image = replace(image, delete_queue=image.delete_queue.without(record.finished))
+    return _with_remote(image, key, kept, dropped)
+
+
+def _spliced(
+    key: TopicIdPartition, remote: RemotePartition, record: r.RemoteLogSpliced
+) -> tuple[r.Node, ...]:
+    nodes = remote.nodes
+    new: tuple[r.Node, ...] = (*record.pages, *record.entries)
+    ids = [node.uuid for node in nodes]
+    first = ids.index(record.replaced[0]) if record.replaced and record.replaced[0] in ids else 0
+    end = first + len(record.replaced)
+    require(ids[first:end] == list(record.replaced), f"{key}: the manifest has no such run {record.replaced}")
+    old = nodes[first:end]
+    require(bool(old and new), f"{key}: nothing replaces {record.replaced}")
+    base, is_first = old[0].base_offset, first == 0
+    may_begin = base <= new[0].base_offset <= (max(base, remote.log_start_offset) if is_first else base)
+    gaps = any(two.base_offset != one.end_offset for one, two in pairwise(new))
+    fits = may_begin and new[-1].last_offset == old[-1].last_offset and not gaps
+    require(fits, f"{key}: the nodes from {new[0].base_offset} have another range than {record.replaced}")
+    return *nodes[:first], *new, *nodes[end:]
+
+
 def _with_remote(
     image: ClusterImage, key: TopicIdPartition, remote: RemotePartition, dropped: Iterable[QueuedDelete] = ()
 ) -> ClusterImage:
@@ -368,7 +424,7 @@ def _queued(
             partition=key.partition,
             base_offset=one.base_offset,
             last_offset=one.last_offset,
-            leader_epoch=-1 if isinstance(one, r.PageRef) else one.leader_epoch,
+            leader_epoch=WITH_SEGMENTS if isinstance(one, r.PageRef) else one.leader_epoch,
             queued_ms=now_ms,
         )
         for one in dropped

@@ -14,7 +14,7 @@ from immutables import Map
 from tierlog.base.safeguards import safeguard
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeleteQueue
-from tierlog.metadata.records import ConfigScope, PageRef, PartitionRecord, QuotaEntity, RemoteSegment
+from tierlog.metadata.records import ConfigScope, Node, PageRef, PartitionRecord, QuotaEntity, RemoteSegment
 
 
 class BrokerImage(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
@@ -59,16 +59,22 @@ class StartedCopy(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc
     last_offset: int
     leader_epoch: int
     at_ms: int
+    replaces: bool = False  # it will replace segments that have these offsets
 
 
 class RemotePartition(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Remote log of one partition: pages (oldest), entries (newest, at most 512), and unfinished copies."""
+    """Remote log of one partition: pages (oldest, their levels never ascend), entries (newest, at most 512),
+    and unfinished copies. Pages and entries, the nodes, have no gaps between their ranges."""
 
     log_start_offset: int = 0
     pages: tuple[PageRef, ...] = ()
     entries: tuple[RemoteSegment, ...] = ()
     started: tuple[StartedCopy, ...] = ()
     copied_end_offset: int | None = None  # end of the newest finished copy, kept after its entry is gone
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return *self.pages, *self.entries
 
     @property
     def first_offset(self) -> int | None:

@@ -14,9 +14,9 @@ from msgspec.structs import asdict, astuple, fields
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import BrokerImage, ClusterImage, RemotePartition, TopicImage
-from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity
+from tierlog.metadata.records import ConfigScope, PartitionRecord, QuotaEntity, share_epochs
 
-VERSION = 8
+VERSION = 9
 
 
 _SINCE_6 = frozenset({ConfigScope.GROUP, ConfigScope.CLIENT_METRICS})
@@ -108,7 +108,7 @@ def encode_image(image: ClusterImage) -> bytes:
         remote=[_RemoteLine(*key, image.remote[key]) for key in sorted(image.remote, key=_partition_order)],
         delete_queue=[line for line in queue if isinstance(line, QueuedDelete)],
     )
-    version = 8 if deleted_topics else _oldest_version(image)
+    version = 9 if _has_format_2(image) else 8 if deleted_topics else _oldest_version(image)
     if version == 1:
         return _encoder.encode(first)
     quotas = [
@@ -124,6 +124,21 @@ def encode_image(image: ClusterImage) -> bytes:
     if version < 8:
         return _encoder.encode(since_7)
     return _encoder.encode(_SnapshotSince8(**asdict(since_7), deleted_topics=deleted_topics))
+
+
+def _has_format_2(image: ClusterImage) -> bool:
+    """Whether a node that supports only format version 1 would lose part of the remote state."""
+    if image.format_version < 2:
+        return False
+    return any(
+        any(page.level for page in remote.pages)
+        or any(copy.replaces for copy in remote.started)
+        or not all(entry.has_format_1 for entry in remote.entries)
+        for remote in image.remote.values()
+    ) or any(
+        isinstance(line, QueuedDelete) and line.is_alone and not line.is_unfinished_page
+        for line in image.delete_queue.values()
+    )
 
 
 def _oldest_version(image: ClusterImage) -> int:
@@ -175,6 +190,8 @@ def decode_image(data: bytes | memoryview) -> ClusterImage:
         raise UnknownSnapshotVersion(
             f"metadata snapshot version {snapshot.version}; this node reads up to {VERSION}"
         )
+    for line in snapshot.remote:
+        share_epochs(line.remote.entries)
     return ClusterImage(
         cluster_id=snapshot.cluster_id,
         index=snapshot.index,

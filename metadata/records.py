@@ -7,9 +7,11 @@ no random number: the proposer writes both into the record. `at_ms` and `expires
 """
 
 import uuid
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from tierlog.base.types import NO_LEADER
 
@@ -43,7 +45,11 @@ class QuotaKey(StrEnum):
 
 
 class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Manifest entry: one rolled segment in the object store. Offsets are inclusive, as in its key."""
+    """Manifest entry: the records of a range of offsets, in one object. Offsets are inclusive, as in its key.
+
+    The range is logical: offsets within it may be missing. Timestamps are in milliseconds, -1 if unknown. The
+    fields after `leader_epoch` have other values than their defaults only since format version 2.
+    """
 
     uuid: uuid.UUID
     base_offset: int
@@ -59,22 +65,73 @@ class RemoteSegment(msgspec.Struct, frozen=True, array_like=True, kw_only=True, 
     log_crc32c: int
     index_crc32c: int
     leader_epoch: int  # epoch of the leader that uploaded the segment; part of the key
+    control_records: int = -1  # how many of `records` are transaction markers; -1: unknown
+    min_timestamp: int = -1  # smallest timestamp with which one of its batches begins
+    key_id: str | None = None  # key that encrypts the objects; None: they are not encrypted
+    tags: tuple[tuple[str, str], ...] = ()  # names and values, for later versions
 
     @property
     def end_offset(self) -> int:
         return self.last_offset + 1
 
+    @property
+    def has_format_1(self) -> bool:
+        """Whether format version 1 can represent the entry."""
+        later = self.control_records != -1 or self.min_timestamp != -1 or self.key_id is not None
+        return not (later or self.tags)
+
+    def in_format_1(self) -> "RemoteSegment":
+        """The entry without the fields of later format versions."""
+        return replace(self, control_records=-1, min_timestamp=-1, key_id=None, tags=())
+
 
 class PageRef(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Reference to a manifest page in the bucket, which contains older entries. Offsets are inclusive."""
+    """Reference to a manifest page in the bucket. Offsets are inclusive.
+
+    A page of level 0 contains entries, and one of level n references to pages of level n - 1.
+    """
 
     uuid: uuid.UUID
     base_offset: int
     last_offset: int
-    entries: int
-    log_bytes: int
+    entries: int  # segments below it
+    log_bytes: int  # their sum
     max_timestamp: int
     crc32c: int
+    level: int = 0
+    children: int = 0  # references in a page of a higher level
+
+    @property
+    def end_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def width(self) -> int:
+        """Number of entries or references in the page."""
+        return self.children if self.level else self.entries
+
+
+Node = PageRef | RemoteSegment
+
+
+def share_epochs(segments: Iterable[RemoteSegment]) -> None:
+    """Let equal `leader_epochs` be one object: successive segments usually have the same, which would be a
+    quarter of an entry's memory."""
+    known: dict[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]] = {}
+    for segment in segments:
+        epochs = segment.leader_epochs
+        if known.setdefault(epochs, epochs) is not epochs:
+            force_setattr(segment, "leader_epochs", known[epochs])
+
+
+class DroppedObject(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
+    """An object that leaves the manifest. `leader_epoch`: as in `delete_queue.QueuedDelete`."""
+
+    uuid: uuid.UUID
+    is_page: bool
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, kw_only=True, tag_field="type", gc=False):
@@ -194,6 +251,7 @@ class CopyStarted(Record, frozen=True, array_like=True, kw_only=True, tag=40):
     last_offset: int
     leader_epoch: int
     at_ms: int
+    replaces: bool = False  # it will replace segments of these offsets
 
 
 class CopyFinished(Record, frozen=True, array_like=True, kw_only=True, tag=41):
@@ -275,6 +333,21 @@ class RemoteLogDiverged(Record, frozen=True, array_like=True, kw_only=True, tag=
     at_ms: int
 
 
+class RemoteLogSpliced(Record, frozen=True, array_like=True, kw_only=True, tag=60):
+    """New pages and entries replace successive ones of the manifest, with the same range of offsets, except
+    that offsets below the log start may drop out. `dropped` objects enter the delete queue. `finished`
+    objects were announced, and the manifest names them from now on. Since format version 2."""
+
+    topic_id: uuid.UUID
+    partition: int
+    replaced: tuple[uuid.UUID, ...]
+    pages: tuple[PageRef, ...]
+    entries: tuple[RemoteSegment, ...]
+    finished: tuple[uuid.UUID, ...]
+    dropped: tuple[DroppedObject, ...]
+    at_ms: int
+
+
 class FormatVersion(Record, frozen=True, array_like=True, kw_only=True, tag=50):
     """Later records and snapshots may use the features of this format version (KIP-584)."""
 
@@ -303,6 +376,7 @@ AnyRecord = (
     | RemoteDeletesStarted
     | RemoteLogDropped
     | RemoteLogDiverged
+    | RemoteLogSpliced
     | FormatVersion
 )
 
@@ -314,6 +388,7 @@ TIMESTAMPED_RECORDS = (
     RemoteDeletesStarted,
     RemoteLogDropped,
     RemoteLogDiverged,
+    RemoteLogSpliced,
 )
 """Records with the quorum's time in `at_ms`."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, RemoteSegment
 from tierlog.records.indexes import (
     AbortedTxn,
     find_aborted,
@@ -54,7 +54,7 @@ class OffsetRange:
     def __bool__(self) -> bool:
         return self.start < self.end
 
-    def overlaps(self, entry: RemoteSegment | PageRef) -> bool:
+    def overlaps(self, entry: Node) -> bool:
         return bool(self) and entry.base_offset < self.end and entry.last_offset >= self.start
 
 
@@ -134,7 +134,7 @@ def choose_sources(documents: Iterable[TopicDocument], options: ReadOptions) -> 
 
 def committed_range(root: ManifestRoot) -> OffsetRange:
     """The offsets in the bucket that retention has not deleted."""
-    remote: list[PageRef | RemoteSegment] = [*root.pages, *root.entries]
+    remote = root.nodes
     if not remote:
         return OffsetRange(root.log_start_offset, root.log_start_offset)
     return OffsetRange(max(root.log_start_offset, remote[0].base_offset), remote[-1].last_offset + 1)
@@ -156,26 +156,15 @@ def resolve_bound(source: Source, bound: Bound, committed: OffsetRange, fail_on_
     return min(max(offset, committed.start), committed.end)
 
 
-def pages_in(root: ManifestRoot, wanted: OffsetRange) -> list[PageRef]:
-    return [page for page in root.pages if wanted.overlaps(page)]
+def nodes_in(nodes: Iterable[Node], wanted: OffsetRange) -> list[Node]:
+    """The entries and pages that have one of the wanted offsets."""
+    return [node for node in nodes if wanted.overlaps(node)]
 
 
-def entries_in(entries: Iterable[RemoteSegment], wanted: OffsetRange) -> list[RemoteSegment]:
-    return [entry for entry in entries if wanted.overlaps(entry)]
-
-
-def pages_from_time(root: ManifestRoot, timestamp_ms: int) -> list[PageRef]:
-    """The pages that have a record at or after the timestamp."""
-    return [page for page in root.pages if page.max_timestamp >= timestamp_ms]
-
-
-def entries_from_time(
-    entries: Iterable[RemoteSegment], timestamp_ms: int, log_start: int
-) -> list[RemoteSegment]:
-    """The entries that have a record at or after the timestamp and that end above the log start offset."""
-    return [
-        entry for entry in entries if entry.max_timestamp >= timestamp_ms and entry.end_offset > log_start
-    ]
+def nodes_from_time(nodes: Iterable[Node], timestamp_ms: int, log_start: int) -> list[Node]:
+    """The entries and pages that have a record at or after the timestamp and that end above the log start
+    offset."""
+    return [node for node in nodes if node.max_timestamp >= timestamp_ms and node.end_offset > log_start]
 
 
 def split_segment(

@@ -3,10 +3,10 @@
 The manifest root of a partition is read once per query, so that a query sees one version of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch, iter_batches
 from tierlog.records.indexes import find_offset_for_time, find_position
 from tierlog.records.record import iter_records
@@ -19,10 +19,8 @@ from tierlog.spark.plan import (
     Split,
     choose_sources,
     committed_range,
-    entries_from_time,
-    entries_in,
-    pages_from_time,
-    pages_in,
+    nodes_from_time,
+    nodes_in,
     resolve_bound,
     split_segment,
 )
@@ -107,15 +105,22 @@ class PartitionView:
         return resolve_bound(self._source, bound, self.committed, fail_on_data_loss)
 
     def _entries(self, root: ManifestRoot, wanted: OffsetRange) -> Iterator[RemoteSegment]:
-        for page in pages_in(root, wanted):
-            yield from entries_in(self._page(page), wanted)
-        yield from entries_in(root.entries, wanted)
+        return self._below(root.nodes, lambda nodes: nodes_in(nodes, wanted))
 
     def _entries_from_time(self, root: ManifestRoot, timestamp_ms: int) -> Iterator[RemoteSegment]:
         """In order. A page is read only if the record was not found before it."""
-        for page in pages_from_time(root, timestamp_ms):
-            yield from entries_from_time(self._page(page), timestamp_ms, self.committed.start)
-        yield from entries_from_time(root.entries, timestamp_ms, self.committed.start)
+        start = self.committed.start
+        return self._below(root.nodes, lambda nodes: nodes_from_time(nodes, timestamp_ms, start))
+
+    def _below(
+        self, nodes: Iterable[Node], choose: Callable[[Iterable[Node]], list[Node]]
+    ) -> Iterator[RemoteSegment]:
+        """The chosen entries among these nodes and in the chosen pages, at any depth."""
+        for node in choose(nodes):
+            if isinstance(node, RemoteSegment):
+                yield node
+            else:
+                yield from self._below(self._page(node), choose)
 
     def _scan(self, entry: RemoteSegment, timestamp_ms: int) -> int | None:
         """Read batches, starting at the time index's position, up to the first record at or after the
@@ -154,8 +159,8 @@ class PartitionView:
         except ObjectNotFound:
             return None
 
-    def _page(self, page: PageRef) -> tuple[RemoteSegment, ...]:
-        return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).entries
+    def _page(self, page: PageRef) -> tuple[Node, ...]:
+        return decode_page(self._bucket.read(self._keys.page(self._source.id, page)), page).nodes
 
     def _bundle(self, entry: RemoteSegment) -> IndexBundle:
         return decode_bundle(self._bucket.read(self._keys.index(self._source.id, entry)))

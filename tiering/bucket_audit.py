@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
+from tierlog.metadata.delete_queue import WITH_SEGMENTS, DeleteQueue, QueuedDelete
 from tierlog.metadata.image import ClusterImage
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_object
 from tierlog.tiering.object_store import CorruptObject, ObjectInfo, ObjectNotFound, ObjectStore
 from tierlog.tiering.remote_log import RemoteLog
@@ -25,10 +25,6 @@ NAMES_MAX = 1000
 LISTED, QUEUED, UNKNOWN, UNREADABLE = "listed", "queued", "unknown", "unreadable"
 """A manifest or a copy in progress names the object; the delete queue does; nothing does; or it belongs to a
 partition of which a manifest page cannot be read."""
-
-
-WITH_SEGMENTS = -1
-"""Leader epoch of a queued page that is deleted with the segments that it names."""
 
 _Lines = dict[TopicIdPartition, list[QueuedDelete]]
 
@@ -143,7 +139,7 @@ class BucketAuditor:
         """Raises CorruptObject or ObjectNotFound if a page cannot be read."""
         remote = image.remote_partition(*where)
         listed: set[UUID] = {copy.uuid for copy in remote.started}
-        left: list[RemoteSegment | PageRef] = [*remote.pages, *remote.entries]
+        left: list[Node] = list(remote.nodes)
         while left:
             node = left.pop()
             listed.add(node.uuid)

@@ -82,7 +82,7 @@ async def copy_segment(store: ObjectStore, keys: Keys, body: SegmentBody, attemp
             chunk_table=ChunkTable(attempt.uuid, body.size, chunks.checksum, chunks.chunks),
         )
     )
-    entry = _entry(exported, chunks.checksum, attempt, index)
+    entry = _entry(exported, chunks, attempt, index)
     await store.put(index_key, index, crc32c=entry.index_crc32c)
     await _verify(store, index_key, entry.index_bytes, entry.index_crc32c)
     await _verify(store, log_key, entry.log_bytes, entry.log_crc32c)
@@ -105,7 +105,7 @@ async def _verify(store: ObjectStore, key: str, size: int, checksum: int) -> Non
         raise CorruptObject(f"{key}: the stored object has checksum {stored:08x}, expected {checksum:08x}")
 
 
-def _entry(exported: SegmentExport, checksum: int, attempt: Attempt, index: bytes) -> RemoteSegment:
+def _entry(exported: SegmentExport, chunks: ChunkBuilder, attempt: Attempt, index: bytes) -> RemoteSegment:
     segment = exported.descriptor
     return RemoteSegment(
         uuid=attempt.uuid,
@@ -114,14 +114,16 @@ def _entry(exported: SegmentExport, checksum: int, attempt: Attempt, index: byte
         leader_epochs=_epochs_within(exported),
         log_bytes=segment.size_bytes,
         index_bytes=len(index),
-        records=segment.records,
+        records=chunks.records,
         first_timestamp=segment.first_timestamp,
         max_timestamp=segment.newest_ms,
         has_transactions=bool(segment.has_transactions),
         has_aborts=bool(exported.txn_index),
-        log_crc32c=checksum,
+        log_crc32c=chunks.checksum,
         index_crc32c=crc32c.crc32c(index),
         leader_epoch=attempt.leader_epoch,
+        control_records=chunks.control_records,
+        min_timestamp=chunks.min_timestamp,
     )
 
 

@@ -14,14 +14,15 @@ from uuid import UUID
 
 import crc32c
 import structlog
+from msgspec.structs import replace
 
 from tierlog.base.types import TopicIdPartition, require
 from tierlog.metadata.delete_queue import DeletedTopic, Deletion, QueuedDelete
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.tiering.copier import Attempt, SegmentBody, copy_segment
 from tierlog.tiering.copy_slots import CopySlots
-from tierlog.tiering.format.keys import InvalidKey, Keys, parse_attempt
+from tierlog.tiering.format.keys import AttemptKey, InvalidKey, Keys, PageKey, parse_attempt, parse_page
 from tierlog.tiering.format.manifest import (
     ClusterDocument,
     ManifestError,
@@ -96,6 +97,7 @@ class TierManager:
         """The caller holds a slot from StartCopy on, so that an upload follows soon after its
         announcement."""
         self._roots: dict[TopicIdPartition, tuple[ManifestRoot, str]] = {}
+        """The roots in the bucket, with their ETags. Their pages and entries are the objects of the image."""
         self.counts = TierCounts()
 
     # -- copies --
@@ -158,8 +160,9 @@ class TierManager:
                     index = found[0].metadata_index
                     raise ManifestMoved(f"{where}: the bucket's manifest has metadata index {index}")
                 if found is not None and _state(found[0]) == _state(wanted):
-                    self._roots[where] = found
-                    return found[0]
+                    root = replace(found[0], pages=remote.pages, entries=remote.entries)
+                    self._roots[where] = root, found[1]
+                    return root
                 written = await self._put_root(where, wanted, found)
                 if written is not None:
                     return written
@@ -191,23 +194,29 @@ class TierManager:
         body = encode_root(root)
         condition: Condition = Absent() if found is None else found[1]
         self._roots.pop(where, None)
+        key = self._keys.root(where)
         try:
-            key = self._keys.root(where)
             await self._store.put(key, body, crc32c=crc32c.crc32c(body), condition=condition)
         except PreconditionFailed:
             return None
-        written = await self._read_root(where)
-        if written is None or written[0] != root:
+        try:
+            data, etag = await self._store.get_with_etag(key)
+        except ObjectNotFound:
             return None
-        self._roots[where] = written
+        if data != body:
+            return None
+        self._roots[where] = root, etag
         return root
 
-    async def write_page(
-        self, where: TopicIdPartition, page_id: UUID, entries: Sequence[RemoteSegment]
-    ) -> PageRef:
-        """Put and verify a page of the oldest entries, which the quorum then drops."""
-        require(len(entries) > 0, "a page needs entries")
-        page = ManifestPage(topic_id=where.topic_id, partition=where.partition, entries=tuple(entries))
+    async def write_page(self, where: TopicIdPartition, page_id: UUID, nodes: Sequence[Node]) -> PageRef:
+        """Put and verify a page of these successive entries, or of references of one level."""
+        require(len(nodes) > 0, "a page needs entries or references")
+        page = ManifestPage(
+            topic_id=where.topic_id,
+            partition=where.partition,
+            entries=tuple(node for node in nodes if isinstance(node, RemoteSegment)),
+            pages=tuple(node for node in nodes if isinstance(node, PageRef)),
+        )
         body = encode_page(page)
         ref = page_reference(page_id, page, body)
         key = self._keys.page(where, ref)
@@ -330,37 +339,52 @@ class TierManager:
                 self._keys.attempt(where, line.base_offset, line.last_offset, line.leader_epoch, line.uuid)
             )
         page_key = self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
-        if line.is_unfinished_page:
-            return [page_key]
+        if not line.is_alone:
+            await self._delete_named(where, page_key, line, log_start(where))
+        return [page_key]
+
+    async def _delete_named(
+        self, where: TopicIdPartition, page_key: str, line: QueuedDelete | PageRef, log_start: int
+    ) -> None:
+        """Delete everything below a page. A page is deleted last, in a later request than what it names: that
+        can be found as long as the page exists."""
         async with deadline(self._limits.small_seconds, page_key):
             try:
                 page = decode_page(await self._store.get(page_key))
             except ObjectNotFound:
-                return []  # a page is deleted after its segments, so they are deleted too
+                return  # what it names was deleted before it
             except ManifestError:
-                return [*await self._listed(where, line, log_start(where)), page_key]
-        # the page is deleted last, in its own request: its segments can be found as long as it exists
-        segments = [
-            key
-            for entry in page.entries
-            for key in (self._keys.log(where, entry), self._keys.index(where, entry))
-        ]
+                await self._store.delete(await self._listed(where, line, log_start))
+                return
+        for below in page.pages:
+            await self._delete_named(where, self._keys.page(where, below), below, log_start)
+        keys = [self._keys.page(where, below) for below in page.pages]
+        for entry in page.entries:
+            keys += self._keys.log(where, entry), self._keys.index(where, entry)
         async with deadline(self._limits.small_seconds, page_key):
-            await self._store.delete(segments)
-        return [page_key]
+            await self._store.delete(keys)
 
-    async def _listed(self, where: TopicIdPartition, line: QueuedDelete, log_start: int) -> list[str]:
-        """Keys of all segments in a damaged page's range that end below the log start. After tiering was
-        switched off and on, the manifest may list new segments of the same offsets: those end above it."""
+    async def _listed(
+        self, where: TopicIdPartition, line: QueuedDelete | PageRef, log_start: int
+    ) -> list[str]:
+        """Keys of all segments and pages in a damaged page's range that end below the log start. After
+        tiering was switched off and on, the manifest may list new segments of the same offsets: those end
+        above it."""
         keys = []
-        async for info in self._store.list(self._keys.data(where)):
-            try:
-                attempt = parse_attempt(info.key)
-            except InvalidKey:
-                continue
-            last_offset = min(line.last_offset, log_start - 1)
-            if line.base_offset <= attempt.base_offset and attempt.last_offset <= last_offset:
-                keys.append(info.key)
+        last_offset = min(line.last_offset, log_start - 1)
+        sources: tuple[tuple[str, Callable[[str], AttemptKey | PageKey]], ...] = (
+            (self._keys.data(where), parse_attempt),
+            (self._keys.manifests(where), parse_page),
+        )
+        for prefix, parse in sources:
+            async for info in self._store.list(prefix):
+                try:
+                    found = parse(info.key)
+                except InvalidKey:
+                    continue
+                is_below = line.base_offset <= found.base_offset and found.last_offset <= last_offset
+                if is_below and found.uuid != line.uuid:
+                    keys.append(info.key)
         return keys
 
 

@@ -16,20 +16,23 @@ leader. Called by the remote log manager.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tierlog.base.safeguards import safeguard
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition
-from tierlog.metadata.records import RemoteSegment
-
-SPILL_ABOVE_ENTRIES = 384
-"""Entries above which the oldest are spilled. The quorum refuses copies at 512, so copies never wait for a
-spill."""
-
-SPILL_ENTRIES = 256
-"""Entries of one page: about 15 KB compressed."""
+from tierlog.metadata.records import Node, PageRef
+from tierlog.tiering.page_tree import (
+    TREE_LIMITS_1,
+    Pages,
+    Spill,
+    TreeLimits,
+    Trimmed,
+    path_to,
+    spill_of,
+    trimmed,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,8 @@ class LeaderView:
     bucket_end: int | None
     log_start_offset: int = 0
     running: frozenset[uuid.UUID] = frozenset()  # copies that this process is running
-    pages: Mapping[uuid.UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)  # loaded pages
+    pages: Pages = field(default_factory=dict)  # those that lead to the log start, if they are loaded
+    limits: TreeLimits = TREE_LIMITS_1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +99,11 @@ class DropRemote:
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
-    """Write these oldest entries to a page, then remove them from the quorum's state."""
+class Trim:
+    """Write the oldest page of the quorum again, without pages below the log start."""
 
-    entries: tuple[RemoteSegment, ...]
+    page: PageRef
+    new: Trimmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class UploadLag:
     age_ms: int
 
 
-Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | Abandon | Blocked
+Action = Copy | DropLocal | MoveLogStart | DropRemote | Spill | Trim | Abandon | Blocked
 
 
 def plan(
@@ -151,11 +156,78 @@ def plan(
     dropped = _droppable_end(segments, policy, tiered, min(start, view.high_watermark), now_ms)
     if segments and dropped > segments[0].base_offset:
         actions.append(DropLocal(dropped))
-    if policy.enabled and len(remote.entries) > SPILL_ABOVE_ENTRIES:
-        actions.append(Spill(remote.entries[:SPILL_ENTRIES]))
+    if policy.enabled:
+        actions += _page_changes(remote, view)
     if policy.enabled and policy.copy:
         actions += _copies(remote, segments, view, start)
     return actions
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Summary of the pages that lead to the log start. They need not be loaded again until retention may
+    delete the first entry in them that is left."""
+
+    page: uuid.UUID  # the oldest page of the quorum
+    log_start_offset: int
+    entry_bytes: int
+    max_timestamp: int  # the first entry's
+    page_bytes: int  # sum of the entries that are left in the page
+    is_trimmed: bool  # no page below it ends below the log start
+
+    def is_of(self, remote: RemotePartition) -> bool:
+        first = remote.pages[0].uuid if remote.pages else None
+        return self.page == first and self.log_start_offset == remote.log_start_offset
+
+
+def front_of(remote: RemotePartition, pages: Pages) -> Front | None:
+    """None if the pages that lead to the log start are not all loaded."""
+    if not remote.pages:
+        return None
+    first, start = remote.pages[0], remote.log_start_offset
+    path = path_to(remote.nodes, max(start, first.base_offset), pages)
+    if not path or path[-1][0].level:
+        return None
+    leaf, at = path[-1]
+    entry = pages[leaf.uuid][at]
+    size = sum(node.log_bytes for node in pages[leaf.uuid][at:])
+    size += sum(node.log_bytes for page, index in path[:-1] for node in pages[page.uuid][index + 1 :])
+    is_trimmed = trimmed(first, start, pages) is None
+    return Front(first.uuid, start, entry.log_bytes, entry.max_timestamp, size, is_trimmed)
+
+
+def needs_front(
+    remote: RemotePartition,
+    segments: Sequence[SegmentDescriptor],
+    policy: TierPolicy,
+    front: Front | None,
+    now_ms: int,
+) -> bool:
+    """Whether the next plan depends on the pages that lead to the log start."""
+    if not remote.pages:
+        return False
+    is_limited = policy.delete and (policy.retention_ms >= 0 or policy.retention_bytes >= 0)
+    if front is None or not front.is_of(remote):
+        may_trim = remote.pages[0].level > 0 and remote.log_start_offset > remote.pages[0].base_offset
+        return is_limited or may_trim
+    if not front.is_trimmed:
+        return True
+    if not is_limited:
+        return False
+    size = front.page_bytes + sum(node.log_bytes for node in remote.nodes[1:])
+    size += sum(part.size_bytes for part in _local_ranges(remote, segments))
+    past_size = 0 <= policy.retention_bytes <= size - front.entry_bytes
+    return past_size or _expired(front.max_timestamp, policy.retention_ms, now_ms)
+
+
+def _page_changes(remote: RemotePartition, view: LeaderView) -> Iterator[Action]:
+    spill = spill_of(remote, view.limits)
+    if spill is not None:
+        yield spill
+    if remote.pages and view.limits.is_tree:
+        new = trimmed(remote.pages[0], remote.log_start_offset, view.pages)
+        if new is not None:
+            yield Trim(remote.pages[0], new)
 
 
 def follower_local_start(
@@ -291,13 +363,11 @@ def _ranges(
     """Disjoint ranges, oldest first. Inexact sizes delay a deletion and never advance it: a page that is not
     loaded is one range, and a local segment that starts in the remote part counts no bytes (as in Kafka),
     since only its batches show how many are above."""
-    for page in remote.pages:
-        read = view.pages.get(page.uuid)
-        if read is None:
-            yield _Range(page.last_offset + 1, page.log_bytes, page.max_timestamp, True)
-        else:
-            yield from map(_entry_range, read)
-    yield from map(_entry_range, remote.entries)
+    yield from _remote_ranges(remote.nodes, view.pages)
+    yield from _local_ranges(remote, segments)
+
+
+def _local_ranges(remote: RemotePartition, segments: Sequence[SegmentDescriptor]) -> Iterator[_Range]:
     end = _remote_end(remote)
     for segment in segments:
         if segment.end_offset > end:
@@ -310,16 +380,20 @@ def _oldest_ms(segment: SegmentDescriptor) -> int:
     return segment.first_timestamp if segment.first_timestamp > 0 else segment.last_modified_ms
 
 
+def _remote_ranges(nodes: Sequence[Node], pages: Pages) -> Iterator[_Range]:
+    for node in nodes:
+        if isinstance(node, PageRef) and node.uuid in pages:
+            yield from _remote_ranges(pages[node.uuid], pages)
+        else:
+            yield _Range(node.end_offset, node.log_bytes, node.max_timestamp, True)
+
+
 def _bytes_above(offset: int, segment: SegmentDescriptor) -> int:
     """Bytes of a segment at or above an offset, estimated by the share of its offsets."""
     if segment.base_offset >= offset:
         return segment.size_bytes
     above = max(segment.end_offset - offset, 0)
     return segment.size_bytes * above // (segment.end_offset - segment.base_offset) if above else 0
-
-
-def _entry_range(entry: RemoteSegment) -> _Range:
-    return _Range(entry.end_offset, entry.log_bytes, entry.max_timestamp, True)
 
 
 def _expired(max_timestamp: int, limit_ms: int, now_ms: int) -> bool:

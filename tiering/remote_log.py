@@ -10,14 +10,13 @@ ListOffsets handlers, by `tier explain`, and to bootstrap a new replica."""
 
 import asyncio
 import sys
-import uuid
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
+from uuid import UUID
 
 from tierlog.base.files import Part
 from tierlog.base.slices import LogSlice, empty_slice
@@ -25,7 +24,7 @@ from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.topic import MAX_LONG
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from tierlog.records.chunks import CHUNK_BYTES
 from tierlog.records.errors import RecordsError
@@ -38,8 +37,9 @@ from tierlog.tiering.chunk_cache import BatchMarks, Chunk, ChunkCache, ChunkKey,
 from tierlog.tiering.download import download_chunk
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore, ObjectStoreError
+from tierlog.tiering.page_tree import index_of
 from tierlog.tiering.quarantine import ObjectRange, Quarantine
-from tierlog.tiering.segment_index import SegmentIndex, SegmentIndexes
+from tierlog.tiering.segment_index import PAGES_BUDGET_BYTES, SegmentIndex, SegmentIndexes
 from tierlog.tiering.sequential_readers import SequentialReader, SequentialReaders
 from tierlog.tiering.tier_counts import Fetches
 
@@ -104,6 +104,7 @@ class RemoteLog:
         tasks: TaskGroup,
         resolve: Resolve,
         quarantine: Quarantine,
+        pages_budget_bytes: int = PAGES_BUDGET_BYTES,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -112,8 +113,8 @@ class RemoteLog:
         self._resolve = resolve
         self.quarantine = quarantine
         quarantine.is_listed = self._is_listed
-        self._indexes = SegmentIndexes(store, keys, tasks, quarantine)
-        self._indexes_ahead: set[uuid.UUID] = set()
+        self._indexes = SegmentIndexes(store, keys, tasks, quarantine, pages_budget_bytes)
+        self._indexes_ahead: set[UUID] = set()
         """Segments and pages whose load has begun."""
         self._sequential = SequentialReaders()
         cache.is_needed = self._is_needed
@@ -177,10 +178,17 @@ class RemoteLog:
         the manifest does not contain the offset yet."""
         return await self._retrying(where, lambda state: self._history(where, state, offset))
 
-    async def page_entries(self, where: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
-        """The entries of a page. Raises ObjectStoreError."""
+    async def pages_to(
+        self, where: TopicIdPartition, nodes: Sequence[Node], offset: int
+    ) -> dict[UUID, tuple[Node, ...]]:
+        """The pages that lead from these nodes of the quorum to an offset. Raises ObjectStoreError."""
         self._read_of.add(where)
-        return await self._indexes.page(where, ref)
+        pages: dict[UUID, tuple[Node, ...]] = {}
+        at = index_of(nodes, offset)
+        while at is not None and isinstance(page := nodes[at], PageRef):
+            nodes = pages[page.uuid] = await self._indexes.page(where, page)
+            at = index_of(nodes, offset)
+        return pages
 
     async def entry(self, where: TopicIdPartition, offset: int) -> RemoteSegment:
         """The newest manifest's entry of an offset. Raises ObjectNotFound, or another ObjectStoreError."""
@@ -333,25 +341,30 @@ class RemoteLog:
         )
 
     async def _entry(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteSegment:
-        entries: tuple[RemoteSegment, ...] = remote.entries
-        if entries and offset >= entries[0].base_offset:
-            found = _range_with(entries, offset)
-        else:
-            page = _range_with(remote.pages, offset)
-            found = None if page is None else _range_with(await self._indexes.page(where, page), offset)
-        if found is None:
-            raise ObjectNotFound(f"{where}: no manifest entry contains offset {offset}")
-        return found
+        nodes = _nodes_at(remote, offset)
+        while (at := index_of(nodes, offset)) is not None:
+            node = nodes[at]
+            if isinstance(node, RemoteSegment):
+                return node
+            nodes = await self._indexes.page(where, node)
+        raise ObjectNotFound(f"{where}: no manifest entry contains offset {offset}")
 
     def _is_listed(self, place: ObjectRange) -> bool:
-        """Whether the newest manifest lists the object. A page lists its segments, without a look at it."""
+        """Whether the newest manifest lists the object. A page that is not in memory lists all objects of its
+        offsets, without a look at it."""
         where, remote = place.partition, self._resolve(place.partition)
         if place.end_offset <= remote.log_start_offset:
             return False
-        entry = _range_with(remote.entries, place.first_offset)
-        if entry is None:
-            return _range_with(remote.pages, place.first_offset) is not None
-        return place.key in (self._keys.log(where, entry), self._keys.index(where, entry))
+        nodes = _nodes_at(remote, place.first_offset)
+        while (at := index_of(nodes, place.first_offset)) is not None:
+            node = nodes[at]
+            if isinstance(node, RemoteSegment):
+                return place.key in (self._keys.log(where, node), self._keys.index(where, node))
+            below = self._indexes.loaded_page(where, node)
+            if below is None or place.key == self._keys.page(where, node):
+                return True
+            nodes = below
+        return False
 
     async def _history(self, where: TopicIdPartition, remote: RemotePartition, offset: int) -> RemoteHistory:
         """Bundles of older versions contain only their own segment's epochs, so the epochs of earlier
@@ -368,14 +381,15 @@ class RemoteLog:
     ) -> AsyncIterator[RemoteSegment]:
         """Entries that end above an offset, oldest first. Pages whose timestamps are all lower are not
         loaded."""
-        for page in remote.pages:
-            if page.last_offset >= offset and page.max_timestamp >= least_timestamp:
-                for entry in await self._indexes.page(where, page):
-                    if entry.last_offset >= offset:
-                        yield entry
-        for entry in remote.entries:
-            if entry.last_offset >= offset:
-                yield entry
+        left = list(reversed(remote.nodes))
+        while left:
+            node = left.pop()
+            if node.last_offset < offset:
+                continue
+            if isinstance(node, RemoteSegment):
+                yield node
+            elif node.max_timestamp >= least_timestamp:
+                left += reversed(await self._indexes.page(where, node))
 
     async def _find_time(
         self, where: TopicIdPartition, remote: RemotePartition, timestamp: int
@@ -416,15 +430,15 @@ class RemoteLog:
         """Segments with the largest timestamps first. A segment's maximum may lie below the log start, or be
         its time of writing: then its batches are searched."""
         best, start = None, remote.log_start_offset
-        ranges: list[RemoteSegment | PageRef] = [*remote.pages, *remote.entries]
-        heap = [(-one.max_timestamp, one.base_offset, one) for one in ranges if one.last_offset >= start]
+        nodes = [node for node in remote.nodes if node.last_offset >= start]
+        heap = [(-node.max_timestamp, node.base_offset, node) for node in nodes]
         heapify(heap)
         while heap and -heap[0][0] > above:
             newest, _, one = heappop(heap)
             if isinstance(one, PageRef):
-                for entry in await self._indexes.page(where, one):
-                    if entry.last_offset >= start:
-                        heappush(heap, (-entry.max_timestamp, entry.base_offset, entry))
+                for below in await self._indexes.page(where, one):
+                    if below.last_offset >= start:
+                        heappush(heap, (-below.max_timestamp, below.base_offset, below))
                 continue
             found = await self._first_at_time(where, one, -newest, start)
             if found is None:
@@ -506,23 +520,24 @@ class RemoteLog:
     ) -> RemoteSegment | None:
         """The segment that contains an offset. If the page that names it is not in memory, its load
         begins."""
-        entry = _range_with(remote.entries, offset)
-        if entry is not None or (page := _range_with(remote.pages, offset)) is None:
-            return entry
-        entries = self._indexes.loaded_page(where, page)
-        if entries is None:
-            self._load_ahead(where, page.uuid, lambda: self._indexes.page(where, page))
-            return None
-        return _range_with(entries, offset)
+        nodes = _nodes_at(remote, offset)
+        while (at := index_of(nodes, offset)) is not None:
+            node = nodes[at]
+            if isinstance(node, RemoteSegment):
+                return node
+            below = self._indexes.loaded_page(where, node)
+            if below is None:
+                self._load_ahead(where, node.uuid, partial(self._indexes.page, where, node))
+                return None
+            nodes = below
+        return None
 
     async def _first_chunk_ahead(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         index = await self._indexes.index(where, entry)
         key = index.chunk_at(0)
         self.cache.read_ahead(key, self._download(where, index, key))
 
-    def _load_ahead(
-        self, where: TopicIdPartition, what: uuid.UUID, load: Callable[[], Awaitable[object]]
-    ) -> None:
+    def _load_ahead(self, where: TopicIdPartition, what: UUID, load: Callable[[], Awaitable[object]]) -> None:
         if what in self._indexes_ahead or len(self._indexes_ahead) >= INDEXES_AHEAD_MAX:
             return
 
@@ -535,13 +550,10 @@ class RemoteLog:
         task.add_done_callback(lambda _: self._indexes_ahead.discard(what))
 
 
-R = TypeVar("R", RemoteSegment, PageRef)
-
-
-def _range_with(ranges: tuple[R, ...], offset: int) -> R | None:
-    """The one of these ascending ranges that contains an offset."""
-    at = bisect_right(ranges, offset, key=lambda part: part.base_offset) - 1
-    return ranges[at] if at >= 0 and ranges[at].last_offset >= offset else None
+def _nodes_at(remote: RemotePartition, offset: int) -> Sequence[Node]:
+    """The entries or the pages of the quorum, whichever may contain an offset."""
+    in_entries = bool(remote.entries) and offset >= remote.entries[0].base_offset
+    return remote.entries if in_entries else remote.pages
 
 
 def _find_in(chunk: Chunk, index: SegmentIndex, offset: int) -> _Batch | None:

@@ -18,7 +18,7 @@ import crc32c
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.records.chunks import CHUNK_BYTES, ChunkEntry
 from tierlog.records.errors import RecordsError
 from tierlog.records.indexes import (
@@ -44,6 +44,7 @@ from tierlog.tiering.format.bundle import (
 from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.format.manifest import ManifestError, decode_page
 from tierlog.tiering.object_store import CorruptObject, ObjectStore
+from tierlog.tiering.page_tree import NODE_BYTES
 from tierlog.tiering.quarantine import ObjectRange, Quarantine
 from tierlog.tiering.single_flight import SingleFlightCache
 
@@ -56,7 +57,10 @@ INDEX_OVERHEAD_BYTES = 2 << 10
 
 TXN_BUDGET_BYTES = 8 << 20
 
-PAGES_KEPT = 64
+PAGES_BUDGET_BYTES = 64 << 20
+PAGE_OVERHEAD_BYTES = 2 << 10
+"""Memory of a page besides its entries and references. Default budget of all loaded pages."""
+
 LARGEST_INDEX_BYTES = 64 << 20
 LOADS_AT_ONCE = 8
 
@@ -122,7 +126,14 @@ class SegmentIndex:
 class SegmentIndexes:
     """Loads the index bundles and pages of one cluster's bucket."""
 
-    def __init__(self, store: ObjectStore, keys: Keys, tasks: TaskGroup, quarantine: Quarantine) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: Keys,
+        tasks: TaskGroup,
+        quarantine: Quarantine,
+        pages_budget_bytes: int = PAGES_BUDGET_BYTES,
+    ) -> None:
         self._store = store
         self._keys = keys
         self._quarantine = quarantine
@@ -133,8 +144,13 @@ class SegmentIndexes:
         self._txn_indexes: SingleFlightCache[_TxnKey, bytes] = SingleFlightCache(
             tasks, TXN_BUDGET_BYTES, lambda data: len(data) + INDEX_OVERHEAD_BYTES, self._slots
         )
-        self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[RemoteSegment, ...]] = (
-            SingleFlightCache(tasks, PAGES_KEPT, lambda _: 1, self._slots)
+        self._pages: SingleFlightCache[tuple[TopicIdPartition, uuid.UUID], tuple[Node, ...]] = (
+            SingleFlightCache(
+                tasks,
+                pages_budget_bytes,
+                lambda nodes: len(nodes) * NODE_BYTES + PAGE_OVERHEAD_BYTES,
+                self._slots,
+            )
         )
 
     async def index(self, partition: TopicIdPartition, entry: RemoteSegment) -> SegmentIndex:
@@ -144,7 +160,7 @@ class SegmentIndexes:
     def loaded(self, entry: RemoteSegment) -> SegmentIndex | None:
         return self._indexes.find(entry.uuid)
 
-    def loaded_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...] | None:
+    def loaded_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...] | None:
         return self._pages.find((partition, ref.uuid))
 
     @property
@@ -158,10 +174,15 @@ class SegmentIndexes:
         self._indexes.forget(
             lambda _, index: index.partition == partition and index.entry.end_offset <= below
         )
-        self._pages.forget(lambda key, entries: key[0] == partition and entries[-1].end_offset <= below)
+        self._pages.forget(lambda key, nodes: key[0] == partition and nodes[-1].end_offset <= below)
 
-    async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
-        """The entries of a page. Raises ObjectStoreError (ObjectNotFound if missing)."""
+    @property
+    def page_bytes(self) -> int:
+        """Memory of the loaded pages."""
+        return self._pages.weight
+
+    async def page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...]:
+        """The entries or references of a page. Raises ObjectStoreError (ObjectNotFound if missing)."""
         return await self._pages.get((partition, ref.uuid), lambda: self._load_page(partition, ref))
 
     async def txn_index(self, index: SegmentIndex) -> bytes:
@@ -238,10 +259,10 @@ class SegmentIndexes:
             raise CorruptObject(f"{key}: the checksum differs from the manifest")
         return data
 
-    async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[RemoteSegment, ...]:
+    async def _load_page(self, partition: TopicIdPartition, ref: PageRef) -> tuple[Node, ...]:
         key = self._keys.page(partition, ref)
 
-        async def load() -> tuple[RemoteSegment, ...]:
+        async def load() -> tuple[Node, ...]:
             data = await self._fetch(key, ref.crc32c)
             try:
                 page = decode_page(data, ref)
@@ -249,7 +270,7 @@ class SegmentIndexes:
                 raise CorruptObject(f"{key}: {error}") from error
             if (page.topic_id, page.partition) != partition:
                 raise CorruptObject(f"{key}: the page belongs to another partition")
-            return page.entries
+            return page.nodes
 
         place = ObjectRange(partition, key, 0, ref.base_offset, ref.last_offset + 1)
         return await self._quarantine.read(place, load)

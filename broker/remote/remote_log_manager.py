@@ -28,6 +28,8 @@ from tierlog.base.segments import SegmentExport
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, random_uuid
 from tierlog.broker.remote.copy_lag import CopyLags
+from tierlog.broker.remote.manifest_editor import Command as EditorCommand
+from tierlog.broker.remote.manifest_editor import ManifestEditor
 from tierlog.broker.remote.tier_views import (
     OffsetLocation,
     PartitionTierStatus,
@@ -47,10 +49,9 @@ from tierlog.metadata.controller import commands as c
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
-from tierlog.metadata.records import RemoteSegment
 from tierlog.protocol.errors import ErrorCode
 from tierlog.records.chunks import ChunkBuilder
-from tierlog.tiering import planner
+from tierlog.tiering import page_tree, planner
 from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody, SegmentFile
 from tierlog.tiering.format.manifest import ManifestRoot
 from tierlog.tiering.manager import TierManager
@@ -69,12 +70,12 @@ STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 WITHOUT_STORE = (planner.Abandon, planner.MoveLogStart, planner.DropRemote, planner.DropLocal)
 """Actions of retention which need only the last written manifest, and not the store."""
 
-ANNOUNCED = (planner.Copy, planner.Spill)
+ANNOUNCED = (planner.Copy, page_tree.Spill, planner.Trim)
 """Actions which write to the quorum's log and delete queue even if they fail: not while the store is
 unavailable."""
 
 MovesLogStart = type[c.MoveLogStart] | type[c.DropRemoteLog]
-Command = c.StartCopy | c.FinishCopy | c.AbandonCopy | c.StartSpill | c.SpillEntries
+Command = c.FinishCopy | c.AbandonCopy | EditorCommand
 
 
 class CommandRejected(Exception):
@@ -96,7 +97,7 @@ class _State:
     blocked: bool = False  # permanently, unlike after a failure
     rolled_at: int = -1  # base offset of the active segment at the last wake
     progress: asyncio.Event = field(default_factory=asyncio.Event)
-    pages: dict[UUID, tuple[RemoteSegment, ...]] = field(default_factory=dict)
+    front: planner.Front | None = None
 
 
 class RemoteLogManager:
@@ -113,6 +114,7 @@ class RemoteLogManager:
         rng: random.Random,
         tasks: TaskGroup,
         interval_ms: int,
+        metadata_cache_bytes: int,
         first_backoff_s: float = FIRST_BACKOFF_S,
     ) -> None:
         self._broker_id = broker_id
@@ -125,6 +127,8 @@ class RemoteLogManager:
         self._rng = rng
         self._tasks = tasks
         self._interval_s = interval_ms / 1000
+        self._nodes_budget_bytes = page_tree.image_budget(metadata_cache_bytes)
+        self.editor = ManifestEditor(broker_id, manager, remote_log.pages_to, rng, self._submit)
         self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
         self.copies = Transfers()
@@ -347,19 +351,23 @@ class RemoteLogManager:
     async def _view(
         self, where: TopicIdPartition, state: _State, remote: RemotePartition
     ) -> planner.LeaderView:
-        replica, config = state.replica, state.replica.config
-        limited = config.retention_ms >= 0 or config.retention_bytes >= 0
-        if remote.pages and limited and remote.pages[0].uuid not in state.pages:
-            oldest = remote.pages[0]
+        replica, image = state.replica, self._metadata.image
+        pages: page_tree.Pages = {}
+        policy, now_ms = _policy(replica), self._clock.now_ms()
+        if planner.needs_front(remote, replica.segments, policy, state.front, now_ms):
+            start = max(remote.log_start_offset, remote.pages[0].base_offset)
             with suppress(ObjectStoreError):  # then retention treats the page as one range
-                state.pages = {oldest.uuid: await self._remote_log.page_entries(where, oldest)}
+                pages = await self._remote_log.pages_to(where, remote.pages, start)
+                state.front = planner.front_of(remote, pages)
         return planner.LeaderView(
             leader_epoch=replica.leader_epoch,
             high_watermark=replica.high_watermark,
             last_stable_offset=replica.last_stable_offset,
             bucket_end=_end_of(state.root),
             log_start_offset=replica.log_start_offset,
-            pages=state.pages,
+            running=frozenset(self.editor.copies),
+            pages=pages,
+            limits=page_tree.limits_for(self._nodes_budget_bytes, len(image.remote), image.format_version),
         )
 
     async def _perform(self, where: TopicIdPartition, state: _State, action: planner.Action) -> None:
@@ -376,8 +384,11 @@ class RemoteLogManager:
             case planner.DropRemote(local_log_start):
                 state.root = None  # it lists segments that will not be remote any more
                 await self._move_log_start(where, state, local_log_start, c.DropRemoteLog)
-            case planner.Spill(entries):
-                await self._spill(where, epoch, entries)
+            case page_tree.Spill():
+                is_tree = self._metadata.image.format_version > 1
+                await self.editor.spill(where, epoch, action, is_tree=is_tree)
+            case planner.Trim(page, new):
+                await self.editor.trim(where, epoch, page, new)
             case planner.DropLocal(new_local_start):
                 if self._is_current(where, state):  # else another leader may have deleted what is remote
                     state.replica.delete_local_before(new_local_start, self._clock.now_ms())
@@ -397,25 +408,6 @@ class RemoteLogManager:
                 if state.error != reason:
                     _log.error("tiering is blocked", partition=str(state.replica.name), reason=reason)
                 state.error, state.blocked = reason, True
-
-    async def _spill(self, where: TopicIdPartition, epoch: int, entries: tuple[RemoteSegment, ...]) -> None:
-        """Commit StartSpill first, as for copies: if the last commit fails, the page is in the delete
-        queue."""
-        page_id = random_uuid(self._rng)
-        await self._submit(
-            c.StartSpill(
-                topic_id=where.topic_id,
-                partition=where.partition,
-                leader_epoch=epoch,
-                uuid=page_id,
-                base_offset=entries[0].base_offset,
-                last_offset=entries[-1].last_offset,
-            )
-        )
-        page = await self._manager.write_page(where, page_id, entries)
-        await self._submit(
-            c.SpillEntries(topic_id=where.topic_id, partition=where.partition, leader_epoch=epoch, page=page)
-        )
 
     @safeguard("replicas move the log start offset after the quorum commits it")
     async def _move_log_start(
@@ -498,6 +490,8 @@ class RemoteLogManager:
             return
         finally:
             state.copying = None
+        if self._metadata.image.format_version < 2:
+            entry = entry.in_format_1()
         state.failures = 0
         if overlaps(replica.log.damage, base, end - 1):
             raise CorruptLog(

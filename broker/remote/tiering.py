@@ -30,6 +30,7 @@ from tierlog.tiering.format.keys import Keys
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.metered_store import MeteredStore
 from tierlog.tiering.object_store import ObjectStore, ObjectStoreError
+from tierlog.tiering.page_tree import image_budget
 from tierlog.tiering.quarantine import Quarantine
 from tierlog.tiering.rate_limit import RateLimit
 from tierlog.tiering.remote_log import RemoteLog
@@ -111,6 +112,7 @@ class RemoteTier:
             self.tasks,
             lambda where: metadata.image.remote_partition(*where),
             Quarantine(clock, name_of),
+            settings.remote_log_metadata_cache_bytes - image_budget(settings.remote_log_metadata_cache_bytes),
         )
         self.verifier = RemoteVerifier(self.store, keys, self.log)
         self.auditor = BucketAuditor(self.store, keys, self.log, lambda: metadata.image, metadata.current)
@@ -173,6 +175,7 @@ class Tiering:
             rng=rng,
             tasks=tier.tasks,
             interval_ms=settings.remote_log_manager_task_interval_ms,
+            metadata_cache_bytes=settings.remote_log_metadata_cache_bytes,
         )
         self.diverged_segments = DivergedSegments(settings.node_id, metadata, tier.tasks)
         self.storage_cleaner = RemoteStorageCleaner(

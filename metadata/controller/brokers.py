@@ -25,7 +25,7 @@ from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import BrokerImage, ClusterImage
 from tierlog.protocol.errors import ErrorCode
 
-SUPPORTED_FORMATS = (1, 1)  # lowest and highest format version that this tierlog supports
+SUPPORTED_FORMATS = (1, 2)  # lowest and highest format version that this tierlog supports
 MAX_PRODUCER_ID = 2**63 - 1
 MAX_PRODUCER_ID_BLOCK = 1_000_000  # ids are never reused, so a single request must not use them all up
 
@@ -168,10 +168,13 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
     The first registration adds them, as Kafka stores min.insync.replicas when eligible leader replicas are
     enabled (KIP-966). A new cluster takes the values from its first broker. A cluster that was created by an
     older version keeps the values that applied before. The configuration files of later brokers have no
-    effect.
+    effect. A new cluster begins with the highest format version that the first broker and this node support.
     """
     if has_cluster_defaults(image):
         return []
+    version = min(SUPPORTED_FORMATS[1], command.formats[1])
+    is_new = not image.brokers and not image.topics
+    raised = [r.FormatVersion(version=version)] if is_new and version > image.format_version else []
     defaults = ClusterDefaults(command.min_in_sync, command.unclean_election)
     if image.brokers:
         defaults = cluster_defaults(image)
@@ -179,11 +182,12 @@ def _first_defaults(image: ClusterImage, command: c.RegisterBroker) -> list[r.An
     if defaults.unclean:
         values[UNCLEAN] = "true"
     stored = image.overrides(r.ConfigScope.CLUSTER, "")
-    return [
+    settings = [
         r.ConfigRecord(scope=r.ConfigScope.CLUSTER, name="", key=key, value=value)
         for key, value in values.items()
         if key not in stored
     ]
+    return [*raised, *settings]
 
 
 def _taken(known: BrokerImage) -> str:

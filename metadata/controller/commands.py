@@ -399,8 +399,10 @@ class ProducerIdsAllocated(Acknowledged, frozen=True, kw_only=True, tag=True):
 
 
 class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
-    """Sent before the first PUT. Replaces unfinished copies of older leader epochs and of the same
-    offsets."""
+    """Sent before the first PUT. Replaces unfinished copies of older leader epochs and of the same offsets.
+
+    `replaces`: the copy is announced for ReplaceSegments, and its offsets are remote already.
+    """
 
     topic_id: UUID
     partition: int
@@ -409,6 +411,7 @@ class StartCopy(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
     uuid: UUID
     base_offset: int
     last_offset: int
+    replaces: bool = False
 
 
 class RemoveDiverged(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
@@ -477,7 +480,7 @@ class ConfirmRemoteDeleted(Command[Acknowledged], frozen=True, kw_only=True, tag
 
 
 class StartSpill(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
-    """Sent before a page with the oldest entries is put."""
+    """Sent before a page is put, by SpillEntries, ReplaceSegments and TrimPages."""
 
     topic_id: UUID
     partition: int
@@ -488,13 +491,55 @@ class StartSpill(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
 
 
 class SpillEntries(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
-    """The page with the oldest entries is in the store, so the quorum may drop them. StartSpill must have
-    announced the page, and its deletion must not have begun."""
+    """The page is in the store, so the quorum may drop what it contains. StartSpill must have announced the
+    page, and its deletion must not have begun.
+
+    Without `replaced`, the page has the oldest entries. Since format version 2, `replaced` are the successive
+    nodes whose place the page takes: entries or pages of the next lower level, and before them possibly one
+    page of the same level, which the new one continues.
+    """
 
     topic_id: UUID
     partition: int
     leader_epoch: int
     page: PageRef
+    replaced: tuple[UUID, ...] = ()
+
+
+class ReplaceSegments(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """Successive segments `old` leave the manifest; `new` ones have the same range of offsets. StartCopy has
+    announced each new segment, with `replaces`, and StartSpill each new page. Since format version 2.
+
+    If the old segments are entries of the quorum, `page` is None. Otherwise `replaced_page` is the page of
+    the quorum that leads to them, and `page` is its new version. `inner_pages` are the new versions of the
+    pages between, and `old_inner_pages` those that they replace.
+    """
+
+    topic_id: UUID
+    partition: int
+    broker_id: int
+    leader_epoch: int
+    old: tuple[RemoteSegment, ...]
+    new: tuple[RemoteSegment, ...]
+    replaced_page: UUID | None = None
+    page: PageRef | None = None
+    inner_pages: tuple[PageRef, ...] = ()
+    old_inner_pages: tuple[PageRef, ...] = ()
+
+
+class TrimPages(Command[Acknowledged], frozen=True, kw_only=True, tag=True):
+    """The oldest page of the quorum gets a new version without the pages completely below the log start,
+    `dropped`, which are deleted with their segments. StartSpill has announced each new page. Since format
+    version 2. The other fields are those of ReplaceSegments."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    replaced_page: UUID
+    page: PageRef
+    dropped: tuple[PageRef, ...]
+    inner_pages: tuple[PageRef, ...] = ()
+    old_inner_pages: tuple[PageRef, ...] = ()
 
 
 AnyCommand = (
@@ -522,6 +567,8 @@ AnyCommand = (
     | RemoveDiverged
     | StartSpill
     | SpillEntries
+    | ReplaceSegments
+    | TrimPages
     | StartRemoteDeletes
 )
 AnyReply = (

@@ -15,6 +15,7 @@ from tierlog.metadata.controller import (
     quotas,
     reassignment,
     remote,
+    remote_splices,
     replicas,
     topics,
 )
@@ -97,6 +98,10 @@ def _decide(
         case c.StartSpill():
             return remote.start_spill(image, command, now_ms)
         case c.SpillEntries():
-            return remote.spill_entries(image, command)
+            return remote.spill_entries(image, command, now_ms)
+        case c.ReplaceSegments():
+            return remote_splices.replace_segments(image, command, now_ms)
+        case c.TrimPages():
+            return remote_splices.trim_pages(image, command, now_ms)
         case c.StartRemoteDeletes():
             return remote.start_deletes(image, command, now_ms)

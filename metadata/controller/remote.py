@@ -2,7 +2,8 @@
 
 Invariants, whatever brokers do:
 
-- The entries of a partition's manifest are contiguous. Only the leader of the current epoch adds one.
+- The entries of a partition's manifest are contiguous. Only the leader of the current epoch adds or replaces
+  one (replacing: `remote_splices`).
 - Every object is announced before it is put, so an unfinished copy is found and deleted.
 - No object is deleted before a committed record marks it in the delete queue. No marked object enters the
   manifest.
@@ -12,7 +13,7 @@ All commands may be repeated: a repetition of what already happened is acknowled
 to refuse a command.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from tierlog.base.safeguards import safeguard
@@ -20,7 +21,7 @@ from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.metadata import records as r
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.decision import Decision, Refusal, done
-from tierlog.metadata.delete_queue import Deletion, QueuedDelete
+from tierlog.metadata.delete_queue import ALONE, WITH_SEGMENTS, Deletion, QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition, StartedCopy
 from tierlog.metadata.records import PartitionRecord
 from tierlog.protocol.errors import ErrorCode
@@ -42,32 +43,42 @@ def waiting_since_ms(deletion: Deletion) -> int:
 
 
 def start_copy(image: ClusterImage, command: c.StartCopy, now_ms: int) -> Decision[c.Acknowledged]:
-    partition = _partition(image, command.topic_id, command.partition)
-    _check_leader(partition, command.broker_id, command.leader_epoch)
-    if not _is_tiered(image, command.topic_id):
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_leader(partition, command.broker_id, command.leader_epoch)
+    if not is_tiered(image, command.topic_id):
         raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is not tiered: nothing of it is copied")
     remote = image.remote_partition(command.topic_id, command.partition)
     copy = _copy_started(command, now_ms)
     known = _find(remote.started, command.uuid)
-    if known is not None and _range(known) == _range(copy) and known.leader_epoch == copy.leader_epoch:
+    if known is not None and _identity(known) == _identity(copy):
         return done()
-    _check_fresh_uuid(image, remote, command.uuid)
+    check_fresh_uuid(image, remote, command.uuid)
     stale = [other for other in remote.started if _supersedes(copy, other)]
     kept = [other for other in remote.started if other not in stale]
-    _check_start(remote, kept, copy)
+    if len(kept) >= MAX_STARTED:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are in progress")
+    if command.replaces:
+        check_format_2(image)
+        _check_replacement(remote, copy)
+    else:
+        _check_start(remote, [other for other in kept if not other.replaces], copy)
     return done(*(_copy_abandoned(command, other.uuid, now_ms) for other in stale), copy)
 
 
 def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknowledged]:
     segment = command.segment
-    partition = _partition(image, command.topic_id, command.partition)
+    partition = partition_of(image, command.topic_id, command.partition)
     remote = image.remote_partition(command.topic_id, command.partition)
     if segment in remote.entries:
         return done()
-    _check_leader(partition, command.broker_id, segment.leader_epoch)
+    check_leader(partition, command.broker_id, segment.leader_epoch)
     started = _find(remote.started, segment.uuid)
     if started is None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was not started, or was abandoned")
+    if started.replaces:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} is for ReplaceSegments")
+    if not segment.has_format_1:
+        check_format_2(image)
     if _range(started) != _range(segment) or started.leader_epoch != segment.leader_epoch:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {segment.uuid} was started for other offsets")
     if segment.last_offset < remote.log_start_offset:
@@ -78,7 +89,7 @@ def finish_copy(image: ClusterImage, command: c.FinishCopy) -> Decision[c.Acknow
 
 
 def abandon_copy(image: ClusterImage, command: c.AbandonCopy, now_ms: int) -> Decision[c.Acknowledged]:
-    partition = _partition(image, command.topic_id, command.partition)
+    partition = partition_of(image, command.topic_id, command.partition)
     remote = image.remote_partition(command.topic_id, command.partition)
     if any(entry.uuid == command.uuid for entry in remote.entries):
         raise Refusal(ErrorCode.INVALID_REQUEST, f"copy {command.uuid} has finished")
@@ -86,13 +97,13 @@ def abandon_copy(image: ClusterImage, command: c.AbandonCopy, now_ms: int) -> De
     if copy is None:
         return done()
     if command.leader_epoch not in (partition.leader_epoch, copy.leader_epoch):
-        _check_epoch(partition, command.leader_epoch)
+        check_epoch(partition, command.leader_epoch)
     return done(_copy_abandoned(command, copy.uuid, now_ms))
 
 
 def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) -> Decision[c.LogStartReply]:
-    partition = _partition(image, command.topic_id, command.partition)
-    _check_epoch(partition, command.leader_epoch)
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_epoch(partition, command.leader_epoch)
     before = image.remote_partition(command.topic_id, command.partition).log_start_offset
     if command.log_start_offset <= before:
         return Decision((), c.LogStartReply(log_start_offset=before))
@@ -107,9 +118,9 @@ def move_log_start(image: ClusterImage, command: c.MoveLogStart, now_ms: int) ->
 
 def drop_remote_log(image: ClusterImage, command: c.DropRemoteLog, now_ms: int) -> Decision[c.LogStartReply]:
     """Refused while the topic is tiered: tiering may have been switched on again since the leader looked."""
-    partition = _partition(image, command.topic_id, command.partition)
-    _check_epoch(partition, command.leader_epoch)
-    if _is_tiered(image, command.topic_id):
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_epoch(partition, command.leader_epoch)
+    if is_tiered(image, command.topic_id):
         raise Refusal(ErrorCode.INVALID_REQUEST, "the topic is tiered: its remote data is not dropped")
     remote = image.remote_partition(command.topic_id, command.partition)
     start = max(remote.log_start_offset, command.log_start_offset)
@@ -124,8 +135,8 @@ def drop_remote_log(image: ClusterImage, command: c.DropRemoteLog, now_ms: int) 
 
 def remove_diverged(image: ClusterImage, command: c.RemoveDiverged, now_ms: int) -> Decision[c.Acknowledged]:
     """Only the current leader removes entries, and only those that earlier leaders uploaded."""
-    partition = _partition(image, command.topic_id, command.partition)
-    _check_leader(partition, command.broker_id, command.leader_epoch)
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_leader(partition, command.broker_id, command.leader_epoch)
     remote = image.remote_partition(command.topic_id, command.partition)
     diverged = [entry for entry in remote.entries if entry.end_offset > command.from_offset]
     if not diverged:
@@ -160,10 +171,10 @@ def confirm_deleted(image: ClusterImage, command: c.ConfirmRemoteDeleted) -> Dec
 
 
 def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Decision[c.Acknowledged]:
-    partition = _partition(image, command.topic_id, command.partition)
-    _check_epoch(partition, command.leader_epoch)
+    partition = partition_of(image, command.topic_id, command.partition)
+    check_epoch(partition, command.leader_epoch)
     remote = image.remote_partition(command.topic_id, command.partition)
-    _check_fresh_uuid(image, remote, command.uuid)
+    check_fresh_uuid(image, remote, command.uuid)
     return done(
         r.SpillStarted(
             topic_id=command.topic_id,
@@ -177,26 +188,111 @@ def start_spill(image: ClusterImage, command: c.StartSpill, now_ms: int) -> Deci
     )
 
 
-def spill_entries(image: ClusterImage, command: c.SpillEntries) -> Decision[c.Acknowledged]:
-    """The page must contain exactly the oldest entries, and its deletion must not have begun."""
+def spill_entries(image: ClusterImage, command: c.SpillEntries, now_ms: int) -> Decision[c.Acknowledged]:
+    """The page must contain exactly what it replaces, and its deletion must not have begun."""
     page = command.page
-    partition = _partition(image, command.topic_id, command.partition)
+    partition = partition_of(image, command.topic_id, command.partition)
     remote = image.remote_partition(command.topic_id, command.partition)
     if page in remote.pages:
         return done()
-    _check_epoch(partition, command.leader_epoch)
+    check_epoch(partition, command.leader_epoch)
+    check_announced_page(image, page)
+    if not command.replaced:
+        spilled = remote.entries[: max(page.entries, 0)]
+        if page.level or not spilled or len(spilled) != page.entries or not _matches(page, spilled):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
+        return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
+    check_format_2(image)
+    run = find_run(remote, command.replaced)
+    continued, moved = _split(run, page.level)
+    is_complete = bool(moved) and all(_level(node) == page.level - 1 for node in moved)
+    width = len(moved) + sum(one.width for one in continued)
+    before = remote.nodes[: remote.nodes.index(run[0])]
+    ascends = bool(before) and _level(before[-1]) < page.level
+    if ascends or not is_complete or page.width != width or not _matches(page, run):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the nodes it replaces")
+    return done(
+        r.RemoteLogSpliced(
+            topic_id=command.topic_id,
+            partition=command.partition,
+            replaced=command.replaced,
+            pages=(page,),
+            entries=(),
+            finished=(page.uuid,),
+            dropped=tuple(map(dropped_alone, continued)),
+            at_ms=now_ms,
+        )
+    )
+
+
+def find_run(remote: RemotePartition, ids: Sequence[UUID]) -> tuple[r.Node, ...]:
+    """The successive nodes with these ids. Raises Refusal if the manifest has no such run."""
+    nodes = remote.nodes
+    first = next((at for at, node in enumerate(nodes) if node.uuid == ids[0]), len(nodes))
+    run = nodes[first : first + len(ids)]
+    if [node.uuid for node in run] != list(ids):
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"the manifest has no run of {len(ids)} nodes from {ids[0]}")
+    return run
+
+
+def _split(run: Sequence[r.Node], level: int) -> tuple[list[r.PageRef], Sequence[r.Node]]:
+    """The page that a new page of this level continues, if there is one, and the nodes that it adds."""
+    first = run[0]
+    if isinstance(first, r.PageRef) and first.level == level:
+        return [first], run[1:]
+    return [], run
+
+
+def _level(node: r.Node) -> int:
+    return node.level if isinstance(node, r.PageRef) else -1
+
+
+def dropped_alone(page: r.PageRef) -> r.DroppedObject:
+    """A page that another one replaces: what it names is still in the manifest."""
+    return _dropped(page, ALONE)
+
+
+def dropped_with_segments(page: r.PageRef) -> r.DroppedObject:
+    return _dropped(page, WITH_SEGMENTS)
+
+
+def dropped_segment(segment: r.RemoteSegment) -> r.DroppedObject:
+    return _dropped(segment, segment.leader_epoch)
+
+
+def _dropped(node: r.Node, leader_epoch: int) -> r.DroppedObject:
+    return r.DroppedObject(
+        uuid=node.uuid,
+        is_page=isinstance(node, r.PageRef),
+        base_offset=node.base_offset,
+        last_offset=node.last_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def check_announced_page(image: ClusterImage, page: r.PageRef) -> None:
     deletion = image.delete_queue.get(page.uuid)
     is_announced = isinstance(deletion, QueuedDelete) and deletion.is_unfinished_page
     if not is_announced or image.is_being_deleted(page.uuid):
         message = f"page {page.uuid} was not announced, or so long ago that it is being deleted"
         raise Refusal(ErrorCode.INVALID_REQUEST, message)
-    spilled = remote.entries[: max(page.entries, 0)]
-    if not spilled or len(spilled) != page.entries or not _matches(page, spilled):
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"page {page.uuid} does not match the oldest entries")
-    return done(r.EntriesSpilled(topic_id=command.topic_id, partition=command.partition, page=page))
 
 
-def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRecord:
+def check_format_2(image: ClusterImage) -> None:
+    if image.format_version < 2:
+        message = f"the cluster's format version is {image.format_version}: raise tierlog.format to 2 first"
+        raise Refusal(ErrorCode.UNSUPPORTED_VERSION, message)
+
+
+def _check_replacement(remote: RemotePartition, copy: r.CopyStarted) -> None:
+    first, end = remote.first_offset, remote.end_offset
+    is_remote = first is not None and end is not None and first <= copy.base_offset
+    if not (is_remote and copy.base_offset <= copy.last_offset < (end or 0)):
+        message = f"offsets {copy.base_offset} to {copy.last_offset} are not remote: nothing is replaced"
+        raise Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+def partition_of(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRecord:
     partition = image.partition(topic_id, number)
     if partition is None:
         error = (
@@ -207,20 +303,20 @@ def _partition(image: ClusterImage, topic_id: UUID, number: int) -> PartitionRec
 
 
 @safeguard("only the leader of the upload's epoch commits a remote segment")
-def _check_leader(partition: PartitionRecord, broker_id: int, leader_epoch: int) -> None:
+def check_leader(partition: PartitionRecord, broker_id: int, leader_epoch: int) -> None:
     if partition.leader != broker_id:
         message = f"the leader is broker {partition.leader}, not {broker_id}"
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-    _check_epoch(partition, leader_epoch)
+    check_epoch(partition, leader_epoch)
 
 
-def _is_tiered(image: ClusterImage, topic_id: UUID) -> bool:
+def is_tiered(image: ClusterImage, topic_id: UUID) -> bool:
     """remote.storage.enable has no default of a node or of the cluster."""
     chosen = image.topic_overrides(image.topics[topic_id].name).get(_ENABLE.name)
     return bool(_ENABLE.default if chosen is None else _ENABLE.parse(chosen))
 
 
-def _check_epoch(partition: PartitionRecord, leader_epoch: int) -> None:
+def check_epoch(partition: PartitionRecord, leader_epoch: int) -> None:
     if leader_epoch < partition.leader_epoch:
         message = f"leader epoch {leader_epoch} is stale; the current one is {partition.leader_epoch}"
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, message)
@@ -239,8 +335,6 @@ def _check_start(remote: RemotePartition, kept: Sequence[StartedCopy], copy: r.C
         raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, message)
     if len(remote.entries) + len(kept) >= MAX_ENTRIES:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_ENTRIES} entries: spill the oldest to a page first")
-    if len(kept) >= MAX_STARTED:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{MAX_STARTED} copies are in progress")
     if kept:
         if copy.base_offset != kept[-1].last_offset + 1:
             message = f"the next copy starts at {kept[-1].last_offset + 1}, not at {copy.base_offset}"
@@ -261,7 +355,7 @@ def _check_base(remote: RemotePartition, base_offset: int) -> None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"the next copy starts at {earliest}, not at {base_offset}")
 
 
-def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
+def check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) -> None:
     """An id is used for one attempt only: a queued deletion of an earlier attempt would delete the new
     object."""
     is_pending = uuid in image.delete_queue or _find(remote.started, uuid) is not None
@@ -272,14 +366,25 @@ def _check_fresh_uuid(image: ClusterImage, remote: RemotePartition, uuid: UUID) 
 
 def _supersedes(copy: r.CopyStarted, other: StartedCopy) -> bool:
     """Whether a new copy replaces a started one. A copy of another epoch can never finish. If a copy of the
-    same epoch overlaps the new one, the leader has abandoned it and all copies after it."""
-    return other.leader_epoch != copy.leader_epoch or copy.base_offset <= other.last_offset
+    same epoch overlaps the new one, the leader has abandoned it and all copies after it. Copies for
+    ReplaceSegments are apart from the others."""
+    if other.leader_epoch != copy.leader_epoch:
+        return True
+    if copy.replaces or other.replaces:
+        both = copy.replaces and other.replaces
+        return both and copy.base_offset <= other.last_offset and other.base_offset <= copy.last_offset
+    return copy.base_offset <= other.last_offset
 
 
-def _matches(page: r.PageRef, spilled: Sequence[r.RemoteSegment]) -> bool:
+def count_segments(nodes: Iterable[r.Node]) -> int:
+    return sum(node.entries if isinstance(node, r.PageRef) else 1 for node in nodes)
+
+
+def _matches(page: r.PageRef, spilled: Sequence[r.Node]) -> bool:
     return (
         page.base_offset == spilled[0].base_offset
         and page.last_offset == spilled[-1].last_offset
+        and page.entries == count_segments(spilled)
         and page.log_bytes == sum(entry.log_bytes for entry in spilled)
         and page.max_timestamp == max(entry.max_timestamp for entry in spilled)
     )
@@ -294,6 +399,7 @@ def _copy_started(command: c.StartCopy, now_ms: int) -> r.CopyStarted:
         last_offset=command.last_offset,
         leader_epoch=command.leader_epoch,
         at_ms=now_ms,
+        replaces=command.replaces,
     )
 
 
@@ -303,6 +409,10 @@ def _copy_abandoned(command: c.StartCopy | c.AbandonCopy, uuid: UUID, now_ms: in
 
 def _find(started: Sequence[StartedCopy], uuid: UUID) -> StartedCopy | None:
     return next((copy for copy in started if copy.uuid == uuid), None)
+
+
+def _identity(copy: StartedCopy | r.CopyStarted) -> tuple[int, int, int, bool]:
+    return *_range(copy), copy.leader_epoch, copy.replaces
 
 
 def _range(copy: StartedCopy | r.CopyStarted | r.RemoteSegment) -> tuple[int, int]:

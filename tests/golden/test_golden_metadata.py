@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata import image as i
 from tierlog.metadata import records as r
-from tierlog.metadata.delete_queue import DeletedTopic, DeleteQueue, QueuedDelete
+from tierlog.metadata.delete_queue import ALONE, DeletedTopic, DeleteQueue, QueuedDelete
 from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.quorum.storage import decode_snapshot_file, encode_snapshot_file
 from tierlog.metadata.quorum.wal import MAGIC, Reset, encode_frames, read_segment
@@ -352,13 +352,74 @@ IMAGE_10 = replace(
     ),
 )
 RECORDS_OF_EPOCHS: tuple[r.AnyRecord, ...] = (replace(RECORDS[1], keeps_epochs=True),)
+ENTRY_2 = replace(
+    ENTRY,
+    control_records=4,
+    min_timestamp=1_700_000_000_001,
+    key_id="vault/2026",
+    tags=(("schema", "7"),),
+)
+PAGE_REF_2 = replace(PAGE_REF, uuid=uuid.UUID(int=0xBB), level=1, children=2)
+RECORDS_OF_SPLICES: tuple[r.AnyRecord, ...] = (
+    r.CopyFinished(topic_id=TOPIC, partition=0, segment=ENTRY_2),
+    r.CopyStarted(
+        topic_id=TOPIC,
+        partition=0,
+        uuid=SEGMENT,
+        base_offset=100,
+        last_offset=199,
+        leader_epoch=2,
+        at_ms=1_700_000_000_000,
+        replaces=True,
+    ),
+    r.RemoteLogSpliced(
+        topic_id=TOPIC,
+        partition=0,
+        replaced=(PAGE, uuid.UUID(int=0x5F)),
+        pages=(PAGE_REF_2,),
+        entries=(ENTRY_2,),
+        finished=(uuid.UUID(int=0xBB), SEGMENT),
+        dropped=(
+            r.DroppedObject(uuid=PAGE, is_page=True, base_offset=0, last_offset=99, leader_epoch=ALONE),
+            r.DroppedObject(
+                uuid=uuid.UUID(int=0x5F), is_page=False, base_offset=100, last_offset=199, leader_epoch=2
+            ),
+        ),
+        at_ms=1_700_000_000_000,
+    ),
+)
+IMAGE_11 = replace(
+    IMAGE_10,
+    remote=Map(
+        {
+            TopicIdPartition(TOPIC, 0): i.RemotePartition(
+                log_start_offset=50,
+                pages=(PAGE_REF_2,),
+                entries=(ENTRY_2,),
+                started=(
+                    i.StartedCopy(
+                        uuid=uuid.UUID(int=9),
+                        base_offset=100,
+                        last_offset=199,
+                        leader_epoch=4,
+                        at_ms=8,
+                        replaces=True,
+                    ),
+                ),
+                copied_end_offset=200,
+            )
+        }
+    ),
+)
+KINDS = "-with-defaults", "-with-marks", "-with-full", "-with-served", "-with-epochs", "-with-levels"
+"""Later files of the same images, by the field that was added."""
 WAL = (Entry(1, 1, b"one"), HardState(1, 2, 0), Entry(2, 2, b"two"), Reset(7, 2), HardState(3, -1, 7))
 SNAPSHOT = Snapshot(42, 3, b"the image's bytes")
 
 
 def contents() -> dict[str, bytes]:
     return {
-        "records-with-whole.msgpack": r.encode_records(RECORDS),
+        "records-with-whole-and-levels.msgpack": r.encode_records(RECORDS),
         "records-of-clusters-with-epochs.msgpack": r.encode_records(RECORDS_OF_CLUSTERS),
         "records-of-failed-disks-with-epochs.msgpack": r.encode_records(RECORDS_OF_FAILED_DISKS),
         "records-of-full-disks.msgpack": r.encode_records(RECORDS_OF_FULL_DISKS),
@@ -368,16 +429,18 @@ def contents() -> dict[str, bytes]:
         "records-of-diverged.msgpack": r.encode_records(RECORDS_OF_DIVERGED),
         "records-of-whole.msgpack": r.encode_records(RECORDS_OF_WHOLE),
         "records-of-quotas-v1.msgpack": r.encode_records(RECORDS_OF_QUOTAS),
-        "image-v1-with-epochs.msgpack": encode_image(IMAGE),
-        "image-v2-with-epochs.msgpack": encode_image(IMAGE_2),
-        "image-v3-with-epochs.msgpack": encode_image(IMAGE_3),
-        "image-v4-with-epochs.msgpack": encode_image(IMAGE_4),
-        "image-v5-with-epochs.msgpack": encode_image(IMAGE_5),
-        "image-v6-with-epochs.msgpack": encode_image(IMAGE_6),
-        "image-v7-with-epochs.msgpack": encode_image(IMAGE_7),
-        "image-of-served-with-epochs.msgpack": encode_image(IMAGE_8),
-        "image-of-epochs.msgpack": encode_image(IMAGE_9),
-        "image-v8.msgpack": encode_image(IMAGE_10),
+        "image-v1-with-levels.msgpack": encode_image(IMAGE),
+        "image-v2-with-levels.msgpack": encode_image(IMAGE_2),
+        "image-v3-with-levels.msgpack": encode_image(IMAGE_3),
+        "image-v4-with-levels.msgpack": encode_image(IMAGE_4),
+        "image-v5-with-levels.msgpack": encode_image(IMAGE_5),
+        "image-v6-with-levels.msgpack": encode_image(IMAGE_6),
+        "image-v7-with-levels.msgpack": encode_image(IMAGE_7),
+        "image-of-served-with-levels.msgpack": encode_image(IMAGE_8),
+        "image-of-epochs-with-levels.msgpack": encode_image(IMAGE_9),
+        "image-v8-with-levels.msgpack": encode_image(IMAGE_10),
+        "image-v9.msgpack": encode_image(IMAGE_11),
+        "records-of-splices.msgpack": r.encode_records(RECORDS_OF_SPLICES),
         "records-of-epochs.msgpack": r.encode_records(RECORDS_OF_EPOCHS),
         "records-of-groups.msgpack": r.encode_records(RECORDS_OF_GROUPS),
         "segment-v1.wal": MAGIC + encode_frames(WAL[:2]) + encode_frames(WAL[2:]),
@@ -392,14 +455,15 @@ def test_written_bytes_equal_the_golden_files() -> None:
 
 def test_every_record_type_is_in_the_golden_file() -> None:
     golden = RECORDS + RECORDS_SINCE + RECORDS_OF_QUOTAS + RECORDS_OF_CLUSTERS + RECORDS_OF_DELETIONS
-    golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED
+    golden += RECORDS_OF_DROPPED + RECORDS_OF_DIVERGED + RECORDS_OF_SPLICES
     assert {type(record).__struct_config__.tag for record in golden} == {
         record.__struct_config__.tag for record in get_args(r.AnyRecord)
     }
 
 
 def test_golden_files_are_readable() -> None:
-    for kind in ("v1", "with-defaults", "with-marks", "with-full", "with-epochs", "with-whole"):
+    kinds = ("v1", "with-defaults", "with-marks", "with-full", "with-epochs", "with-whole", "with-levels")
+    for kind in (*kinds, "with-whole-and-levels"):
         assert r.decode_records((GOLDEN / f"records-{kind}.msgpack").read_bytes()) == RECORDS
     for kind in ("", "-with-marks", "-with-full", "-with-epochs"):
         of_clusters = (GOLDEN / f"records-of-clusters{kind}.msgpack").read_bytes()
@@ -413,21 +477,25 @@ def test_golden_files_are_readable() -> None:
     assert r.decode_records(since) == RECORDS_SINCE
     of_quotas = (GOLDEN / "records-of-quotas-v1.msgpack").read_bytes()
     assert r.decode_records(of_quotas) == RECORDS_OF_QUOTAS
-    for kind in ("", "-with-defaults", "-with-marks", "-with-full", "-with-served", "-with-epochs"):
+    for kind in ("", *KINDS):
         assert decode_image((GOLDEN / f"image-v1{kind}.msgpack").read_bytes()) == IMAGE
         assert decode_image((GOLDEN / f"image-v2{kind}.msgpack").read_bytes()) == IMAGE_2
-    for kind in ("", "-with-marks", "-with-full", "-with-served", "-with-epochs"):
+    for kind in ("", *KINDS[1:]):
         assert decode_image((GOLDEN / f"image-v3{kind}.msgpack").read_bytes()) == IMAGE_3
-    for kind in ("", "-with-full", "-with-served", "-with-epochs"):
+    for kind in ("", *KINDS[2:]):
         assert decode_image((GOLDEN / f"image-v4{kind}.msgpack").read_bytes()) == IMAGE_4
-    for kind in ("", "-with-served", "-with-epochs"):
+    for kind in ("", *KINDS[3:]):
         assert decode_image((GOLDEN / f"image-v5{kind}.msgpack").read_bytes()) == IMAGE_5
         assert decode_image((GOLDEN / f"image-v6{kind}.msgpack").read_bytes()) == IMAGE_6
         assert decode_image((GOLDEN / f"image-v7{kind}.msgpack").read_bytes()) == IMAGE_7
-    for kind in ("", "-with-epochs"):
+    for kind in ("", *KINDS[4:]):
         assert decode_image((GOLDEN / f"image-of-served{kind}.msgpack").read_bytes()) == IMAGE_8
-    assert decode_image((GOLDEN / "image-of-epochs.msgpack").read_bytes()) == IMAGE_9
-    assert decode_image((GOLDEN / "image-v8.msgpack").read_bytes()) == IMAGE_10
+    for kind in ("", *KINDS[5:]):
+        assert decode_image((GOLDEN / f"image-of-epochs{kind}.msgpack").read_bytes()) == IMAGE_9
+        assert decode_image((GOLDEN / f"image-v8{kind}.msgpack").read_bytes()) == IMAGE_10
+    assert decode_image((GOLDEN / "image-v9.msgpack").read_bytes()) == IMAGE_11
+    of_splices = (GOLDEN / "records-of-splices.msgpack").read_bytes()
+    assert r.decode_records(of_splices) == RECORDS_OF_SPLICES
     of_epochs = (GOLDEN / "records-of-epochs.msgpack").read_bytes()
     assert r.decode_records(of_epochs) == RECORDS_OF_EPOCHS
     of_groups = (GOLDEN / "records-of-groups.msgpack").read_bytes()

@@ -7,6 +7,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import zstandard
 
@@ -57,6 +58,12 @@ ROOT = manifest.ManifestRoot(
     pages=(PAGE_REF,),
     entries=(entry(40, 59), entry(60, 60)),
 )
+SEALED = msgspec.structs.replace(
+    entry(20, 39), control_records=2, min_timestamp=1_357_016_400_001, key_id="vault/2026", tags=(("a", "b"),)
+)
+PAGE_2 = manifest.ManifestPage(topic_id=TOPIC, partition=2, entries=(entry(0, 19), SEALED))
+PAGE_OF_PAGES = manifest.ManifestPage(topic_id=TOPIC, partition=2, pages=(PAGE_REF,))
+ROOT_2 = msgspec.structs.replace(ROOT, pages=(msgspec.structs.replace(PAGE_REF, level=1, children=1),))
 TOPIC_DOCUMENT = manifest.TopicDocument(
     topic_id=TOPIC, name="flights", partitions=4, configs={"retention.ms": "-1"}
 )
@@ -77,6 +84,9 @@ CHUNK_TABLE = bundle.ChunkTable(
 
 FORMATS = {
     "root-v1.zst": (manifest.encode_root, manifest.decode_root, ROOT),
+    "root-v2.zst": (manifest.encode_root, manifest.decode_root, ROOT_2),
+    "page-v2.zst": (manifest.encode_page, manifest.decode_page, PAGE_2),
+    "page-v2-of-pages.zst": (manifest.encode_page, manifest.decode_page, PAGE_OF_PAGES),
     "page-v1.zst": (manifest.encode_page, manifest.decode_page, PAGE),
     "topic-v1.json": (manifest.encode_topic, manifest.decode_topic, TOPIC_DOCUMENT),
     "cluster-v1.json": (manifest.encode_cluster, manifest.decode_cluster, CLUSTER),

@@ -17,6 +17,7 @@ from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering import planner
+from tierlog.tiering.page_tree import Spill
 from tierlog.tiering.planner import LeaderView, TierPolicy, plan
 
 limits = st.one_of(st.just(-1), st.integers(0, 500))
@@ -125,7 +126,7 @@ class TieringModel(RuleBasedStateMachine):
                 self.remote = replace(self.remote, started=started)
             case planner.Blocked(reason):
                 raise AssertionError(reason)
-            case planner.Spill(_):
+            case Spill() | planner.Trim():
                 raise AssertionError("far fewer entries than that")
 
     def copy(self, segment: SegmentDescriptor, fails: bool) -> None:

@@ -23,6 +23,7 @@ from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DamageFound, ReplicaEvent
 from tierlog.config.topic import TopicConfig
 from tierlog.metadata.controller import commands as c
+from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.quorum.publisher import Publisher
 from tierlog.metadata.records import PartitionRecord
@@ -79,8 +80,11 @@ class TierNode:
         grace_ms: int = 0,
         limits: TierLimits | None = None,
         cleaner_clock: Clock | None = None,
+        formats: tuple[int, int] = SUPPORTED_FORMATS,
     ) -> None:
-        """`cleaner_clock`: the storage cleaner's, as on another machine; by default the controller's."""
+        """`cleaner_clock`: the storage cleaner's, as on another machine; by default the controller's.
+        `formats`: the format versions that the broker supports."""
+        self.formats = formats
         self.directory = directory
         self.store = store
         self.clock = Clock()
@@ -119,6 +123,7 @@ class TierNode:
             rng=rng,
             tasks=self.tasks,
             interval_ms=3_600_000,
+            metadata_cache_bytes=256 << 20,
             first_backoff_s=0.001,
         )
         self.storage_cleaner = RemoteStorageCleaner(
@@ -166,7 +171,12 @@ class TierNode:
         await self.node.start()
         registered = await self.metadata.submit(
             c.RegisterBroker(
-                broker_id=1, incarnation=uuid.UUID(int=9), host="h", port=1, admin_url="http://h:1"
+                broker_id=1,
+                incarnation=uuid.UUID(int=9),
+                host="h",
+                port=1,
+                admin_url="http://h:1",
+                formats=self.formats,
             )
         )
         await self.metadata.submit(

@@ -92,6 +92,7 @@ class Other:
             rng=node.rng,
             tasks=node.tasks,
             interval_ms=3_600_000,
+            metadata_cache_bytes=256 << 20,
             first_backoff_s=0.001,
         )
         node.node.publish_to([Publisher("test", lambda old, new: self.follow())])
@@ -252,7 +253,9 @@ def catch_up(follower: Replica, leader: Replica) -> None:
 async def opened_pair(directory: Path, store: ObjectStore, **settings: str) -> AsyncIterator[Pair]:
     """Broker 2 has an empty replica, and is not in sync. `settings` of the topic in keyword form."""
     async with TierNode(directory, store) as node:
-        register = c.RegisterBroker(broker_id=2, incarnation=uuid.UUID(int=2), host="h", port=2, admin_url="")
+        register = c.RegisterBroker(
+            broker_id=2, incarnation=uuid.UUID(int=2), host="h", port=2, admin_url="", formats=node.formats
+        )
         epoch = (await node.metadata.submit(register)).broker_epoch
         await node.metadata.submit(c.FenceBroker(broker_id=2, broker_epoch=epoch, fenced=False))
         other = Other(node, directory / "2")

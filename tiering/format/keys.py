@@ -19,6 +19,7 @@ _ATTEMPT = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f-]{36})\.(log|idx)")
 _OBJECT = re.compile(r"(\d{20})-(\d{20})-(?:\d+-)?([0-9a-f-]{36})\.(?:log|idx|page)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PLACE = re.compile(rf"(?:data|manifests)/[0-9a-f]{{2}}/({_UUID.pattern})/(\d{{1,10}})")
+_PAGE = re.compile(r"(\d{20})-(\d{20})-([0-9a-f-]{36})\.page")
 _OFFSET_DIGITS = 20  # as in Kafka's file names, so that keys of a partition sort by offset
 
 
@@ -35,6 +36,15 @@ class AttemptKey:
     leader_epoch: int
     uuid: uuid.UUID
     suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """Parsed name of a page. Offsets are inclusive."""
+
+    base_offset: int
+    last_offset: int
+    uuid: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,15 @@ def kind_of(key: str) -> str:
     """Kind of object that a key names: `segment`, `index`, `page`, `root` or `document`; `other` for any
     other key, or a prefix."""
     return _KINDS.get(key.rpartition("/")[2].rpartition(".")[2], "other")
+
+
+def parse_page(key: str) -> PageKey:
+    """Parse a `.page` key. Raises InvalidKey for any other key."""
+    match = _PAGE.fullmatch(key.rpartition("/")[2])
+    if match is None:
+        raise InvalidKey(f"{key!r} is not a page's key")
+    base, last, page_id = match.groups()
+    return PageKey(int(base), int(last), uuid.UUID(page_id))
 
 
 def _place(partition: TopicIdPartition) -> str:

@@ -530,6 +530,12 @@ class NodeSettings(TopicDefaults):
         "or limits requests.",
         minimum=1,
     )
+    remote_log_metadata_cache_bytes: int = long_(
+        256 * MIB,
+        "Bytes of memory for manifests: three quarters for entries that every controller and broker keeps, "
+        "a quarter for pages that a broker has read. With less memory, entries move to pages sooner.",
+        minimum=16 * MIB,
+    )
     remote_fetch_max_wait_ms: int = int_(
         500,
         "How long, in milliseconds, a Fetch waits for remote data. Later data is cached for the next Fetch.",

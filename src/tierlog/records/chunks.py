@@ -28,6 +28,9 @@ class ChunkBuilder:
     """Divides a segment into chunks. Takes its batches in order."""
 
     def __init__(self) -> None:
+        self.records = self.control_records = 0
+        self.min_timestamp = NO_TIMESTAMP
+        """Smallest first timestamp of a batch, in milliseconds. Only its records would show smaller ones."""
         self._size = 0
         self._ended: list[ChunkEntry] = []
         self._checksum_of_ended = 0
@@ -48,6 +51,12 @@ class ChunkBuilder:
             self._max_timestamp = header.max_timestamp
         self._checksum = crc32c(content, self._checksum)
         self._size = end
+        self.records += header.record_count
+        if header.is_control:
+            self.control_records += header.record_count
+        first = header.first_timestamp
+        if first >= 0 and (self.min_timestamp == NO_TIMESTAMP or first < self.min_timestamp):
+            self.min_timestamp = first
 
     @property
     def checksum(self) -> int:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.broker.storage_tools.offline import UnreadableTail, find_partitions, read_batches
-from tierlog.metadata.records import RemoteSegment
+from tierlog.metadata.records import Node, RemoteSegment
 from tierlog.records.batch import HEADER_SIZE, BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.records.record import iter_records
@@ -85,11 +85,17 @@ def read_remote(bucket: Bucket, cluster_id: str, topic: str, partition: int) -> 
     keys = Keys(cluster_id)
     where = TopicIdPartition(_topic_id(bucket, keys, topic), partition)
     root = decode_root(bucket.read(keys.root(where)))
-    pages = (decode_page(bucket.read(keys.page(where, page)), page).entries for page in root.pages)
-    entries = [*(entry for page in pages for entry in page), *root.entries]
+
+    def below(nodes: Iterable[Node]) -> Iterator[RemoteSegment]:
+        for node in nodes:
+            if isinstance(node, RemoteSegment):
+                yield node
+            else:
+                yield from below(decode_page(bucket.read(keys.page(where, node)), node).nodes)
+
     return read_segments(
         (bucket.read(keys.log(where, entry)), entry)
-        for entry in entries
+        for entry in below(root.nodes)
         if entry.last_offset >= root.log_start_offset
     )
 

@@ -19,7 +19,7 @@ from tierlog.base.types import TopicIdPartition
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
-from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.records.batch import BatchHeader, check_batch, iter_batches
 from tierlog.records.errors import RecordsError
 from tierlog.tiering.format.keys import Keys, parse_attempt
@@ -55,7 +55,7 @@ class TierWitness:
         self.is_damaged: Callable[[SimBroker], bool] = lambda broker: False
         """Whether the broker's disk has flipped bits, so that its log is not compared."""
         self._image: ClusterImage | None = None  # the newest that any node has had
-        self._pages: dict[uuid.UUID, tuple[RemoteSegment, ...]] = {}
+        self._pages: dict[uuid.UUID, tuple[Node, ...]] = {}
         self._committed: set[uuid.UUID] = set()  # copies and pages that a manifest has ever listed
         self._named: dict[TopicIdPartition, frozenset[uuid.UUID]] = {}
         self._roots: dict[TopicIdPartition, ManifestRoot] = {}  # the newest intact roots in the bucket
@@ -88,10 +88,11 @@ class TierWitness:
     def _check_manifest(
         self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition, old: ClusterImage
     ) -> None:
-        entries = self._entries(where, remote)
+        pages, entries = self._below(where, remote.nodes)
         for one, following in pairwise(entries):
             if following.base_offset != one.end_offset:
                 raise Violation(f"{where}: {following.base_offset} follows {one.end_offset} in the manifest")
+        self._check_range(where, before, remote)
         if remote.log_start_offset < before.log_start_offset:
             raise Violation(f"{where}: the log start went back to {remote.log_start_offset}")
         if remote.log_start_offset > before.log_start_offset:
@@ -108,24 +109,48 @@ class TierWitness:
                 topic = old.topics.get(where.topic_id)
                 if topic is not None:
                     self._check_durable(topic.name, where.partition, entry.last_offset, "tiered")
-        named = frozenset(one.uuid for one in (*remote.pages, *entries))
+        named = frozenset(one.uuid for one in (*pages, *entries))
         self._committed |= named
         self._named[where] = named
 
-    def _entries(self, where: TopicIdPartition, remote: RemotePartition) -> list[RemoteSegment]:
-        spilled = [entry for page in remote.pages for entry in self._page(where, page)]
-        return [*spilled, *remote.entries]
+    def _check_range(self, where: TopicIdPartition, before: RemotePartition, remote: RemotePartition) -> None:
+        """Nothing but the log start takes offsets out of the manifest."""
+        start = max(before.first_offset or 0, remote.log_start_offset)
+        if before.first_offset is None or (before.end_offset or 0) <= start:
+            return
+        if remote.first_offset is None or remote.first_offset > start:
+            raise Violation(f"{where}: the manifest lost the offsets from {start}")
+        if (remote.end_offset or 0) < (before.end_offset or 0):
+            raise Violation(f"{where}: the manifest ends at {remote.end_offset}, before {before.end_offset}")
 
-    def _page(self, where: TopicIdPartition, page: PageRef) -> tuple[RemoteSegment, ...]:
+    def _entries(self, where: TopicIdPartition, remote: RemotePartition) -> list[RemoteSegment]:
+        return self._below(where, remote.nodes)[1]
+
+    def _below(
+        self, where: TopicIdPartition, nodes: Iterable[Node]
+    ) -> tuple[list[PageRef], list[RemoteSegment]]:
+        """All pages and entries among these nodes and below them."""
+        pages: list[PageRef] = []
+        entries: list[RemoteSegment] = []
+        for node in nodes:
+            if isinstance(node, RemoteSegment):
+                entries.append(node)
+                continue
+            below = self._below(where, self._page(where, node))
+            pages += [node, *below[0]]
+            entries += below[1]
+        return pages, entries
+
+    def _page(self, where: TopicIdPartition, page: PageRef) -> tuple[Node, ...]:
         if page.uuid not in self._pages:
             content = self.bucket.content(self._keys.page(where, page))
             if content is None:
                 raise Violation(f"{where}: the manifest names a page that is not there: {page}")
             try:
-                self._pages[page.uuid] = decode_page(content, page).entries
+                self._pages[page.uuid] = decode_page(content, page).nodes
             except ManifestError as error:
                 raise Violation(f"{where}: {error}") from error
-            self._done["pages"] += 1
+            self._done["pages of pages" if page.level else "pages"] += 1
         return self._pages[page.uuid]
 
     def log_start(self, topic: str, partition: int) -> int:
@@ -288,8 +313,9 @@ class TierWitness:
                 where = TopicIdPartition(topic.topic_id, number)
                 known.add(self._keys.root(where))
                 remote = image.remote_partition(*where)
-                known.update(self._keys.page(where, page) for page in remote.pages)
-                for entry in (*self._entries(where, remote), *remote.started):
+                pages, entries = self._below(where, remote.nodes)
+                known.update(self._keys.page(where, page) for page in pages)
+                for entry in (*entries, *remote.started):
                     known.update(self._attempt(where, entry))
         for line in image.delete_queue.values():
             if isinstance(line, QueuedDelete):
@@ -310,8 +336,11 @@ class TierWitness:
             yield from self._attempt(where, line)
             return
         yield self._keys.page_of(where, line.base_offset, line.last_offset, line.uuid)
-        for entry in self._pages.get(line.uuid, ()):
-            yield from self._attempt(where, entry)
+        if not line.is_alone:
+            pages, entries = self._below(where, self._pages.get(line.uuid, ()))
+            yield from (self._keys.page(where, page) for page in pages)
+            for entry in entries:
+                yield from self._attempt(where, entry)
 
     # --- logs
 

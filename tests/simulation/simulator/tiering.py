@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +23,9 @@ from tierlog.metadata.controller import remote
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode
 from tierlog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tierlog.tiering import planner
+from tierlog.tiering import page_tree
 from tierlog.tiering.format.keys import Keys
+from tierlog.tiering.page_tree import TreeLimits
 
 TIERED = 0.55
 """Share of the cluster runs in which the topics are tiered."""
@@ -53,8 +55,13 @@ DROPS, SKIPS = 0.5, 0.3
 """Share of the tiered runs whose topics drop uploaded segments on low disks, and of those in which empty
 replicas start after what is remote."""
 
-SPILL_ABOVE, SPILL = 3, 2
-"""Entries in the quorum before a page is written, and entries of a page: few, so that pages are written."""
+SMALL_TREE = TreeLimits(entries=3, references=2, page_nodes=3)
+"""Few entries in the quorum and in a page, so that a run has pages of several levels. Two entries are spilled
+at a time, so that pages are written again."""
+
+
+def _small_tree(budget_bytes: int, partitions: int, format_version: int) -> TreeLimits:
+    return SMALL_TREE if format_version > 1 else replace(SMALL_TREE, is_tree=False)
 
 
 class Tiering:
@@ -144,8 +151,7 @@ class Tiering:
     def small_pages(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self.is_on:
-                stack.enter_context(patch.object(planner, "SPILL_ABOVE_ENTRIES", SPILL_ABOVE))
-                stack.enter_context(patch.object(planner, "SPILL_ENTRIES", SPILL))
+                stack.enter_context(patch.object(page_tree, "limits_for", _small_tree))
                 stack.enter_context(patch.object(remote, "SPILL_TIMEOUT_MS", self._spill_ms))
                 stack.enter_context(patch.object(DiskPressure, "_drop_segment", self._counted_drop()))
                 stack.enter_context(patch.object(TierStateMachine, "_leader_offset", self._counted_start()))

@@ -6,6 +6,7 @@ import pytest
 from admin_cluster import AdminCluster
 
 from tierlog.broker.handlers.features import FORMAT, KAFKA_FEATURES, features_of
+from tierlog.metadata.controller.brokers import SUPPORTED_FORMATS
 from tierlog.metadata.image import ClusterImage
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -28,9 +29,9 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
     finalized = {one.name: one.max_version_level for one in answer.finalized_features}
     assert finalized == {FORMAT: 1, "eligible.leader.replicas.version": 1, "metadata.version": 30}
     not_served = {name: (0, 0) for name, level in KAFKA_FEATURES.items() if level == 0}
-    assert supported == {name: (level, level) for name, level in finalized.items()} | (
-        not_served if version == 4 else {}
-    )
+    assert supported == {name: (level, level) for name, level in finalized.items()} | {
+        FORMAT: SUPPORTED_FORMATS
+    } | (not_served if version == 4 else {})
     assert "transaction.version" in not_served
     assert answer.finalized_features_epoch == cluster.metadata.image.index
 
@@ -38,7 +39,11 @@ async def test_api_versions_reports_features(cluster: AdminCluster, version: int
 def test_finalized_format_is_that_of_the_image() -> None:
     image = ClusterImage(cluster_id="c", index=7, format_version=3)
     features = features_of(image)
-    assert (features.supported[FORMAT], features.finalized[FORMAT], features.epoch) == ((1, 1), 3, 7)
+    assert (features.supported[FORMAT], features.finalized[FORMAT], features.epoch) == (
+        SUPPORTED_FORMATS,
+        3,
+        7,
+    )
 
 
 @pytest.mark.parametrize("feature", KAFKA_FEATURES)

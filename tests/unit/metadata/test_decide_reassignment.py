@@ -210,8 +210,8 @@ def test_format_version_only_grows_and_only_if_all_brokers_support_it(world: Wor
         world.image = evolve_all(world.image, decision.records)
         return decision.reply.error
 
-    world.register(1, formats=(1, 2))
     world.register(2)
+    world.register(1, formats=(1, 2))
     assert update(2) == E.INVALID_UPDATE_VERSION
     world.register(2, incarnation=22, formats=(1, 3))
     assert update(2, supported=(1, 1)) == E.INVALID_UPDATE_VERSION

@@ -336,7 +336,12 @@ async def test_broker_that_becomes_cleaner_again_reads_the_topic_documents_again
         await node.storage_cleaner.clean()
         key = node.keys.topic(replica.topic_id)
         register = c.RegisterBroker(
-            broker_id=0, incarnation=uuid.UUID(int=8), host="h", port=2, admin_url="http://h:2"
+            broker_id=0,
+            incarnation=uuid.UUID(int=8),
+            host="h",
+            port=2,
+            admin_url="http://h:2",
+            formats=node.formats,
         )
         epoch = (await node.metadata.submit(register)).broker_epoch
         await node.metadata.submit(c.FenceBroker(broker_id=0, broker_epoch=epoch, fenced=False))

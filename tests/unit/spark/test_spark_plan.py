@@ -18,9 +18,8 @@ from tierlog.spark.plan import (
     Source,
     choose_sources,
     committed_range,
-    entries_from_time,
-    entries_in,
-    pages_in,
+    nodes_from_time,
+    nodes_in,
     resolve_bound,
     split_segment,
 )
@@ -119,12 +118,12 @@ def test_manifests_prune_by_offset_and_time() -> None:
         remote_segment(10, 19, max_timestamp=40),
         remote_segment(20, 29, max_timestamp=90),
     ]
-    assert entries_in(held, OffsetRange(9, 10)) == held[:1]
-    assert entries_in(held, OffsetRange(9, 21)) == held
-    assert entries_in(held, OffsetRange(5, 5)) == []
-    assert entries_from_time(held, 45, 0) == [held[0], held[2]]
-    assert entries_from_time(held, 45, 10) == [held[2]]
-    assert pages_in(root(0, pages=(page(0, 9), page(10, 19))), OffsetRange(10, 11)) == [page(10, 19)]
+    assert nodes_in(held, OffsetRange(9, 10)) == held[:1]
+    assert nodes_in(held, OffsetRange(9, 21)) == held
+    assert nodes_in(held, OffsetRange(5, 5)) == []
+    assert nodes_from_time(held, 45, 0) == [held[0], held[2]]
+    assert nodes_from_time(held, 45, 10) == [held[2]]
+    assert nodes_in((page(0, 9), page(10, 19)), OffsetRange(10, 11)) == [page(10, 19)]
 
 
 def test_committed_range_is_from_the_log_start_to_the_last_entry() -> None:

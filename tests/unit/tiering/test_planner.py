@@ -3,14 +3,15 @@
 import uuid
 
 import pytest
+from msgspec.structs import replace
 from remote_segments import local_segment, remote_segment
 
 from tierlog.base.segments import SegmentDescriptor
 from tierlog.metadata.image import RemotePartition, StartedCopy
 from tierlog.metadata.records import PageRef, RemoteSegment
+from tierlog.tiering import page_tree
+from tierlog.tiering.page_tree import ENTRIES_MAX, Spill
 from tierlog.tiering.planner import (
-    SPILL_ABOVE_ENTRIES,
-    SPILL_ENTRIES,
     Abandon,
     Blocked,
     Copy,
@@ -18,10 +19,11 @@ from tierlog.tiering.planner import (
     DropRemote,
     LeaderView,
     MoveLogStart,
-    Spill,
     TierPolicy,
     UploadLag,
     follower_local_start,
+    front_of,
+    needs_front,
     pending_bytes,
     plan,
     upload_lag,
@@ -255,12 +257,56 @@ def test_without_the_delete_policy_records_do_not_expire():
 
 
 def test_oldest_entries_are_spilled_to_a_page():
-    entries = tuple(entry(n * 10, n * 10 + 10) for n in range(SPILL_ABOVE_ENTRIES + 1))
+    entries = tuple(entry(n * 10, n * 10 + 10) for n in range(ENTRIES_MAX + 1))
     remote = RemotePartition(entries=entries, copied_end_offset=entries[-1].end_offset)
     end = entries[-1].end_offset
-    assert plan(remote, [active(end, end)], KEEP, view(end, bucket=end), NOW) == [
-        Spill(entries[:SPILL_ENTRIES])
-    ]
+    assert plan(remote, [active(end, end)], KEEP, view(end, bucket=end), NOW) == [Spill(None, entries[:256])]
+
+
+def test_budget_of_the_quorum_is_divided_among_partitions():
+    budget = page_tree.image_budget(256 << 20)
+    for partitions in (1, 100, 1000, 10_000):
+        limits = page_tree.limits_for(budget, partitions, 2)
+        nodes = limits.entries + 2 * limits.references  # pages of two levels
+        assert nodes * page_tree.NODE_BYTES * partitions <= budget
+        assert limits.entries <= page_tree.ENTRIES_MAX
+    least = page_tree.limits_for(budget, 1_000_000, 2)
+    assert (least.entries, least.references) == (12, 2)
+    assert page_tree.limits_for(budget, 1_000_000, 1) == page_tree.TREE_LIMITS_1
+
+
+def test_pages_at_the_log_start_are_loaded_only_if_retention_may_act():
+    ref = page(0, 20, size=200)
+    loaded = {ref.uuid: (entry(0, 10, at=NOW - 50), entry(10, 20, at=NOW))}
+    remote = RemotePartition(pages=(ref,), entries=(entry(20, 30, at=NOW),), copied_end_offset=30)
+    segments = [active(30, 30)]
+    assert needs_front(remote, segments, TierPolicy(retention_ms=100), None, NOW)
+    assert not needs_front(remote, segments, KEEP, None, NOW)
+    front = front_of(remote, loaded)
+    for policy, needed in (
+        (TierPolicy(retention_ms=50), False),
+        (TierPolicy(retention_ms=49), True),
+        (TierPolicy(retention_bytes=201), False),
+        (TierPolicy(retention_bytes=200), True),
+        (TierPolicy(retention_bytes=0, delete=False), False),
+    ):
+        assert needs_front(remote, segments, policy, front, NOW) == needed, policy
+        acts = plan(remote, segments, policy, view(30, bucket=30, pages=loaded), NOW) != []
+        assert acts == needed, policy
+    moved = replace(remote, log_start_offset=10)
+    assert needs_front(moved, segments, TierPolicy(retention_ms=50), front, NOW)
+    assert front_of(moved, loaded).page_bytes == 100
+
+
+def test_page_of_pages_is_trimmed_at_the_log_start():
+    below = page(0, 20, size=200), page(20, 40, size=200)
+    top = replace(page(0, 40, size=400), uuid=uuid.UUID(int=99), level=1, children=2)
+    loaded = {top.uuid: below, below[1].uuid: (entry(20, 30), entry(30, 40))}
+    remote = RemotePartition(pages=(top,), log_start_offset=25, copied_end_offset=40)
+    assert not front_of(remote, loaded).is_trimmed
+    tree = view(40, bucket=40, pages=loaded, limits=page_tree.TreeLimits())
+    (trim,) = plan(remote, [active(40, 40)], KEEP, tree, NOW)
+    assert (trim.page, trim.new.dropped, trim.new.pages[0].nodes) == (top, below[:1], below[1:])
 
 
 def test_pending_bytes_count_rolled_local_segments():

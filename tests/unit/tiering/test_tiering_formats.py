@@ -142,8 +142,8 @@ def test_changed_body_is_detected():
 
 def test_a_newer_format_is_refused_by_name():
     document = json.loads(zstandard.ZstdDecompressor().decompress(encode_root(root())))
-    newer = zstandard.ZstdCompressor().compress(json.dumps({**document, "format_version": 2}).encode())
-    with pytest.raises(ManifestError, match="format version 2 is not supported"):
+    newer = zstandard.ZstdCompressor().compress(json.dumps({**document, "format_version": 3}).encode())
+    with pytest.raises(ManifestError, match="format version 3 is not supported"):
         decode_root(newer)
 
 

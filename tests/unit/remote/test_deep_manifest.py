@@ -1,0 +1,251 @@
+"""Leader with few entries in the quorum and in a page, so that a short log has pages of several levels."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import crc32c
+import pytest
+from tier_node import START_MS, TierNode, produce
+
+from tierlog.broker.replication.replica import Replica
+from tierlog.metadata.controller import commands as c
+from tierlog.metadata.records import Node, PageRef, RemoteSegment
+from tierlog.records.batch import iter_batches
+from tierlog.records.chunks import ChunkBuilder
+from tierlog.tiering import page_tree
+from tierlog.tiering.copier import Attempt
+from tierlog.tiering.format.bundle import ChunkTable, decode_bundle, encode_bundle
+from tierlog.tiering.format.manifest import decode_page, decode_root
+from tierlog.tiering.memory_store import MemoryStore
+from tierlog.tiering.object_store import ObjectNotFound
+
+LIMITS = page_tree.TreeLimits(entries=3, references=2, page_nodes=3)
+
+
+@pytest.fixture(autouse=True)
+def small_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limits_for(budget_bytes: int, partitions: int, version: int) -> page_tree.TreeLimits:
+        return LIMITS if version > 1 else page_tree.TreeLimits(entries=3, is_tree=False)
+
+    monkeypatch.setattr(page_tree, "limits_for", limits_for)
+
+
+async def uploaded(node: TierNode, batches: int = 400, **settings: str) -> tuple[Replica, bytes]:
+    """A tiered topic, and its bytes."""
+    replica = await node.create("t", local_retention_ms="-1", **settings)
+    produce(replica, batches)
+    found = replica.read(0, 1 << 24).slice
+    assert found is not None
+    data = b"".join(part.read() for part in found.parts)
+    while found.end_offset < replica.log_end_offset:
+        found = replica.read(found.end_offset, 1 << 24).slice
+        data += b"".join(part.read() for part in found.parts)
+    await node.log_manager.flush("t")
+    await node.finish_tiering()
+    return replica, data
+
+
+async def remote_bytes(node: TierNode, replica: Replica) -> bytes:
+    """All remote records, read as consumers do, with an empty cache."""
+    log, offset, data = node.fresh_remote_log(), node.remote(replica).log_start_offset, b""
+    while offset < (node.remote(replica).end_offset or 0):
+        part = await log.read(replica.id, offset, 1 << 20, min_one=True)
+        data += b"".join(one.read() for one in part.parts)
+        offset = part.end_offset
+    return data
+
+
+async def named_nodes(node: TierNode, replica: Replica) -> tuple[list[PageRef], list[RemoteSegment]]:
+    """All pages and entries of the manifest, at any depth."""
+    pages: list[PageRef] = []
+    entries: list[RemoteSegment] = []
+
+    async def collect(nodes: Sequence[Node]) -> None:
+        for one in nodes:
+            if isinstance(one, RemoteSegment):
+                entries.append(one)
+            else:
+                pages.append(one)
+                body = await node.store.get(node.keys.page(node.where(replica), one))
+                await collect(decode_page(body, one).nodes)
+
+    await collect(node.remote(replica).nodes)
+    return pages, entries
+
+
+async def test_records_below_pages_of_all_levels_are_found(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, data = await uploaded(node)
+        remote = node.remote(replica)
+        levels = [page.level for page in remote.pages]
+        assert levels[0] >= 2 and levels == sorted(levels, reverse=True)
+        assert len(remote.entries) <= LIMITS.entries
+        assert await remote_bytes(node, replica) == data
+        log, end = node.fresh_remote_log(), replica.log_end_offset
+        for offset in range(0, end, 61):
+            assert await log.offset_for_timestamp(replica.id, START_MS + offset) == (
+                offset,
+                START_MS + offset,
+                0,
+            )
+            assert (await log.history(replica.id, offset)).end_offset > offset
+        assert await log.offset_for_timestamp(replica.id, START_MS + end) is None
+        assert await log.largest_timestamp(replica.id, -1) == (end - 1, START_MS + end - 1, 0)
+        assert await log.aborted(replica.id, 0, end) == []
+        _, entries = await named_nodes(node, replica)
+        (status,) = node.log_manager.status("t")
+        assert (status.remote_segments, status.remote_bytes) == (len(entries), len(data))
+        assert sum(entry.records for entry in entries) == end
+        assert {entry.control_records for entry in entries} == {0}
+        assert [entry.min_timestamp for entry in entries] == [entry.first_timestamp for entry in entries]
+
+
+async def test_retention_takes_pages_of_all_levels_out_of_the_bucket(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, data = await uploaded(node)
+        for kept in (len(data) * 2 // 3, len(data) // 3, 9000, 0):
+            await node.alter("t", {"retention.bytes": str(kept)})
+            await node.finish_tiering()
+            remote = node.remote(replica)
+            pages, entries = await named_nodes(node, replica)
+            start = remote.log_start_offset
+            assert sum(one.log_bytes for one in entries if one.last_offset >= start) <= max(kept + 4000, 0)
+            assert all(page.level == 0 or page.last_offset >= start for page in pages)
+            # at most one page of entries has segments below the log start
+            assert sum(one.last_offset < start for one in entries) < LIMITS.page_nodes
+            while node.metadata.image.delete_queue:
+                node.clock.pass_time(3_600_000)
+                await node.storage_cleaner.clean()
+            assert await remote_bytes(node, replica) in data
+            assert set(await node.objects(node.keys.data(node.where(replica)))) == {
+                key for one in entries for key in keys_of(node, replica, one)
+            }
+            assert set(await node.objects(node.keys.manifests(node.where(replica)))) == {
+                node.keys.root(node.where(replica)),
+                *(node.keys.page(node.where(replica), page) for page in pages),
+            }
+
+
+def keys_of(node: TierNode, replica: Replica, entry: RemoteSegment) -> tuple[str, str]:
+    where = node.where(replica)
+    return node.keys.log(where, entry), node.keys.index(where, entry)
+
+
+async def merge(node: TierNode, replica: Replica, old: list[RemoteSegment]) -> None:
+    """Replace segments by one with the same records."""
+    where = node.where(replica)
+
+    async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
+        data = b"".join([await node.store.get(node.keys.log(where, entry)) for entry in old])
+        chunks = ChunkBuilder()
+        for at, header in iter_batches(data):
+            chunks.add(header, memoryview(data)[at : at + header.size])
+        newest = decode_bundle(await node.store.get(node.keys.index(where, old[-1])))
+        table = ChunkTable(attempt.uuid, len(data), chunks.checksum, chunks.chunks)
+        bundle = encode_bundle(
+            type(newest)(
+                offset_index=b"",
+                time_index=b"",
+                txn_index=b"",
+                producer_snapshot=newest.producer_snapshot,
+                leader_epochs=newest.leader_epochs,
+                chunk_table=table,
+            )
+        )
+        entry = RemoteSegment(
+            uuid=attempt.uuid,
+            base_offset=base,
+            last_offset=last,
+            leader_epochs=old[0].leader_epochs,
+            log_bytes=len(data),
+            index_bytes=len(bundle),
+            records=chunks.records,
+            first_timestamp=old[0].first_timestamp,
+            max_timestamp=max(entry.max_timestamp for entry in old),
+            has_transactions=False,
+            has_aborts=False,
+            log_crc32c=chunks.checksum,
+            index_crc32c=crc32c.crc32c(bundle),
+            leader_epoch=attempt.leader_epoch,
+            control_records=0,
+            tags=(("merged", str(len(old))),),
+        )
+        for key, body in zip(keys_of(node, replica, entry), (data, bundle), strict=True):
+            await node.store.put(key, body)
+        return entry
+
+    await node.log_manager.editor.replace(
+        where, replica.leader_epoch, lambda: node.remote(replica), old, (old[-1].end_offset,), upload
+    )
+
+
+async def test_merged_segments_replace_others_in_pages_and_in_the_quorum(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, data = await uploaded(node)
+        _, before = await named_nodes(node, replica)
+        leaf = [entry for entry in before if entry.end_offset <= node.remote(replica).pages[0].end_offset][:2]
+        await merge(node, replica, leaf)
+        await merge(node, replica, list(node.remote(replica).entries[:2]))
+        await node.finish_tiering()
+        _, entries = await named_nodes(node, replica)
+        assert len(entries) == len(before) - 2
+        assert [entry.tags for entry in entries if entry.tags] == [(("merged", "2"),)] * 2
+        assert await remote_bytes(node, replica) == data
+        root = decode_root(await node.store.get(node.keys.root(node.where(replica))))
+        assert root.nodes == node.remote(replica).nodes
+        while node.metadata.image.delete_queue:
+            node.clock.pass_time(3_600_000)
+            await node.storage_cleaner.clean()
+        assert await remote_bytes(node, replica) == data
+        assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(entries)
+        with pytest.raises(ObjectNotFound):  # they are replaced already
+            await merge(node, replica, leaf)
+
+
+async def test_interrupted_replacement_is_abandoned(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, _ = await uploaded(node)
+        old = list(node.remote(replica).entries[:2])
+        begun = asyncio.Event()
+
+        async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
+            begun.set()
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+        replacing = asyncio.create_task(
+            node.log_manager.editor.replace(
+                node.where(replica), 0, lambda: node.remote(replica), old, (old[-1].end_offset,), upload
+            )
+        )
+        await begun.wait()
+        await node.finish_tiering()
+        (copy,) = node.remote(replica).started  # it is running
+        replacing.cancel()
+        await asyncio.gather(replacing, return_exceptions=True)
+        await node.finish_tiering()
+        assert node.remote(replica).started == ()
+        assert copy.uuid in node.metadata.image.delete_queue
+
+
+async def test_pages_of_format_1_become_a_tree_after_the_upgrade(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore(), formats=(1, 1)) as node:
+        replica, data = await uploaded(node, 100)
+        remote = node.remote(replica)
+        assert len(remote.pages) > LIMITS.references + 1 and {page.level for page in remote.pages} == {0}
+        assert all(entry.has_format_1 for entry in remote.entries)
+        broker = node.metadata.image.brokers[1]
+        await node.metadata.submit(
+            c.RegisterBroker(
+                broker_id=1,
+                incarnation=broker.incarnation,
+                host=broker.host,
+                port=broker.port,
+                admin_url=broker.admin_url,
+                formats=(1, 2),
+            )
+        )
+        assert not (await node.metadata.submit(c.UpdateFormat(version=2))).error
+        await node.finish_tiering()
+        assert node.remote(replica).pages[0].level > 0
+        assert await remote_bytes(node, replica) == data
