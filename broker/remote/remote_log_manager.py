@@ -39,6 +39,7 @@ from tierlog.broker.remote.tier_views import (
     why_not_here,
 )
 from tierlog.broker.remote.upload_check import checked_segment, is_intact_from
+from tierlog.broker.remote.wake_queue import WakeQueue
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import DirectoryFailed, ReplicaEvent, ReplicasCreated
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -46,7 +47,7 @@ from tierlog.broker.storage.damage import overlaps
 from tierlog.broker.storage.log_suffix import copy_suffix
 from tierlog.broker.storage.segment import CorruptLog
 from tierlog.metadata.controller import commands as c
-from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.image import ClusterImage, RemotePartition, changed_topics
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
@@ -64,6 +65,11 @@ _log = structlog.get_logger("tierlog.tiering")
 
 FIRST_BACKOFF_S = 0.2
 BACKOFF_MAX_S = 30.0
+JOBS_PER_TURN = 4
+CHECKS_PER_TURN = 100
+"""Jobs that start, and partitions that are checked for changes, in one turn of the event loop: one or two
+milliseconds of work."""
+
 STEPS_PER_JOB_MAX = 1000  # ends a job even if its plan is never empty
 
 
@@ -82,12 +88,13 @@ class CommandRejected(Exception):
     """The controller rejected a command; the job plans again with the newest image."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _State:
     """A partition that is or was tiered and that this broker leads."""
 
     replica: Replica
     root: ManifestRoot | None = None
+    seen: RemotePartition | None = None  # the remote state at the last step
     job: asyncio.Task[None] | None = None
     again: bool = False
     copying: UUID | None = None
@@ -131,6 +138,9 @@ class RemoteLogManager:
         self.editor = ManifestEditor(broker_id, manager, remote_log.pages_to, rng, self._submit)
         self._first_backoff_s = first_backoff_s
         self._states: dict[TopicIdPartition, _State] = {}
+        self._updates = WakeQueue("tiering: replicas", tasks, self._update, CHECKS_PER_TURN)
+        self._changes = WakeQueue("tiering: changes", tasks, self._check_seen, CHECKS_PER_TURN)
+        self._wakes = WakeQueue("tiering: jobs", tasks, self._start_job, JOBS_PER_TURN)
         self.copies = Transfers()
         self.listeners: list[Callable[[TopicIdPartition], None]] = []
         """Called after each step that changed where offsets are, and when a failure begins or ends."""
@@ -161,12 +171,8 @@ class RemoteLogManager:
 
     def wake_all(self) -> None:
         """Wake every tiered partition that this broker leads; remove those which it no longer leads."""
-        for where, state in list(self._states.items()):
-            if not (state.replica.is_leader and state.replica.is_tiered):
-                self._remove(where)
-        for replica in self._replicas:
-            if replica.is_tiered:  # 10,000 other replicas cost nothing
-                self._update(replica)
+        self._updates.add([state.replica for state in self._states.values()])
+        self._updates.add([replica for replica in self._replicas if replica.is_tiered])
 
     async def apply_followers_retention(self) -> None:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
@@ -192,30 +198,30 @@ class RemoteLogManager:
 
     def follow(self, old: ClusterImage, new: ClusterImage) -> None:
         """The replica manager has applied the image."""
-        for where in [where for where in self._states if where.topic_id not in new.topics]:
-            self._remove(where)
+        for topic in changed_topics(old, new)[0]:
+            for number in range(len(topic.partitions)):
+                self._remove(TopicIdPartition(topic.topic_id, number))
         if old.topics is not new.topics:
             self.copies.retain(new.topics)
         if old.topics is not new.topics or old.configs is not new.configs:
             self.wake_all()
         if old.remote is not new.remote:
-            for where, state in self._states.items():
-                if old.remote.get(where) is not new.remote.get(where):
-                    self._wake(where, state)
+            self._changes.add(self._states.values())
 
     def _update(self, replica: Replica) -> None:
         """Add, wake or remove a partition, as its replica's role and settings say."""
         where = replica.id
-        if not (replica.is_leader and replica.is_tiered):
-            self._remove(where)
-            return
         state = self._states.get(where)
+        if not (replica.is_leader and replica.is_tiered):
+            if state is not None and state.replica is replica:
+                self._remove(where)
+            return
         if state is None or state.replica is not replica:
             self._remove(where)
             state = self._states[where] = _State(replica)
             replica.listeners.append(self._on_replica_changed)
         self.lags.update(replica)
-        self._wake(where, state)
+        self._wake(state)
 
     def _remove(self, where: TopicIdPartition) -> None:
         state = self._states.pop(where, None)
@@ -238,19 +244,29 @@ class RemoteLogManager:
         active = replica.log.active_base_offset
         if active != state.rolled_at and replica.last_stable_offset >= active:
             state.rolled_at = active
-            self._wake(replica.id, state)
+            self._wake(state)
 
-    def _wake(self, where: TopicIdPartition, state: _State) -> None:
+    def _wake(self, state: _State) -> None:
         if state.job is not None and not state.job.done():
             state.again = True
-            return
-        state.job = self._tasks.spawn(f"tiering of {state.replica.name}", self._run(where, state))
+        else:
+            state.blocked = False  # until the next plan
+            self._wakes.add([state])
+
+    def _check_seen(self, state: _State) -> None:
+        if self._metadata.image.remote.get(state.replica.id) is not state.seen:
+            self._wake(state)
+
+    def _start_job(self, state: _State) -> None:
+        where = state.replica.id
+        if self._states.get(where) is state and (state.job is None or state.job.done()):
+            state.job = self._tasks.spawn(f"tiering of {state.replica.name}", self._run(where, state))
 
     def jobs(self) -> list[asyncio.Task[None]]:
-        """The running jobs; if there are none, nothing is left to do."""
-        return [
-            state.job for state in self._states.values() if state.job is not None and not state.job.done()
-        ]
+        """The running tasks; if there are none, nothing is left to do."""
+        queues = self._updates.task, self._changes.task, self._wakes.task
+        found = (*queues, *(state.job for state in self._states.values()))
+        return [task for task in found if task is not None and not task.done()]
 
     # -- the job of one partition --
 
@@ -314,6 +330,7 @@ class RemoteLogManager:
         if where.topic_id not in image.topics:
             return False
         replica, remote = state.replica, image.remote_partition(*where)
+        state.seen = image.remote.get(where)
         if remote.log_start_offset > replica.log_start_offset:
             replica.raise_log_start(remote.log_start_offset)
         store_error = await self._write_root(where, state, remote, image.index)

@@ -1,6 +1,5 @@
 """Spark leaves out tiered records of aborted transactions (guarantee 20)."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -32,8 +31,7 @@ async def test_aborted_records_are_left_out_wherever_the_marker_is(
         if marker_tiered:
             await node.log_manager.flush("t")
             tiered = replica.log_end_offset
-        node.log_manager.wake_all()
-        await asyncio.gather(*node.log_manager.jobs())
+        await node.finish_tiering()
         options = parse_options({"path": str(tmp_path / "bucket"), "topic": "t"})
         reader = TierlogReader(options, StructType([StructField("offset", LongType())]))
         found = [
