@@ -323,6 +323,7 @@ class ClusterRun:
                 at_work.append(clients.watch(work(client), self._violations))
         if self.tiering.is_on:
             self._operators.append(clients.watch(self.tiering.store_outages(), self._violations))
+            self.tiering.merging = clients.watch(self.tiering.merges(), self._violations)
 
     def _faults_last(self) -> bool:
         return not self.faults.over

@@ -434,6 +434,8 @@ class TierWitness:
                 content = self.bucket.content(self._keys.root(where))
                 if _end_of(None if content is None else _root(content)) != end:
                     return f"the bucket's manifest of {replica.name} does not end at {end}"
+            if broker.tiering is not None and broker.tiering.log_manager.editor.copies:
+                return f"node {number} merges segments"
             if broker.tiering is None or broker.tiering.log_manager.jobs():
                 return f"node {number} has tiering jobs"
         if image is not None:

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from simulator.broker import SimBroker
 from simulator.loop import SimLoop
+from simulator.merger import merge_segments
 from simulator.object_store import Bucket, SimStore, store_outages
 from simulator.retention import SHARE, RetentionWitness, draw_limits
 from simulator.tier_witness import TierWitness
@@ -35,6 +36,7 @@ COMPLETION_TIMEOUT_S = 120.0
 producers write small segments faster than a leader uploads them: seven a second, of up to 450 left."""
 
 POLL_S = 0.2
+MERGE_S = 5.0  # for which segments are merged after the faults
 SEGMENT_BYTES = (500, 1000, 2000)
 LOCAL_BYTES = (0, 0, 1000)
 GRACE_MS = (1500, 3_600_000)
@@ -80,6 +82,8 @@ class Tiering:
         rng = random.Random(f"tiering {seed}")
         self.is_on = rng.random() < TIERED
         self._rng, self._brokers, self._failed = rng, brokers, failed
+        self._keys, self._done = Keys(cluster_id), done
+        self.merging: asyncio.Task[None] | None = None
         self._segment_bytes = rng.choice(SEGMENT_BYTES), rng.choice(SEGMENT_BYTES)
         self._local_bytes, self._grace_ms = rng.choice(LOCAL_BYTES), rng.choice(GRACE_MS)
         self._spill_ms = random.Random(f"pages {seed}").choice(SPILL_MS)
@@ -93,7 +97,7 @@ class Tiering:
         self._limits = {TOPIC: draw_limits(limited)} if limited.random() < SHARE and self.is_on else {}
         self.witness = TierWitness(
             brokers,
-            Keys(cluster_id),
+            self._keys,
             done,
             check_durable,
             loop.time,
@@ -146,6 +150,10 @@ class Tiering:
     def store_outages(self) -> Coroutine[Any, Any, None]:
         names = [broker.name for broker in self._brokers.values()]
         return store_outages(self._bucket, names, random.Random(self._rng.random()))
+
+    def merges(self) -> Coroutine[Any, Any, None]:
+        rng = random.Random(f"merges {self._rng.random()}")
+        return merge_segments(self._brokers, self._keys, rng, self._done)
 
     @contextmanager
     def small_pages(self) -> Iterator[None]:
@@ -209,6 +217,9 @@ class Tiering:
         if not self.is_on:
             return
         remote.SPILL_TIMEOUT_MS = max(SPILL_MS)  # else every page may time out
+        if self.merging is not None:
+            await asyncio.sleep(MERGE_S)
+            self.merging.cancel()
         deadline = asyncio.get_running_loop().time() + COMPLETION_TIMEOUT_S
         while why := self.witness.pending_work():
             raise_violation()

@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-import crc32c
 import pytest
+from simulator.merger import put_merged
 from tier_node import START_MS, TierNode, produce
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
-from tierlog.records.batch import iter_batches
-from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering import page_tree
 from tierlog.tiering.copier import Attempt
-from tierlog.tiering.format.bundle import ChunkTable, decode_bundle, encode_bundle
 from tierlog.tiering.format.manifest import decode_page, decode_root
 from tierlog.tiering.memory_store import MemoryStore
 from tierlog.tiering.object_store import ObjectNotFound
@@ -137,43 +134,7 @@ async def merge(node: TierNode, replica: Replica, old: list[RemoteSegment]) -> N
     where = node.where(replica)
 
     async def upload(attempt: Attempt, base: int, last: int) -> RemoteSegment:
-        data = b"".join([await node.store.get(node.keys.log(where, entry)) for entry in old])
-        chunks = ChunkBuilder()
-        for at, header in iter_batches(data):
-            chunks.add(header, memoryview(data)[at : at + header.size])
-        newest = decode_bundle(await node.store.get(node.keys.index(where, old[-1])))
-        table = ChunkTable(attempt.uuid, len(data), chunks.checksum, chunks.chunks)
-        bundle = encode_bundle(
-            type(newest)(
-                offset_index=b"",
-                time_index=b"",
-                txn_index=b"",
-                producer_snapshot=newest.producer_snapshot,
-                leader_epochs=newest.leader_epochs,
-                chunk_table=table,
-            )
-        )
-        entry = RemoteSegment(
-            uuid=attempt.uuid,
-            base_offset=base,
-            last_offset=last,
-            leader_epochs=old[0].leader_epochs,
-            log_bytes=len(data),
-            index_bytes=len(bundle),
-            records=chunks.records,
-            first_timestamp=old[0].first_timestamp,
-            max_timestamp=max(entry.max_timestamp for entry in old),
-            has_transactions=False,
-            has_aborts=False,
-            log_crc32c=chunks.checksum,
-            index_crc32c=crc32c.crc32c(bundle),
-            leader_epoch=attempt.leader_epoch,
-            control_records=0,
-            tags=(("merged", str(len(old))),),
-        )
-        for key, body in zip(keys_of(node, replica, entry), (data, bundle), strict=True):
-            await node.store.put(key, body)
-        return entry
+        return await put_merged(node.store, node.keys, attempt, old)
 
     await node.log_manager.editor.replace(
         where, replica.leader_epoch, lambda: node.remote(replica), old, (old[-1].end_offset,), upload
