@@ -15,13 +15,10 @@ from tierlog.metadata.delete_queue import QueuedDelete
 from tierlog.metadata.image import ClusterImage
 from tierlog.tiering.bucket_audit import UNKNOWN
 from tierlog.tiering.metered_store import StoreCounts
+from tierlog.tiering.page_tree import NODE_BYTES
 from tierlog.tiering.planner import upload_lag
 from tierlog.tiering.store_health import BreakerState, StoreHealth
 from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
-
-ENTRY_MEMORY_BYTES = 650
-PAGE_MEMORY_BYTES = 340
-"""Memory of a manifest entry and of a reference to a page, measured with tracemalloc."""
 
 TOPICS = "kafka_server_brokertopicmetrics_"
 READER = "kafka_log_remote_remotestoragethreadpool_remotelogreader"
@@ -61,7 +58,7 @@ def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
     for batch in slices(image.remote.items()):
         yield PAUSE
         for key, remote in batch:
-            memory_bytes += ENTRY_MEMORY_BYTES * len(remote.entries) + PAGE_MEMORY_BYTES * len(remote.pages)
+            memory_bytes += NODE_BYTES * len(remote.nodes)
             topic = image.topics.get(key.topic_id)
             if topic is None:
                 continue
