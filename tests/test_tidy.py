@@ -14,7 +14,9 @@ FILE_LINES_MAX = 600
 LONG_FILES = {
     "broker/remote/remote_log_manager.py": "the job of a partition, and what wakes and shows it",
     "broker/storage/log_dir.py": "one directory, and the file port through which it notices its failure",
+    "metadata/controller/commands.py": "one table of commands and replies",
     "metadata/raft/core.py": "one state machine, whose roles share their state",
+    "tiering/remote_log.py": "reads of remote records, which share the walk of the manifest",
     "src/tierlog/config/node.py": "one table of a node's settings, with their texts",
 }
 """Files of up to LONG_FILE_LINES_MAX lines, and why they are not divided."""
