@@ -67,8 +67,9 @@ class Quarantine:
         self._name_of = name_of
         self._damaged: dict[tuple[str, int], DamagedRange] = {}
         self._log_lines = _LogLines()
-        self.is_listed: Callable[[ObjectRange], bool] = lambda place: True
-        """Whether the newest manifest lists the object. The remote log sets it."""
+        self.is_listed: Callable[[ObjectRange], bool | None] = lambda place: True
+        """Whether the newest manifest lists the object; None: only a read of the store would tell. Set by the
+        remote log."""
         self.damaged_reads = 0
         """Reads whose bytes were wrong, also if the next read was right."""
 
@@ -89,7 +90,9 @@ class Quarantine:
 
     def due(self) -> list[Recheck]:
         """Re-checks of the ranges whose back-off has passed. Forgets those that no manifest lists."""
-        self._damaged = {where: one for where, one in self._damaged.items() if self.is_listed(one.place)}
+        self._damaged = {
+            where: one for where, one in self._damaged.items() if self.is_listed(one.place) is not False
+        }
         now_ms = self._clock.monotonic_ms()
         return [one.recheck for one in self._damaged.values() if one.recheck_at_ms <= now_ms]
 
@@ -142,7 +145,8 @@ class Quarantine:
             raise
 
     def _is_expected(self, place: ObjectRange, error: ObjectStoreError) -> bool:
-        """Whether the object is gone because it left the manifest. Counts wrong bytes."""
+        """Whether the object is gone because it left the manifest. If that is not known, the caller reads the
+        newest manifest. Counts wrong bytes."""
         if isinstance(error, ObjectNotFound):
             return not self.is_listed(place)
         self.damaged_reads += 1

@@ -195,9 +195,18 @@ class RemoteLog:
         return await self._entry(where, self._resolve(where), offset)
 
     async def entries(self, where: TopicIdPartition, offset: int = 0) -> AsyncIterator[RemoteSegment]:
-        """Entries that end above an offset, oldest first. Raises ObjectStoreError."""
-        async for entry in self._entries_from(where, self._resolve(where), offset):
-            yield entry
+        """Entries that end above an offset, oldest first. If pages are replaced and deleted before the caller
+        reaches them, the newest manifest continues. Raises ObjectStoreError."""
+        while True:
+            remote = self._resolve(where)
+            try:
+                async for entry in self._entries_from(where, remote, offset):
+                    yield entry
+                    offset = entry.end_offset
+                return
+            except ObjectNotFound:
+                if self._resolve(where) is remote:
+                    raise
 
     @property
     def indexes(self) -> SegmentIndexes:
@@ -349,9 +358,8 @@ class RemoteLog:
             nodes = await self._indexes.page(where, node)
         raise ObjectNotFound(f"{where}: no manifest entry contains offset {offset}")
 
-    def _is_listed(self, place: ObjectRange) -> bool:
-        """Whether the newest manifest lists the object. A page that is not in memory lists all objects of its
-        offsets, without a look at it."""
+    def _is_listed(self, place: ObjectRange) -> bool | None:
+        """Whether the newest manifest lists the object. None if a page that may do so is not in memory."""
         where, remote = place.partition, self._resolve(place.partition)
         if place.end_offset <= remote.log_start_offset:
             return False
@@ -360,9 +368,11 @@ class RemoteLog:
             node = nodes[at]
             if isinstance(node, RemoteSegment):
                 return place.key in (self._keys.log(where, node), self._keys.index(where, node))
-            below = self._indexes.loaded_page(where, node)
-            if below is None or place.key == self._keys.page(where, node):
+            if place.key == self._keys.page(where, node):
                 return True
+            below = self._indexes.loaded_page(where, node)
+            if below is None:
+                return None
             nodes = below
         return False
 

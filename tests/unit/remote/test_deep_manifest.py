@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from simulator.merger import put_merged
-from tier_node import START_MS, TierNode, produce
+from tier_node import START_MS, TierNode, content, produce
 
 from tierlog.broker.replication.replica import Replica
 from tierlog.metadata.controller import commands as c
@@ -15,7 +15,7 @@ from tierlog.tiering import page_tree
 from tierlog.tiering.copier import Attempt
 from tierlog.tiering.format.manifest import decode_page, decode_root
 from tierlog.tiering.memory_store import MemoryStore
-from tierlog.tiering.object_store import ObjectNotFound
+from tierlog.tiering.object_store import ObjectNotFound, ObjectStoreError
 
 LIMITS = page_tree.TreeLimits(entries=3, references=2, page_nodes=3)
 
@@ -34,10 +34,10 @@ async def uploaded(node: TierNode, batches: int = 400, **settings: str) -> tuple
     produce(replica, batches)
     found = replica.read(0, 1 << 24).slice
     assert found is not None
-    data = b"".join(part.read() for part in found.parts)
+    data = content(found)
     while found.end_offset < replica.log_end_offset:
         found = replica.read(found.end_offset, 1 << 24).slice
-        data += b"".join(part.read() for part in found.parts)
+        data += content(found)
     await node.log_manager.flush("t")
     await node.finish_tiering()
     return replica, data
@@ -48,7 +48,7 @@ async def remote_bytes(node: TierNode, replica: Replica) -> bytes:
     log, offset, data = node.fresh_remote_log(), node.remote(replica).log_start_offset, b""
     while offset < (node.remote(replica).end_offset or 0):
         part = await log.read(replica.id, offset, 1 << 20, min_one=True)
-        data += b"".join(one.read() for one in part.parts)
+        data += content(part)
         offset = part.end_offset
     return data
 
@@ -162,6 +162,45 @@ async def test_merged_segments_replace_others_in_pages_and_in_the_quorum(tmp_pat
         assert len(await node.objects(node.keys.data(node.where(replica)))) == 2 * len(entries)
         with pytest.raises(ObjectNotFound):  # they are replaced already
             await merge(node, replica, leaf)
+
+
+async def test_walk_of_the_manifest_continues_after_its_pages_were_replaced_and_deleted(
+    tmp_path: Path,
+) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, _ = await uploaded(node)
+        log = node.fresh_remote_log()
+        walk = log.entries(replica.id)
+        first = await anext(walk)
+        _, before = await named_nodes(node, replica)
+        page = node.remote(replica).pages[0]
+        await merge(node, replica, [one for one in before if one.end_offset <= page.end_offset][-2:])
+        while node.metadata.image.delete_queue:
+            node.clock.pass_time(3_600_000)
+            await node.storage_cleaner.clean()
+        found = [first, *[entry async for entry in walk]]
+        _, entries = await named_nodes(node, replica)
+        assert found == entries
+        assert log.quarantine.damaged == []
+
+
+async def test_missing_object_below_pages_of_pages_is_in_quarantine(tmp_path: Path) -> None:
+    async with TierNode(tmp_path, MemoryStore()) as node:
+        replica, _ = await uploaded(node)
+        log = node.fresh_remote_log()
+        pages, entries = await named_nodes(node, replica)
+        leaf = next(page for page in pages if not page.level and page not in node.remote(replica).pages)
+        in_leaf = next(one for one in entries if one.base_offset == leaf.base_offset)
+        segment, page_key = keys_of(node, replica, in_leaf)[0], node.keys.page(node.where(replica), leaf)
+        for key, offset in ((segment, in_leaf.base_offset), (page_key, leaf.base_offset)):
+            await node.store.delete([key])
+            with pytest.raises(ObjectStoreError):
+                await node.fresh_remote_log().read(replica.id, offset, 1 << 20, min_one=True)
+            log = node.fresh_remote_log()
+            with pytest.raises(ObjectStoreError):
+                await log.read(replica.id, offset, 1 << 20, min_one=True)
+            assert [one.place.key for one in log.quarantine.damaged] == [key]
+            assert log.quarantine.due() == [] and log.quarantine.objects == 1
 
 
 async def test_interrupted_replacement_is_abandoned(tmp_path: Path) -> None:
