@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from tierlog.metadata.controller import commands as c
 from tierlog.metadata.controller.remote import MAX_STARTED, SPILL_TIMEOUT_MS
 from tierlog.metadata.delete_queue import ALONE, WITH_SEGMENTS
-from tierlog.metadata.image_codec import encode_image
+from tierlog.metadata.evolve import evolve
+from tierlog.metadata.image_codec import decode_image, encode_image
 from tierlog.metadata.records import Node, PageRef, RemoteSegment
 from tierlog.protocol.errors import ErrorCode as E
 
@@ -112,6 +113,25 @@ def test_pages_are_spilled_to_a_page_of_the_next_level(tiered: World) -> None:
     assert (tiered.remote("t").pages, queued(tiered)) == ((top,), {})
     assert spill(tiered, top, pages) == E.NONE  # a repetition
     assert tiered.remote("t").end_offset == 40
+
+
+def test_pages_of_all_levels_stay_after_all_entries_have_diverged(tiered: World) -> None:
+    pages = (spilled(tiered, 50, 1), spilled(tiered, 51, 1))
+    top = page_of(pages, 52)
+    announce(tiered, top)
+    assert spill(tiered, top, pages) == E.NONE
+    low = spilled(tiered, 53, 1)
+    changed = replace(tiered.partition(), leader_epoch=1, partition_epoch=1)
+    tiered.image = evolve(tiered.image, changed)
+    topic_id = tiered.image.topic_ids["t"]
+    command = c.RemoveDiverged(topic_id=topic_id, partition=0, broker_id=1, leader_epoch=1, from_offset=30)
+    assert tiered.do(command).error == E.NONE
+    remote = tiered.remote("t")
+    assert (remote.nodes, remote.end_offset) == ((top, low), 30)
+    assert queued(tiered) == {4: 0}
+    assert tiered.start_copy("t", 5, 40, 49, leader_epoch=1).error == E.INVALID_REQUEST
+    assert tiered.start_copy("t", 5, 30, 49, leader_epoch=1).error == E.NONE
+    assert decode_image(encode_image(tiered.image)) == tiered.image
 
 
 @pytest.mark.parametrize(
