@@ -13,11 +13,12 @@ from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.delete_queue import WITH_SEGMENTS, DeleteQueue, QueuedDelete
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import Node, PageRef
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_object
-from tierlog.tiering.object_store import CorruptObject, ObjectInfo, ObjectNotFound, ObjectStore
+from tierlog.tiering.object_store import ObjectInfo, ObjectNotFound, ObjectStore, ObjectStoreError
 from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.store_health import STORE_FAILURES
 
 NAMES_MAX = 1000
 """Unknown objects that a report names."""
@@ -25,6 +26,9 @@ NAMES_MAX = 1000
 LISTED, QUEUED, UNKNOWN, UNREADABLE = "listed", "queued", "unknown", "unreadable"
 """A manifest or a copy in progress names the object; the delete queue does; nothing does; or it belongs to a
 partition of which a manifest page cannot be read."""
+
+GROUP_MAX = 200
+"""Objects that are classified in one turn of the event loop: about a millisecond."""
 
 _Lines = dict[TopicIdPartition, list[QueuedDelete]]
 
@@ -52,11 +56,11 @@ class _Names:
     listed: frozenset[UUID]
     queued: frozenset[UUID]
     ranges: tuple[tuple[int, int], ...]
-    is_queued: bool  # the topic is deleted
+    topic_is_deleted: bool
     exists: bool
 
     def kind(self, key: str) -> str:
-        if self.is_queued:
+        if self.topic_is_deleted:
             return QUEUED
         if key.endswith("/root"):
             return LISTED if self.exists else UNKNOWN
@@ -68,6 +72,10 @@ class _Names:
             return LISTED
         covered = any(first <= base_offset and last_offset <= last for first, last in self.ranges)
         return QUEUED if uuid in self.queued or covered else UNKNOWN
+
+
+_Source = tuple[TopicIdPartition, RemotePartition | None, DeleteQueue]
+"""The partition, and the parts of an image that name its objects."""
 
 
 class BucketAuditor:
@@ -86,6 +94,7 @@ class BucketAuditor:
         self._image = image
         self._current = current
         self._lines_of: tuple[DeleteQueue, _Lines] = DeleteQueue(), {}
+        self._names_of: tuple[_Source, _Names] | None = None
 
     async def run(self, pace: Callable[[int], Awaitable[None]]) -> BucketAudit:
         """Audit the bucket. Raises ObjectStoreError or MetadataUnavailable. `pace`: awaited with the number
@@ -99,16 +108,20 @@ class BucketAuditor:
                 if kind != UNKNOWN or await self._exists(info.key):
                     audit.add(kind, info)
             await pace(len(infos))
+            await asyncio.sleep(0)  # other work gets a turn
         return audit
 
     async def _groups(self) -> AsyncIterator[tuple[TopicIdPartition | None, list[ObjectInfo]]]:
-        """The objects by partition, and those that belong to none one by one. Keys of a partition are
-        adjacent, once for its segments and once for its manifest."""
+        """The objects by partition, at most GROUP_MAX at a time, and those that belong to none one by one.
+        Keys of a partition are adjacent, once for its segments and once for its manifest."""
         where: TopicIdPartition | None = None
+        folder = ""
         infos: list[ObjectInfo] = []
         async for info in self._store.list(self._keys.everything()):
-            place = self._keys.partition_of(info.key)
-            if infos and (place is None or place != where):
+            place, folder_before, folder = where, folder, info.key.rpartition("/")[0]
+            if folder != folder_before:
+                place = self._keys.partition_of(info.key)
+            if infos and (place is None or place != where or len(infos) == GROUP_MAX):
                 yield where, infos
                 infos = []
             where = place
@@ -123,12 +136,14 @@ class BucketAuditor:
             return [self._kind_of_document(image, info.key) for info in infos]
         try:
             names = await self._names(image, where)
-        except (CorruptObject, ObjectNotFound):
+        except STORE_FAILURES:
+            raise
+        except ObjectStoreError:
             return [UNREADABLE] * len(infos)
         return [names.kind(info.key) for info in infos]
 
     def _kind_of_document(self, image: ClusterImage, key: str) -> str:
-        if key == self._keys.cluster():
+        if key == self._keys.cluster() or key.startswith(self._keys.probes()):
             return LISTED
         topic_id = self._keys.topic_of(key)
         if topic_id in image.delete_queue:
@@ -136,7 +151,13 @@ class BucketAuditor:
         return LISTED if topic_id in image.topics else UNKNOWN
 
     async def _names(self, image: ClusterImage, where: TopicIdPartition) -> _Names:
-        """Raises CorruptObject or ObjectNotFound if a page cannot be read."""
+        """The same object until the image changes. Raises ObjectStoreError if a page cannot be read."""
+        of = where, image.remote.get(where), image.delete_queue
+        if self._names_of is None or not _is_same(self._names_of[0], of):
+            self._names_of = of, await self._read_names(image, where)
+        return self._names_of[1]
+
+    async def _read_names(self, image: ClusterImage, where: TopicIdPartition) -> _Names:
         remote = image.remote_partition(*where)
         listed: set[UUID] = {copy.uuid for copy in remote.started}
         left: list[Node] = list(remote.nodes)
@@ -149,12 +170,12 @@ class BucketAuditor:
             lines_of = await asyncio.to_thread(_lines_by_partition, image.delete_queue)
             self._lines_of = image.delete_queue, lines_of
         lines = self._lines_of[1].get(where, ())
-        pages = [line for line in lines if line.is_page and line.leader_epoch == WITH_SEGMENTS]
+        pages = [line for line in lines if line.is_page and not line.is_unfinished_page]
         return _Names(
             listed=frozenset(listed),
             queued=frozenset(line.uuid for line in lines),
             ranges=tuple((page.base_offset, page.last_offset) for page in pages),
-            is_queued=where.topic_id in image.delete_queue,
+            topic_is_deleted=where.topic_id in image.delete_queue,
             exists=where in image.remote,
         )
 
@@ -164,6 +185,10 @@ class BucketAuditor:
         except ObjectNotFound:
             return False
         return True
+
+
+def _is_same(one: _Source, other: _Source) -> bool:
+    return one[0] == other[0] and one[1] is other[1] and one[2] is other[2]
 
 
 def _lines_by_partition(queue: DeleteQueue) -> _Lines:

@@ -7,7 +7,7 @@ if the newest manifest lists it. Kept in memory: after a restart the next read f
 remote log and its indexes for each load from the store, on one event loop.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -122,6 +122,12 @@ class Quarantine:
         self._damaged.pop((place.key, place.position), None)
         _log.warning("a damaged remote object reads well again", **_described(known))
         return value
+
+    def end_backoff(self, keys: Collection[str]) -> None:
+        """Let the next read of each range of these objects load it again."""
+        for one in self._damaged.values():
+            if one.place.key in keys:
+                one.recheck_at_ms = min(one.recheck_at_ms, self._clock.monotonic_ms())
 
     def forget(self, partition: TopicIdPartition, below: int) -> None:
         """Forget the partition's ranges that end at or below an offset, because they left the manifest."""

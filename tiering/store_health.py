@@ -37,6 +37,9 @@ FIRST_PROBE_S, PROBE_MAX_S = 0.2, 15.0
 CHECKS_BEFORE_REFUSAL = 3  # a store is refused only if it fails that often: a fault may look the same
 PROBE_KEY = "probe"
 
+STORE_FAILURES = (ObjectStoreUnavailable, ObjectStoreTimeout, UnsuitableStore)
+"""Failures of the store and not of one object: the same call may succeed later."""
+
 
 class BreakerState(StrEnum):
     CLOSED = "closed"

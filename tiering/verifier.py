@@ -1,30 +1,78 @@
 """Remote verifier: compares the objects of one remote segment with its manifest entry.
 
 An object that is missing, or whose size, checksum or content is wrong, goes into quarantine, so that it is
-reported and read again until it is right. Called by the bucket scrubber and by `tier verify`.
+reported and read again until it is right. A check reads objects that are in quarantine at once, whatever
+their back-off. Called by the bucket scrubber and by `tier verify`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.chunk_cache import ChunkKey
 from tierlog.tiering.download import verify_chunk
 from tierlog.tiering.format.keys import Keys
-from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStore
+from tierlog.tiering.object_store import (
+    CorruptObject,
+    ObjectNotFound,
+    ObjectStore,
+    ObjectStoreError,
+)
 from tierlog.tiering.quarantine import ObjectRange
-from tierlog.tiering.remote_log import RemoteLog
+from tierlog.tiering.remote_log import RemoteLog, Resolve
+from tierlog.tiering.store_health import STORE_FAILURES
 
 WHOLE_OBJECT = -2
 """The position under which a complete object is in quarantine; see also `segment_index.WHOLE_BUNDLE`."""
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadablePage:
+    """A manifest page that cannot be read, in place of the segments that it names. `error` names its key.
+    `is_damaged`: it is missing or its content is wrong."""
+
+    base_offset: int
+    end_offset: int
+    error: str
+    is_damaged: bool
+
 
 class RemoteVerifier:
-    def __init__(self, store: ObjectStore, keys: Keys, log: RemoteLog) -> None:
+    def __init__(self, store: ObjectStore, keys: Keys, log: RemoteLog, resolve: Resolve) -> None:
         self._store = store
         self._keys = keys
         self._log = log
+        self._resolve = resolve
+
+    async def entries(
+        self, where: TopicIdPartition, offset: int = 0
+    ) -> AsyncIterator[RemoteSegment | UnreadablePage]:
+        """The segments that end above an offset, oldest first, by the newest manifest. Raises
+        STORE_FAILURES."""
+        while True:
+            pages = self._resolve(where).pages
+            try:
+                async for entry in self._log.entries(where, offset):
+                    offset = entry.end_offset
+                    yield entry
+                return
+            except ObjectStoreError as failure:
+                failed = next((page for page in pages if page.last_offset >= offset), None)
+                if failed is None or isinstance(failure, STORE_FAILURES):
+                    raise
+                if failed in self._resolve(where).pages:  # else retention or a rewrite has deleted it
+                    first, offset = max(offset, failed.base_offset), failed.last_offset + 1
+                    is_damaged = isinstance(failure, CorruptObject | ObjectNotFound)
+                    yield UnreadablePage(first, offset, str(failure), is_damaged)
+
+    def recheck_now(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        """Let the next checks of a segment read what is in quarantine, whatever its back-off."""
+        self._log.quarantine.end_backoff({self._keys.log(where, entry), self._keys.index(where, entry)})
 
     async def check_objects(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """Compare the sizes of both objects, and the checksums if the store keeps them: two requests that
@@ -37,13 +85,24 @@ class RemoteVerifier:
         for key, size, checksum in expected:
             await self._check(where, entry, key, size, checksum)
 
+    async def check_index(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+        """Read and verify all of a segment's indexes. Raises as `check_objects`."""
+        await self._listed(
+            where, entry, self._keys.index(where, entry), self._log.indexes.bundle(where, entry)
+        )
+
     async def chunk_at(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """The chunk that contains a position of the segment. Raises as `check_objects`."""
-        return (await self._log.indexes.index(where, entry)).chunk_at(position)
+        index = await self._listed(
+            where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
+        )
+        return index.chunk_at(position)
 
     async def check_chunk(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """Read and verify the chunk that contains a position of the segment. Raises as `check_objects`."""
-        index = await self._log.indexes.index(where, entry)
+        index = await self._listed(
+            where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
+        )
         chunk = index.chunk_at(position)
         key = self._keys.log(where, entry)
         place = ObjectRange(where, key, chunk.start, *index.offsets_of(chunk))
@@ -52,7 +111,7 @@ class RemoteVerifier:
             content = await self._store.get(key, chunk.start, chunk.end)
             await asyncio.to_thread(verify_chunk, key, index, chunk, content)
 
-        await self._read(place, entry, load)
+        await self._listed(where, entry, key, self._log.quarantine.read(place, load))
         return chunk
 
     async def _check(
@@ -65,22 +124,17 @@ class RemoteVerifier:
             if info.crc32c is not None and info.crc32c != checksum:
                 raise CorruptObject(f"{key}: the checksum differs from the manifest")
 
-        await self._read(
-            ObjectRange(where, key, WHOLE_OBJECT, entry.base_offset, entry.end_offset), entry, load
-        )
+        place = ObjectRange(where, key, WHOLE_OBJECT, entry.base_offset, entry.end_offset)
+        await self._listed(where, entry, key, self._log.quarantine.read(place, load))
 
-    async def _read(
-        self, place: ObjectRange, entry: RemoteSegment, load: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _listed(
+        self, where: TopicIdPartition, entry: RemoteSegment, key: str, check: Awaitable[T]
+    ) -> T:
         """A missing object is damage only while the newest manifest lists it: retention may have deleted it.
         Raises ObjectNotFound if it does not."""
-
-        async def load_listed() -> None:
-            try:
-                await load()
-            except ObjectNotFound as missing:
-                if (await self._log.entry(place.partition, entry.base_offset)).uuid != entry.uuid:
-                    raise
-                raise CorruptObject(f"{place.key}: the object is missing") from missing
-
-        await self._log.quarantine.read(place, load_listed)
+        try:
+            return await check
+        except ObjectNotFound as missing:
+            if (await self._log.entry(where, entry.base_offset)).uuid != entry.uuid:
+                raise
+            raise CorruptObject(f"{key}: the object is missing") from missing

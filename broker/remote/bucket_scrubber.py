@@ -2,31 +2,41 @@
 
 Manifest to bucket: each broker checks the segments of the partitions that it leads. Both objects of a segment
 exist with the right size and checksum, and one chunk of it, chosen at random, has the right content. Damage
-goes into quarantine. Bucket to manifest: the broker with the lowest id lists the bucket and reports objects
-that nothing names; it deletes none. A pass begins every `remote.log.scrub.interval.ms`, the first one after a
-random part of it. It pauses while the store is unavailable, and keeps to the limits of
-`remote.log.scrub.max.*`. Owned by `tiering`.
+goes into quarantine. A segment that cannot be checked, although the store responds, is reported and passed
+over. Bucket to manifest: the broker with the lowest id lists the bucket and reports unreferenced objects; it
+deletes none. A pass begins every `remote.log.scrub.interval.ms`, the first one after a random part of it. It
+pauses while the store is unavailable, and keeps to the limits of `remote.log.scrub.max.*`. Owned by
+`tiering`.
 """
 
 import asyncio
 import random
+from collections import Counter
 
 import structlog
 
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.image import ClusterImage
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.metadata.records import RemoteSegment
 from tierlog.tiering.bucket_audit import UNKNOWN, BucketAudit, BucketAuditor
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
-from tierlog.tiering.remote_log import RemoteLog
-from tierlog.tiering.verifier import RemoteVerifier
+from tierlog.tiering.store_health import FAILURES_TO_OPEN, STORE_FAILURES, BreakerOpen
+from tierlog.tiering.store_probe import UnsuitableStore
+from tierlog.tiering.verifier import RemoteVerifier, UnreadablePage
 
 RETRY_S = 60.0
 """Pause after a failure of the store or the quorum."""
+
+TRIES = 2 * FAILURES_TO_OPEN
+"""The breaker opens before a segment has failed so often, unless other calls succeed."""
+
+NOT_ASKED = (BreakerOpen, UnsuitableStore)
+"""Failures without a request to the store."""
+
+LINES_PER_PASS = 20  # of segments that cannot be checked
 
 OBJECTS_PER_LIST = 1000
 REQUESTS_PER_SEGMENT = 2
@@ -43,7 +53,6 @@ class BucketScrubber:
         self,
         settings: NodeSettings,
         metadata: MetadataClient,
-        log: RemoteLog,
         verifier: RemoteVerifier,
         auditor: BucketAuditor,
         tasks: TaskGroup,
@@ -51,22 +60,22 @@ class BucketScrubber:
     ) -> None:
         self._settings = settings
         self._metadata = metadata
-        self._remote_log = log
         self._verifier = verifier
         self._auditor = auditor
         self._tasks = tasks
         self._rng = rng
-        self._part = rng.random()
+        self._first_wait_fraction = rng.random()
         self._changed = asyncio.Event()
         self._requested = False
-        self._found = 0  # by the current pass
+        self._found: Counter[TopicIdPartition] = Counter()  # damage, by the current pass
+        self._damaged: Counter[TopicIdPartition] = Counter()  # by the last pass
+        self._unchecked_found = 0  # by the current pass
+        self._last_audit = BucketAudit()
         self.segments = self.bytes_read = self.passes = 0
         self.progress = 1.0
         """Fraction of the partitions that the current pass has checked; 1 between two passes."""
-        self.damaged = 0
-        """Segments with a missing or damaged object, and damaged pages, that the last pass found."""
-        self.audit = BucketAudit()
-        """The result of the last pass, on the broker with the lowest id; else empty."""
+        self.unchecked = 0
+        """Segments and pages that the last pass could not check, although the store responds."""
 
     def start(self) -> None:
         """Start the task."""
@@ -88,76 +97,121 @@ class BucketScrubber:
         interval_s = self._settings.remote_log_scrub_interval_ms / 1000
         self._changed.clear()
         try:
-            async with asyncio.timeout(interval_s * self._part if interval_s else None):
+            async with asyncio.timeout(interval_s * self._first_wait_fraction if interval_s else None):
                 await self._changed.wait()
         except TimeoutError:
             self._requested = True
         if self._requested:
-            self._part, self._requested = 1.0, False
+            self._first_wait_fraction, self._requested = 1.0, False
             await self.scrub_all()
 
     async def scrub_all(self) -> None:
-        """One pass."""
-        self.progress, self._found = 0.0, 0
-        led = [where for where in self._metadata.image.remote if self._leads(self._metadata.image, where)]
-        for number, where in enumerate(led):
-            await self._scrub_partition(where)
-            await asyncio.sleep(0)  # a partition without segments has not waited
-            self.progress = min(0.99, (number + 1) / len(led))
-        self.audit = await self._audit()
-        self.damaged, self.progress = self._found, 1.0
-        self.passes += 1
+        """One pass. It begins at any partition, so that a broker which restarts often checks all of them."""
+        self.progress, self._found, self._unchecked_found = 0.0, Counter(), 0
+        try:
+            led = [where for where in self._metadata.image.remote if self._leads(where)]
+            first = self._rng.randrange(len(led)) if led else 0
+            for number, where in enumerate([*led[first:], *led[:first]]):
+                await self._scrub_partition(where)
+                await asyncio.sleep(0)  # a partition without segments has not waited
+                self.progress = min(0.99, (number + 1) / len(led))
+            self._last_audit = await self._audit()
+            self._damaged, self.unchecked = self._found, self._unchecked_found
+            self.passes += 1
+        finally:
+            self.progress = 1.0
         if unknown := self.audit.objects[UNKNOWN]:
-            _log.warning("the bucket has objects that nothing names", objects=unknown, next=UNKNOWN_NEXT)
+            _log.warning("the bucket has unreferenced objects", objects=unknown, next=UNKNOWN_NEXT)
         if self.damaged:
             _log.error("the bucket lacks what the manifests list", segments=self.damaged, next=DAMAGED_NEXT)
+        if self.unchecked:
+            _log.error("segments in the bucket could not be checked", segments=self.unchecked)
 
-    def _leads(self, image: ClusterImage, where: TopicIdPartition) -> bool:
-        partition = image.partition(*where)
+    @property
+    def damaged(self) -> int:
+        """Segments with a missing or damaged object, and unreadable pages, that the last pass found in
+        partitions which this broker still leads."""
+        return sum(number for where, number in self._damaged.items() if self._leads(where))
+
+    @property
+    def audit(self) -> BucketAudit:
+        """The result of the last pass, on the broker with the lowest id; else empty."""
+        return self._last_audit if self._is_auditor() else BucketAudit()
+
+    def _leads(self, where: TopicIdPartition) -> bool:
+        partition = self._metadata.image.partition(*where)
         return partition is not None and partition.leader == self._settings.node_id
 
     async def _scrub_partition(self, where: TopicIdPartition) -> None:
         """Check all segments. After a failure of the store, continue with the segment that failed."""
-        offset = 0
-        while self._leads(self._metadata.image, where):
+        offset = failures = 0
+        while self._leads(where):
             try:
-                async for entry in self._remote_log.entries(where, offset):
-                    await self._check(where, entry)
-                    offset = entry.end_offset
-            except (CorruptObject, ObjectNotFound) as failure:  # a page is damaged, or was deleted
-                if isinstance(failure, CorruptObject):
-                    self._found += 1
-            except (ObjectStoreError, OSError) as failure:
+                async for entry in self._verifier.entries(where, offset):
+                    if isinstance(entry, UnreadablePage):
+                        self._report_page(where, entry)
+                    else:
+                        await self._check(where, entry, is_last_try=failures == TRIES - 1)
+                    offset, failures = entry.end_offset, 0
+                return
+            except STORE_FAILURES as failure:
+                if not isinstance(failure, NOT_ASKED):
+                    failures += 1
+                if failures == TRIES:  # a page
+                    self._report_unchecked(str(failure))
+                    return
                 _log.warning("the bucket cannot be scrubbed", error=str(failure), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
-                continue
-            return
 
-    async def _check(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
+    async def _check(self, where: TopicIdPartition, entry: RemoteSegment, *, is_last_try: bool) -> None:
+        """Check one segment. Raises STORE_FAILURES; in the last try only those of NOT_ASKED."""
         began, size, requests = asyncio.get_running_loop().time(), 0, REQUESTS_PER_SEGMENT
         try:
+            self._verifier.recheck_now(where, entry)
             await self._verifier.check_objects(where, entry)
             if self._settings.remote_log_scrub_max_bytes_per_second:
                 requests += REQUESTS_PER_CHUNK
                 position = self._rng.randrange(entry.log_bytes)
                 size = (await self._verifier.check_chunk(where, entry, position)).size
         except CorruptObject:
-            self._found += 1
+            self._found[where] += 1  # logged by the quarantine
         except ObjectNotFound:
             return  # retention has deleted it
+        except (ObjectStoreError, OSError) as failure:
+            if isinstance(failure, NOT_ASKED if is_last_try else STORE_FAILURES):
+                raise
+            self._report_unchecked(str(failure))
+            return
+        finally:
+            await self._rest(requests, size, asyncio.get_running_loop().time() - began)
         self.segments += 1
         self.bytes_read += size
-        await self._rest(requests, size, asyncio.get_running_loop().time() - began)
+
+    def _report_page(self, where: TopicIdPartition, page: UnreadablePage) -> None:
+        if page.is_damaged:
+            self._found[where] += 1
+        else:
+            self._report_unchecked(page.error)
+
+    def _report_unchecked(self, error: str) -> None:
+        """`error`: names the object."""
+        self._unchecked_found += 1
+        if self._unchecked_found <= LINES_PER_PASS:
+            _log.error("a segment in the bucket cannot be checked", error=error)
 
     async def _audit(self) -> BucketAudit:
+        """The last result if the store refuses to list the bucket."""
         while self._is_auditor():
             try:
                 return await self._auditor.run(
                     lambda objects: self._rest(1 + objects // OBJECTS_PER_LIST, 0, 0.0)
                 )
-            except (ObjectStoreError, OSError, MetadataUnavailable) as failure:
+            except (*STORE_FAILURES, MetadataUnavailable) as failure:
                 _log.warning("the bucket cannot be listed", error=str(failure), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
+            except (ObjectStoreError, OSError) as failure:
+                _log.error("the bucket cannot be listed", error=str(failure))
+                return self._last_audit
         return BucketAudit()
 
     def _is_auditor(self) -> bool:

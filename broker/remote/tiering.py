@@ -75,8 +75,10 @@ class RemoteTier:
         url = settings.object_store_url or self.directory.as_uri()
         opened = objects or (store_from_url(url) if self.has_store else NoStore(NO_STORE_URL))
         is_foreign = objects is None and url.startswith("s3:")  # the other stores are tierlog's own
-        probe_key = f"{cluster_id}/probe/{settings.node_id}"
-        check = partial(probe_store, key=probe_key) if is_foreign and self.has_store else None
+        keys = Keys(cluster_id)
+        check = (
+            partial(probe_store, key=keys.probe(settings.node_id)) if is_foreign and self.has_store else None
+        )
         metered = MeteredStore(opened)
         self.store_counts = metered.counts
         self.store = HealthyStore(
@@ -98,23 +100,23 @@ class RemoteTier:
             memory_bytes=settings.remote_cache_memory_bytes,
             downloads_at_once=settings.remote_log_reader_threads,
         )
-        keys = Keys(cluster_id)
 
         def name_of(where: TopicIdPartition) -> TopicPartition:
             topic = metadata.image.topics.get(where.topic_id)
             return TopicPartition(str(where.topic_id) if topic is None else topic.name, where.partition)
 
         self.manager = TierManager(self.store, keys)
+        resolve = lambda where: metadata.image.remote_partition(*where)  # noqa: E731
         self.log = RemoteLog(
             self.store,
             keys,
             self.cache,
             self.tasks,
-            lambda where: metadata.image.remote_partition(*where),
+            resolve,
             Quarantine(clock, name_of),
             settings.remote_log_metadata_cache_bytes - image_budget(settings.remote_log_metadata_cache_bytes),
         )
-        self.verifier = RemoteVerifier(self.store, keys, self.log)
+        self.verifier = RemoteVerifier(self.store, keys, self.log, resolve)
         self.auditor = BucketAuditor(self.store, keys, self.log, lambda: metadata.image, metadata.current)
         self.state_machine = TierStateMachine(
             settings.node_id,
@@ -187,9 +189,7 @@ class Tiering:
             delete_grace_ms=settings.remote_log_delete_grace_ms,
         )
 
-        self.scrubber = BucketScrubber(
-            settings, metadata, tier.log, tier.verifier, tier.auditor, tier.tasks, rng
-        )
+        self.scrubber = BucketScrubber(settings, metadata, tier.verifier, tier.auditor, tier.tasks, rng)
 
     def start(self) -> None:
         """Start the background tasks, even while the store is unavailable."""

@@ -74,6 +74,13 @@ class Keys:
     def cluster(self) -> str:
         return f"{self.cluster_id}/cluster.json"
 
+    def probes(self) -> str:
+        """Prefix of the objects with which brokers check the store."""
+        return f"{self.cluster_id}/probe/"
+
+    def probe(self, node_id: int) -> str:
+        return f"{self.probes()}{node_id}"
+
     def topics(self) -> str:
         """Prefix of the topic documents."""
         return f"{self.cluster_id}/topics/"
