@@ -6,9 +6,11 @@ their back-off. Called by the bucket scrubber and by `tier verify`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
 from tierlog.metadata.records import RemoteSegment
@@ -51,7 +53,7 @@ class RemoteVerifier:
 
     async def entries(
         self, where: TopicIdPartition, offset: int = 0
-    ) -> AsyncIterator[RemoteSegment | UnreadablePage]:
+    ) -> AsyncGenerator[RemoteSegment | UnreadablePage]:
         """The segments that end above an offset, oldest first, by the newest manifest. Raises
         STORE_FAILURES."""
         while True:
@@ -70,6 +72,17 @@ class RemoteVerifier:
                     is_damaged = isinstance(failure, CorruptObject | ObjectNotFound)
                     yield UnreadablePage(first, offset, str(failure), is_damaged)
 
+    async def listed(self, where: TopicIdPartition, base_offset: int, uuid: UUID) -> RemoteSegment:
+        """A segment, by the newest manifest. Raises ObjectNotFound if that does not list it, or another
+        ObjectStoreError if that cannot be read."""
+        async with aclosing(self.entries(where, base_offset)) as entries:
+            found = await anext(entries, None)
+        if isinstance(found, UnreadablePage):
+            raise CorruptObject(found.error) if found.is_damaged else ObjectStoreError(found.error)
+        if found is None or found.uuid != uuid:
+            raise ObjectNotFound("the manifest no longer lists the segment")
+        return found
+
     def recheck_now(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """Let the next checks of a segment read what is in quarantine, whatever its back-off."""
         self._log.quarantine.end_backoff({self._keys.log(where, entry), self._keys.index(where, entry)})
@@ -87,20 +100,20 @@ class RemoteVerifier:
 
     async def check_index(self, where: TopicIdPartition, entry: RemoteSegment) -> None:
         """Read and verify all of a segment's indexes. Raises as `check_objects`."""
-        await self._listed(
+        await self._checked(
             where, entry, self._keys.index(where, entry), self._log.indexes.bundle(where, entry)
         )
 
     async def chunk_at(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """The chunk that contains a position of the segment. Raises as `check_objects`."""
-        index = await self._listed(
+        index = await self._checked(
             where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
         )
         return index.chunk_at(position)
 
     async def check_chunk(self, where: TopicIdPartition, entry: RemoteSegment, position: int) -> ChunkKey:
         """Read and verify the chunk that contains a position of the segment. Raises as `check_objects`."""
-        index = await self._listed(
+        index = await self._checked(
             where, entry, self._keys.index(where, entry), self._log.indexes.index(where, entry)
         )
         chunk = index.chunk_at(position)
@@ -111,7 +124,7 @@ class RemoteVerifier:
             content = await self._store.get(key, chunk.start, chunk.end)
             await asyncio.to_thread(verify_chunk, key, index, chunk, content)
 
-        await self._listed(where, entry, key, self._log.quarantine.read(place, load))
+        await self._checked(where, entry, key, self._log.quarantine.read(place, load))
         return chunk
 
     async def _check(
@@ -125,9 +138,9 @@ class RemoteVerifier:
                 raise CorruptObject(f"{key}: the checksum differs from the manifest")
 
         place = ObjectRange(where, key, WHOLE_OBJECT, entry.base_offset, entry.end_offset)
-        await self._listed(where, entry, key, self._log.quarantine.read(place, load))
+        await self._checked(where, entry, key, self._log.quarantine.read(place, load))
 
-    async def _listed(
+    async def _checked(
         self, where: TopicIdPartition, entry: RemoteSegment, key: str, check: Awaitable[T]
     ) -> T:
         """A missing object is damage only while the newest manifest lists it: retention may have deleted it.
@@ -135,6 +148,5 @@ class RemoteVerifier:
         try:
             return await check
         except ObjectNotFound as missing:
-            if (await self._log.entry(where, entry.base_offset)).uuid != entry.uuid:
-                raise
+            await self.listed(where, entry.base_offset, entry.uuid)
             raise CorruptObject(f"{key}: the object is missing") from missing

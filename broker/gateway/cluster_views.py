@@ -93,6 +93,7 @@ def partitions_view(
     rows: list[dict[str, Any]] = []
     total = 0
     for name, number, partition, found in _partitions(image, topic):
+        topic_id = image.topic_ids[name]
         if wanted and wanted.isdisjoint(found):
             continue
         total += 1
@@ -111,6 +112,7 @@ def partitions_view(
                     "full": list(partition.full),
                     "adding": list(partition.adding),
                     "removing": list(partition.removing),
+                    "has_remote_data": image.remote_partition(topic_id, number).first_offset is not None,
                     "conditions": [condition.value for condition in found],
                 }
             )

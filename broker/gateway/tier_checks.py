@@ -4,8 +4,9 @@
 an interruption; this node keeps no state of it.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,12 @@ from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.tiering.bucket_audit import LISTED, QUEUED, UNKNOWN, UNREADABLE, BucketAudit
 from tierlog.tiering.object_store import CorruptObject, ObjectNotFound, ObjectStoreError
+from tierlog.tiering.store_health import STORE_FAILURES
+from tierlog.tiering.verifier import UnreadablePage
 
 VERIFY_BYTES_PER_REQUEST = 64 << 20
-"""A request then takes a few seconds, also from a slow store."""
+VERIFY_S_PER_REQUEST = 10.0
+"""A request ends after the first of them, at the end of a chunk, so that the client sees progress."""
 
 SEGMENTS_PER_REQUEST = 1000
 
@@ -83,6 +87,7 @@ def _scrub_view(serving: Serving) -> dict[str, Any]:
         "segments": scrubber.segments,
         "read_bytes": scrubber.bytes_read,
         "damaged": scrubber.damaged,
+        "unchecked": scrubber.unchecked,
         "audit": _audit_view(scrubber.audit),
     }
 
@@ -97,44 +102,48 @@ def _audit_view(audit: BucketAudit) -> dict[str, Any]:
 
 
 async def _segments(serving: Serving, where: TopicIdPartition, offset: int) -> list[dict[str, Any]]:
+    """Rows of segments, and of unreadable manifest pages, which have an `error`."""
     rows: list[dict[str, Any]] = []
-    async for entry in serving.remote.log.entries(where, offset):
-        rows.append(
-            {
-                "base_offset": entry.base_offset,
-                "end_offset": entry.end_offset,
-                "bytes": entry.log_bytes,
-                "uuid": str(entry.uuid),
-            }
-        )
-        if len(rows) == SEGMENTS_PER_REQUEST:
-            break
+    async with aclosing(serving.remote.verifier.entries(where, offset)) as entries:
+        async for entry in entries:
+            row: dict[str, Any] = {"base_offset": entry.base_offset, "end_offset": entry.end_offset}
+            if isinstance(entry, UnreadablePage):
+                rows.append({**row, "error": entry.error})
+            else:
+                rows.append({**row, "bytes": entry.log_bytes, "uuid": str(entry.uuid)})
+            if len(rows) == SEGMENTS_PER_REQUEST:
+                break
     return rows
 
 
 async def _verify(serving: Serving, where: TopicIdPartition, wanted: VerifyRequest) -> dict[str, Any]:
-    """Verify a piece of a segment. `position`: the next one, null at the end. `errors`: what is wrong."""
-    tier, position, errors = serving.remote, wanted.position, []
-    entry = await tier.log.entry(where, wanted.base_offset)
-    if entry.uuid != wanted.uuid:
-        raise ObjectNotFound("the manifest no longer lists the segment")
-    if not 0 <= position < entry.log_bytes:
-        message = f"position {position} is not within 0 to {entry.log_bytes - 1}"
-        raise refused(web.HTTPBadRequest, message)
+    """Verify a piece of a segment. `position`: the next one, null at the end. `errors`: what is wrong.
+    Raises ObjectNotFound if the newest manifest does not list the segment, or STORE_FAILURES."""
+    verifier, position, errors = serving.remote.verifier, wanted.position, []
+    until_s = asyncio.get_running_loop().time() + VERIFY_S_PER_REQUEST
     try:
+        entry = await verifier.listed(where, wanted.base_offset, wanted.uuid)
+        if not 0 <= position < entry.log_bytes:
+            message = f"position {position} is not within 0 to {entry.log_bytes - 1}"
+            raise refused(web.HTTPBadRequest, message)
+        verifier.recheck_now(where, entry)
         if position == 0:
-            await tier.verifier.check_objects(where, entry)
+            await verifier.check_objects(where, entry)
+            await verifier.check_index(where, entry)
         until = min(entry.log_bytes, position + VERIFY_BYTES_PER_REQUEST)
         while position < until:
-            chunk = await tier.verifier.chunk_at(where, entry, position)
+            chunk = await verifier.chunk_at(where, entry, position)
             try:
-                await tier.verifier.check_chunk(where, entry, position)
+                await verifier.check_chunk(where, entry, position)
             except CorruptObject as damage:
                 errors.append(str(damage))
             position = chunk.end
-    except CorruptObject as damage:  # the object or its index: the chunks cannot be found
-        errors.append(str(damage))
-        position = entry.log_bytes
+            if asyncio.get_running_loop().time() >= until_s:
+                break
+    except (ObjectNotFound, *STORE_FAILURES):
+        raise
+    except (ObjectStoreError, OSError) as failure:  # the rest of the segment cannot be checked
+        return {"position": None, "errors": [*errors, str(failure)]}
     return {"position": None if position == entry.log_bytes else position, "errors": errors}
 
 

@@ -13,11 +13,12 @@ import typer
 
 from tierlog.cli.errors import CliError, ExitCode, usage
 from tierlog.cli.options import Admin, Bootstrap, Json, OnlyTopic
-from tierlog.cli.output import counted, print_json, print_rows, print_status, progress_bar, size
+from tierlog.cli.output import counted, listed, print_json, print_rows, print_status, progress_bar, size
 
 if TYPE_CHECKING:
     from tierlog.cli.admin import AdminApi
 
+VERIFY_TIMEOUT_S = 300.0  # a request takes about 10 s, or as long as the store needs for one chunk
 AUDIT_TIMEOUT_S = 3600.0
 SHOWN_MAX = 20
 NOT_FOUND = 404
@@ -67,27 +68,42 @@ def verify(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Read remote segments, all or a sample, and verify them against the manifests. Exit code 1: some are
-    missing or damaged."""
-    from tierlog.cli.admin import TOPIC_HINT, admin_api
+    missing or damaged, or no broker leads their partition."""
+    from tierlog.cli.admin import HEALTH_HINT, admin_api
 
-    api = admin_api(admin, bootstrap)
-    partitions = [(leader, row) for leader in api.leaders(topic) for row in _partitions(leader, topic)]
-    if topic is not None and not partitions:
-        message = f"no tiered partition of topic {topic!r} found"
-        raise CliError(message, hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
+    api = admin_api(admin, bootstrap, timeout_s=VERIFY_TIMEOUT_S)
+    rows = [(leader, row) for leader in api.leaders(topic) for row in _partitions(leader, topic)]
+    partitions = [(leader, row) for leader, row in rows if row["remote_bytes"]]
+    without_leader = _without_leader(api, topic)
+    if topic is not None and not partitions and not without_leader:
+        raise _nothing_remote(topic, is_tiered=bool(rows))
     progress = _resumed(resume, sample, topic)
     _verify_all(partitions, progress, resume)
     if resume is not None:
         resume.unlink(missing_ok=True)
-    document = {"segments": progress.segments, "bytes": progress.bytes, "errors": progress.errors}
+    document = {
+        "segments": progress.segments,
+        "bytes": progress.bytes,
+        "errors": progress.errors,
+        "without_leader": without_leader,
+    }
     if as_json:
         print_json(document)
     else:
         found = counted(progress.segments, "segment")
         print_status(f"verified {found}, {size(progress.bytes)}; {counted(len(progress.errors), 'error')}")
         if progress.errors:
-            columns = {"topic": "topic", "partition": "partition", "base_offset": "offset", "error": "error"}
+            columns = {
+                "topic": "topic",
+                "partition": "partition",
+                "base_offset": "from offset",
+                "end_offset": "to",
+                "error": "error",
+            }
             print_rows(columns, progress.errors, title="Damage")
+    if without_leader:
+        message = f"not verified, because no broker leads it: {listed(without_leader)}"
+        raise CliError(message, hint=HEALTH_HINT)
     if progress.errors:
         raise typer.Exit(int(ExitCode.FAILED))
 
@@ -100,8 +116,8 @@ def gc(
     admin: Admin = None,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show which objects in the bucket wait for their deletion, and which nothing names. The cluster deletes
-    queued objects by itself, after remote.log.delete.grace.ms, and never those that nothing names."""
+    """Show which objects in the bucket wait for their deletion, and which are unreferenced. The cluster
+    deletes queued objects by itself, after remote.log.delete.grace.ms, and never unreferenced ones."""
     from tierlog.cli.admin import admin_api
 
     if not dry_run:
@@ -117,21 +133,38 @@ def gc(
     print_rows({"kind": "objects that are", "objects": "number", "bytes": "bytes"}, rows, title="Bucket")
     if audit["unknown"]:
         shown = [{**one, "bytes": size(one["bytes"])} for one in audit["unknown"][:SHOWN_MAX]]
-        print_rows({"object": "object", "bytes": "bytes"}, shown, title="Objects that nothing names")
-        print_status("Delete them with your store's tools once you know that no other cluster writes them.")
+        print_rows({"object": "object", "bytes": "bytes"}, shown, title="Unreferenced objects")
+        if more := audit["objects"]["unknown"] - len(shown):
+            print_status(f"… and {more:,} more: --json lists up to 1,000")
+        print_status("Before you delete them with your store's tools, see docs/runbooks/damaged-object.md.")
 
 
 KINDS = {
     "listed": "in use",
     "queued": "queued for deletion",
-    "unknown": "named by nothing",
-    "unreadable": "of partitions with a damaged manifest page",
+    "unknown": "unreferenced",
+    "unreadable": "of partitions with an unreadable manifest page",
 }
 
 
 def _partitions(leader: "AdminApi", topic: str | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = leader.get("/v1/tier/status", topic=topic)["partitions"]
-    return [row for row in rows if row["remote_bytes"]]
+    return rows
+
+
+def _without_leader(api: "AdminApi", topic: str | None) -> list[str]:
+    """Partitions with remote data which no broker leads."""
+    offline = api.get("/v1/partitions", topic=topic, condition="offline")["partitions"]
+    return [f"{row['topic']}-{row['partition']}" for row in offline if row["has_remote_data"]]
+
+
+def _nothing_remote(topic: str, *, is_tiered: bool) -> CliError:
+    from tierlog.cli.admin import TOPIC_HINT
+
+    if is_tiered:
+        hint = f"`tierlog tier flush {topic}` uploads it."
+        return CliError(f"nothing of topic {topic!r} is uploaded yet", hint=hint)
+    return CliError(f"no tiered partition of topic {topic!r} found", hint=TOPIC_HINT, code=ExitCode.NOT_FOUND)
 
 
 def _resumed(file: Path | None, sample: float, topic: str | None) -> _Progress:
@@ -158,16 +191,21 @@ def _verify_all(
         for leader, row in partitions:
             name = f"{row['topic']}-{row['partition']}"
             for segment in _segments(leader, row, progress.done.get(name, 0)):
-                if progress.chooses(name, segment["base_offset"]):
-                    for error in _verify_segment(leader, row, segment):
-                        place = {"topic": row["topic"], "partition": row["partition"]}
-                        offset = segment["base_offset"]
-                        progress.errors.append({**place, "base_offset": offset, "error": error})
+                if "error" in segment:  # a manifest page, with all of its segments
+                    progress.errors.append(_error_row(row, segment, segment["error"]))
+                elif progress.chooses(name, segment["base_offset"]):
+                    errors = _verify_segment(leader, row, segment)
+                    progress.errors += [_error_row(row, segment, error) for error in errors]
                     progress.segments += 1
                     progress.bytes += segment["bytes"]
                     bar.update(task, completed=progress.bytes)
                 progress.done[name] = segment["end_offset"]
                 progress.save(resume)
+
+
+def _error_row(row: dict[str, Any], segment: dict[str, Any], error: str) -> dict[str, Any]:
+    offsets = {"base_offset": segment["base_offset"], "end_offset": segment["end_offset"]}
+    return {"topic": row["topic"], "partition": row["partition"], **offsets, "error": error}
 
 
 def _segments(leader: "AdminApi", row: dict[str, Any], offset: int) -> Iterator[dict[str, Any]]:

@@ -1,51 +1,26 @@
 """Bucket scrubber and remote verifier, over a real directory store whose files change behind their back."""
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_store import FaultyStore
-from tier_node import TierNode, produce
+from changed_bucket import PAGE_SEGMENTS, Store, key_of, path_of, spill, tiered, verifier
+from tier_node import TierNode
 
 from tierlog.broker.remote import bucket_scrubber
 from tierlog.broker.remote.bucket_scrubber import TRIES, BucketScrubber
-from tierlog.broker.replication.replica import Replica
 from tierlog.config.node import NodeSettings
-from tierlog.metadata.controller import commands as c
 from tierlog.tiering.bucket_audit import BucketAuditor
 from tierlog.tiering.local_store import LocalStore
 from tierlog.tiering.object_store import (
     CorruptObject,
-    ObjectInfo,
     ObjectNotFound,
     ObjectStoreError,
     ObjectStoreUnavailable,
 )
-from tierlog.tiering.verifier import RemoteVerifier, UnreadablePage
+from tierlog.tiering.verifier import UnreadablePage
 
 SETTINGS = NodeSettings(node_id=1, remote_log_scrub_max_requests_per_second=1_000_000)
-PAGE_SEGMENTS = 2
-
-
-class Store(FaultyStore):
-    """Calls for the keys of `failures` fail, each time with the given error."""
-
-    def __init__(self, inner: LocalStore) -> None:
-        super().__init__(inner)
-        self.failures: dict[str, ObjectStoreError] = {}
-
-    async def head(self, key: str) -> ObjectInfo:
-        self._fail(key)
-        return await super().head(key)
-
-    async def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self._fail(key)
-        return await super().get(key, start, end)
-
-    def _fail(self, key: str) -> None:
-        if key in self.failures:
-            raise self.failures[key]
 
 
 @pytest.fixture
@@ -55,45 +30,10 @@ async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield node
 
 
-async def tiered(node: TierNode) -> Replica:
-    """Partition 0 of a topic, whose records are all remote."""
-    replica = await node.create("t")
-    produce(replica, 120, records=3)
-    await node.log_manager.flush("t")
-    await node.finish_tiering()
-    return replica
-
-
-async def spill(node: TierNode, replica: Replica) -> str:
-    """Move the oldest entries of the manifest to a page. Returns its key."""
-    where, page_id = node.where(replica), uuid.uuid4()
-    oldest = node.remote(replica).entries[:PAGE_SEGMENTS]
-    common = {"topic_id": where.topic_id, "partition": 0, "leader_epoch": replica.leader_epoch}
-    offsets = {"base_offset": oldest[0].base_offset, "last_offset": oldest[-1].last_offset}
-    await node.metadata.submit(c.StartSpill(uuid=page_id, **offsets, **common))
-    page = await node.manager.write_page(where, page_id, oldest)
-    await node.metadata.submit(c.SpillEntries(page=page, **common))
-    return node.keys.page(where, page)
-
-
-def verifier(node: TierNode) -> RemoteVerifier:
-    resolve = lambda where: node.metadata.image.remote_partition(*where)  # noqa: E731
-    return RemoteVerifier(node.store, node.keys, node.fresh_remote_log(), resolve)
-
-
 def scrubber(node: TierNode, settings: NodeSettings = SETTINGS) -> BucketScrubber:
     image = lambda: node.metadata.image  # noqa: E731
     auditor = BucketAuditor(node.store, node.keys, node.remote_log, image, node.metadata.current)
     return BucketScrubber(settings, node.metadata, verifier(node), auditor, node.tasks, node.rng)
-
-
-def path_of(node: TierNode, key: str) -> Path:
-    path: Path = node.store.inner._path(key)
-    return path
-
-
-def key_of(node: TierNode, replica: Replica, segment: int) -> str:
-    return node.keys.log(node.where(replica), node.remote(replica).entries[segment])
 
 
 async def test_segment_that_cannot_be_checked_is_counted_and_passed_over(node: TierNode) -> None:
