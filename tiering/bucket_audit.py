@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tierlog.base.types import TopicIdPartition
-from tierlog.metadata.delete_queue import WITH_SEGMENTS, DeleteQueue, QueuedDelete
+from tierlog.metadata.delete_queue import DeleteQueue, QueuedDelete
 from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.metadata.records import Node, PageRef
 from tierlog.tiering.format.keys import InvalidKey, Keys, parse_object
@@ -170,7 +170,7 @@ class BucketAuditor:
             lines_of = await asyncio.to_thread(_lines_by_partition, image.delete_queue)
             self._lines_of = image.delete_queue, lines_of
         lines = self._lines_of[1].get(where, ())
-        pages = [line for line in lines if line.is_page and not line.is_unfinished_page]
+        pages = [line for line in lines if line.is_page and not line.is_alone]
         return _Names(
             listed=frozenset(listed),
             queued=frozenset(line.uuid for line in lines),

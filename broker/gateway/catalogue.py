@@ -341,7 +341,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         *_transfers("remotecopy", "uploads of segments", "uploaded"),
         _gauge(
             f"{TOPICS}remotecopylagbytes",
-            f"Bytes of rolled segments that are not uploaded. {LEADS}",
+            "Bytes of rolled segments that are not uploaded, without topics with remote.log.copy.disable. "
+            f"{LEADS}",
             "topic",
         ),
         _gauge(f"{TOPICS}remotecopylagsegments", f"Rolled segments that are not uploaded. {LEADS}", "topic"),
@@ -349,7 +350,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "tierlog_remote_copy_lag_seconds",
             "Age of the oldest record that is not uploaded, also if its segment is not rolled: since its "
             "append if the topic has remote.log.copy.max.lag.ms, otherwise by its timestamp, so that old "
-            "timestamps of a producer raise it. Without a topic label: of all topics",
+            "timestamps of a producer raise it. Without a topic label: of all topics. Topics with "
+            "remote.log.copy.disable are left out",
             "topic",
         ),
         *_attempts("remotedelete", "deletions of queued segments, pages and topics"),
@@ -364,7 +366,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         _milliseconds(
             "kafka_log_remote_remotelogmanager_remotelogreaderfetchrateandtimems",
-            "Time of a remote read of one partition, up to remote.fetch.max.wait.ms (KIP-1018)",
+            "Time of a remote read of one partition, up to remote.fetch.max.wait.ms (KIP-1018), without "
+            "reads that are answered from memory at once",
         ),
     ),
     "The object store": (
@@ -451,13 +454,20 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _counter("tierlog_remote_scrub_read_bytes_total", "Bytes of segments read by the bucket scrubber"),
         _gauge(
             "tierlog_remote_scrub_damaged_segments",
-            "Segments with a missing or damaged object that the last pass found. Above 0, see "
+            "Segments with a missing or damaged object, and damaged manifest pages, that the last pass found "
+            "in partitions which this broker leads. Changes only at the end of a pass. Above 0, see "
             "docs/runbooks/damaged-object.md",
         ),
         _gauge(
+            "tierlog_remote_scrub_unchecked_segments",
+            "Segments and manifest pages that the last pass could not check, although the object store "
+            "responds: access denied, or archived. The log has the reasons",
+        ),
+        _gauge(
             "tierlog_remote_unknown_objects",
-            "Objects in the bucket that neither a manifest nor the delete queue names, found by the last "
-            "pass on the broker with the lowest id; 0 on others. `tierlog tier gc --dry-run` lists them",
+            "Unreferenced objects in the bucket, which neither a manifest nor the delete queue names, found "
+            "by the last pass on the broker with the lowest id; 0 on others. `tierlog tier gc --dry-run` "
+            "lists them",
         ),
         _gauge("tierlog_remote_unknown_bytes", "Bytes of these objects"),
         _gauge(
@@ -484,6 +494,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "tierlog_remote_delete_queue_size",
             "Segments, pages and deleted topics whose objects wait for their deletion",
+        ),
+        _gauge(
+            "tierlog_remote_delete_overdue_seconds",
+            "Time since the oldest queued deletion was due, by this broker's clock; 0 if none is due. Every "
+            "broker reports it",
         ),
         _gauge(
             "tierlog_remote_cleanup_failing",

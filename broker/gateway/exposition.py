@@ -6,7 +6,7 @@ thousand partitions. This module yields to the event loop after every LINES_PER_
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tierlog.base.histogram import Histogram
@@ -37,10 +37,22 @@ def single(value: Value) -> list[Sample]:
 
 def slices(items: Iterable[T]) -> Iterator[list[T]]:
     """A copy of the items, in slices of PARTITIONS_PER_TURN."""
-    everything = list(items)
-    return (
-        everything[at : at + PARTITIONS_PER_TURN] for at in range(0, len(everything), PARTITIONS_PER_TURN)
-    )
+    return lazy_slices(list(items))
+
+
+def lazy_slices(items: Iterable[T], work: Callable[[T], float] = lambda item: 1.0) -> Iterator[list[T]]:
+    """Items that do not change, in slices whose work is that of about PARTITIONS_PER_TURN partitions. `work`:
+    of an item, in partitions."""
+    batch: list[T] = []
+    total = 0.0
+    for item in items:
+        batch.append(item)
+        total += work(item)
+        if total >= PARTITIONS_PER_TURN:
+            yield batch
+            batch, total = [], 0.0
+    if batch:
+        yield batch
 
 
 async def exposition(families: Iterable[Family]) -> bytes:

@@ -5,20 +5,22 @@ Kafka's metrics of a partition come from its leader, so that a sum over all brok
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, single, slices
+from tierlog.broker.gateway.exposition import PAUSE, Family, Sample, lazy_slices, single, slices
 from tierlog.broker.gateway.node import Serving
 from tierlog.broker.remote.tier_views import remote_bytes
 from tierlog.broker.remote.tiering import RemoteTier
 from tierlog.metadata.delete_queue import QueuedDelete
-from tierlog.metadata.image import ClusterImage
+from tierlog.metadata.image import ClusterImage, RemotePartition
 from tierlog.tiering.bucket_audit import UNKNOWN
 from tierlog.tiering.metered_store import StoreCounts
 from tierlog.tiering.page_tree import NODE_BYTES
 from tierlog.tiering.planner import upload_lag
 from tierlog.tiering.store_health import BreakerState, StoreHealth
 from tierlog.tiering.tier_counts import Attempts, TopicCount, Transfers
+
+ENTRIES_PER_WORK = 32  # summed up in the time of one partition, 4 µs
 
 TOPICS = "kafka_server_brokertopicmetrics_"
 READER = "kafka_log_remote_remotestoragethreadpool_remotelogreader"
@@ -32,6 +34,7 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield from _upload_lag(serving, image)
     yield from _attempts("remotedelete", serving.storage_cleaner.deletes, image)
     yield "tierlog_remote_cleanup_failing", single(len(serving.storage_cleaner.failing))
+    yield "tierlog_remote_delete_overdue_seconds", single(_overdue_s(serving, image))
     yield from _attempts("buildremotelogauxstate", tier.state_machine.starts, image)
     yield from _reads(tier)
     yield from _store(tier.store_counts, tier.store.health)
@@ -44,8 +47,10 @@ def tier_families(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     yield "tierlog_remote_scrub_segments_total", single(scrubber.segments)
     yield "tierlog_remote_scrub_read_bytes_total", single(scrubber.bytes_read)
     yield "tierlog_remote_scrub_damaged_segments", single(scrubber.damaged)
-    yield "tierlog_remote_unknown_objects", single(scrubber.audit.objects[UNKNOWN])
-    yield "tierlog_remote_unknown_bytes", single(scrubber.audit.bytes[UNKNOWN])
+    yield "tierlog_remote_scrub_unchecked_segments", single(scrubber.unchecked)
+    audit = scrubber.audit
+    yield "tierlog_remote_unknown_objects", single(audit.objects[UNKNOWN])
+    yield "tierlog_remote_unknown_bytes", single(audit.bytes[UNKNOWN])
 
 
 def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
@@ -55,7 +60,7 @@ def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
     led_bytes: Counter[str] = Counter()
     led_segments: Counter[str] = Counter()
     memory_bytes = 0
-    for batch in slices(image.remote.items()):
+    for batch in lazy_slices(image.remote.items(), lambda item: _work_of(item[1])):
         yield PAUSE
         for key, remote in batch:
             memory_bytes += NODE_BYTES * len(remote.nodes)
@@ -77,9 +82,14 @@ def manifest_families(image: ClusterImage, node_id: int) -> Iterator[Family]:
     yield from _delete_queue(image, node_id)
 
 
+def _work_of(remote: RemotePartition) -> float:
+    """Time to sum up a manifest, in units of a partition without entries."""
+    return 1 + (len(remote.entries) + len(remote.pages)) / ENTRIES_PER_WORK
+
+
 def _delete_queue(image: ClusterImage, node_id: int) -> Iterator[Family]:
     waiting: Counter[str] = Counter()
-    for batch in slices(image.delete_queue.values()):
+    for batch in lazy_slices(image.delete_queue.values()):
         yield PAUSE
         for line in batch:
             if not isinstance(line, QueuedDelete) or line.is_page:
@@ -99,6 +109,8 @@ def _upload_lag(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     for batch in slices(serving.tiering.tiered):
         yield PAUSE
         for replica in batch:
+            if replica.config.remote_log_copy_disable:
+                continue  # nothing will be uploaded
             topic = replica.name.topic
             lag = upload_lag(image.remote_partition(*replica.id), replica.segments, now_ms)
             lag_bytes[topic] += lag.bytes
@@ -112,6 +124,13 @@ def _upload_lag(serving: Serving, image: ClusterImage) -> Iterator[Family]:
     ages: list[Sample] = [((), oldest_ms / 1000), *(((topic,), ms / 1000) for topic, ms in ages_ms.items())]
     yield "tierlog_remote_copy_lag_seconds", ages
     yield "tierlog_remote_copy_behind_partitions", single(len(serving.tiering.lags.behind))
+
+
+def _overdue_s(serving: Serving, image: ClusterImage) -> float:
+    oldest_ms = image.delete_queue.oldest_ms
+    if oldest_ms is None:
+        return 0.0
+    return max(0, serving.clock.now_ms() - oldest_ms - serving.storage_cleaner.grace_ms) / 1000
 
 
 def _reads(tier: RemoteTier) -> Iterator[Family]:
@@ -153,10 +172,17 @@ def _attempts(name: str, counts: Attempts, image: ClusterImage) -> Iterator[Fami
     yield f"{TOPICS}{name}errors_total", _by_topic(counts.errors, image)
 
 
-def _by_topic(count: TopicCount, image: ClusterImage) -> list[Sample]:
-    named = ((image.topics.get(topic_id), number) for topic_id, number in count)
-    return [((), count.total), *(((topic.name,), number) for topic, number in named if topic is not None)]
+def _by_topic(count: TopicCount, image: ClusterImage) -> Iterator[Sample]:
+    """Names are looked up when the lines are written, so that other work gets a turn between them."""
+    numbers = list(count)
+    yield (), count.total
+    for topic_id, number in numbers:
+        topic = image.topics.get(topic_id)
+        if topic is not None:
+            yield (topic.name,), number
 
 
-def _with_total(by_topic: Counter[str]) -> Iterable[Sample]:
-    return [((), by_topic.total()), *(((topic,), number) for topic, number in by_topic.items())]
+def _with_total(by_topic: Counter[str]) -> Iterator[Sample]:
+    yield (), by_topic.total()
+    for topic, number in by_topic.items():
+        yield (topic,), number

@@ -71,7 +71,7 @@ class RemoteStorageCleaner:
         self._manager = manager
         self._clock = clock
         self._tasks = tasks
-        self._grace_ms = delete_grace_ms
+        self.grace_ms = delete_grace_ms
         self.deletes = Attempts()
         self._changed = asyncio.Event()
         self._described: dict[UUID, TopicDocument] | None = None
@@ -227,7 +227,7 @@ class RemoteStorageCleaner:
             wait_s = self._wait_s(image)
             if wait_s > 0:
                 return wait_s
-            await self._metadata.submit(StartRemoteDeletes(grace_ms=self._grace_ms))
+            await self._metadata.submit(StartRemoteDeletes(grace_ms=self.grace_ms))
             image = self._metadata.image
             ready = self._ready(image)
         if not ready:
@@ -250,7 +250,7 @@ class RemoteStorageCleaner:
                 return LONGEST_SLEEP_S
             oldest_ms = queue[oldest[0]].queued_ms
         passed_ms = self._clock.monotonic_ms() - self._time_seen_ms
-        due_ms = 0 if oldest_ms is None else oldest_ms + self._grace_ms - image.time_ms
+        due_ms = 0 if oldest_ms is None else oldest_ms + self.grace_ms - image.time_ms
         return min(LONGEST_SLEEP_S, due_ms / 1000) - passed_ms / 1000
 
     async def _delete(self, ready: list[Deletion]) -> None:

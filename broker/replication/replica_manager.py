@@ -350,12 +350,15 @@ class ReplicaManager:
 
     def _note_unclean_elections(self, old: ClusterImage, topic: TopicImage) -> None:
         """Only a replica that was neither in sync nor eligible (KIP-966) may lack what is remote."""
+        known = old.topics.get(topic.topic_id)
+        if known is None:
+            return
         own_id = self._settings.node_id
-        for number, now in enumerate(topic.partitions):
-            before = old.partition(topic.topic_id, number)
-            is_elected = before is not None and now.leader == own_id and now.leader_epoch > before.leader_epoch
-            if before is not None and is_elected and own_id not in (*before.in_sync, *before.eligible):
-                self._uncleanly_elected.add(TopicPartition(topic.name, number))
+        for before, now in zip(known.partitions, topic.partitions, strict=False):
+            if before is now or now.leader != own_id or now.leader_epoch == before.leader_epoch:
+                continue
+            if own_id not in (*before.in_sync, *before.eligible):
+                self._uncleanly_elected.add(TopicPartition(topic.name, now.partition))
 
     def _configure(self, replica: Replica, image: ClusterImage) -> None:
         replica.update_config(self._configs.of(image, replica.name.topic))

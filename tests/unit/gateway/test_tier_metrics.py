@@ -1,0 +1,51 @@
+"""Metric values of the remote tier."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tier_node import TierNode, produce
+
+from tierlog.broker.gateway import tier_metrics
+from tierlog.broker.gateway.exposition import PARTITIONS_PER_TURN, lazy_slices
+from tierlog.tiering.memory_store import MemoryStore
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> Any:
+    async with TierNode(tmp_path, MemoryStore(), grace_ms=60_000) as node:
+        yield node
+
+
+def serving(node: TierNode) -> Any:
+    return SimpleNamespace(clock=node.clock, tiering=node.log_manager, storage_cleaner=node.storage_cleaner)
+
+
+async def test_topics_whose_copies_are_disabled_have_no_upload_lag(node: TierNode) -> None:
+    for name, disabled in (("copied", "false"), ("kept", "true")):
+        produce(await node.create(name, remote_log_copy_disable=disabled), 60)
+    node.log_manager.wake_all()
+    families = dict(tier_metrics._upload_lag(serving(node), node.metadata.image))
+    for name, samples in families.items():
+        if name and "behind" not in name:
+            assert {labels for labels, _ in samples} == {(), ("copied",)}
+
+
+async def test_oldest_deletion_is_overdue_after_its_grace(node: TierNode) -> None:
+    replica = await node.create("t")
+    produce(replica, 60)
+    await node.log_manager.flush("t")
+    assert tier_metrics._overdue_s(serving(node), node.metadata.image) == 0
+    await node.move_log_start(replica, replica.log_end_offset)
+    await node.finish_tiering()
+    assert node.metadata.image.delete_queue
+    assert tier_metrics._overdue_s(serving(node), node.metadata.image) == 0
+    node.clock.pass_time(3_600_000)
+    assert 3000 < tier_metrics._overdue_s(serving(node), node.metadata.image) <= 3540
+
+
+def test_slices_are_of_similar_work() -> None:
+    heavy = PARTITIONS_PER_TURN / 2
+    batches = list(lazy_slices([heavy] * 3 + [1.0] * PARTITIONS_PER_TURN, lambda work: work))
+    assert [len(batch) for batch in batches] == [2, 1 + PARTITIONS_PER_TURN // 2, PARTITIONS_PER_TURN // 2]
