@@ -36,6 +36,9 @@ _OUTCOMES: dict[type[BaseException], str] = {
 }
 """All other failures are `error`."""
 
+FAILURES = (ObjectStoreError, OSError, asyncio.CancelledError)
+"""What ends a call without a result."""
+
 
 class StoreCounts:
     """`requests`: by operation, kind (`kind_of`) and outcome. `bytes`: of bodies, by operation and kind.
@@ -88,9 +91,24 @@ class MeteredStore:
             await self.inner.delete(keys)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        with self._counted("list", prefix):
-            async for info in self.inner.list(prefix):
+        """Measures the waits for the store, and not the work of the caller between two objects."""
+        clock, waited_s, outcome = asyncio.get_running_loop().time, 0.0, "ok"
+        found = aiter(self.inner.list(prefix))
+        try:
+            while True:
+                begun = clock()
+                try:
+                    info = await anext(found, None)
+                finally:
+                    waited_s += clock() - begun
+                if info is None:
+                    return
                 yield info
+        except FAILURES as failure:
+            outcome = _outcome(failure)
+            raise
+        finally:
+            self._count("list", prefix, outcome, waited_s)
 
     async def abort_uploads(self, prefix: str, older_than_s: float) -> int:
         with self._counted("list", prefix):
@@ -105,10 +123,16 @@ class MeteredStore:
         begun = clock()
         try:
             yield
-        except (ObjectStoreError, OSError, asyncio.CancelledError) as failure:
-            outcome = _OUTCOMES.get(type(failure), "error")
+        except FAILURES as failure:
+            outcome = _outcome(failure)
             raise
         finally:
-            self.counts.requests[operation, kind_of(key), outcome] += 1
-            seconds = self.counts.seconds.setdefault(operation, Histogram(CALL_BUCKETS_S))
-            seconds.observe(clock() - begun)
+            self._count(operation, key, outcome, clock() - begun)
+
+    def _count(self, operation: str, key: str, outcome: str, took_s: float) -> None:
+        self.counts.requests[operation, kind_of(key), outcome] += 1
+        self.counts.seconds.setdefault(operation, Histogram(CALL_BUCKETS_S)).observe(took_s)
+
+
+def _outcome(failure: BaseException) -> str:
+    return _OUTCOMES.get(type(failure), "error")

@@ -1,5 +1,7 @@
 """The metered store, over a real store."""
 
+import asyncio
+
 import pytest
 
 from tierlog.tiering.format.keys import kind_of
@@ -54,3 +56,15 @@ async def test_calls_are_counted_by_operation_kind_and_outcome() -> None:
         "list": 1,
         "delete": 1,
     }
+
+
+async def test_time_of_a_list_is_without_the_work_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now = MeteredStore(MemoryStore()), [0.0]
+    for name in ("a", "b", "c"):
+        await store.put(name, b"1")
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now[0])
+    async for _ in store.list(""):
+        now[0] += 60
+    assert now == [180.0]
+    seconds = store.counts.seconds["list"]
+    assert (seconds.count, seconds.total) == (1, 0.0)
