@@ -107,7 +107,7 @@ def scrub(broker: TierlogBroker) -> dict[str, Any]:
 
 def test_verify_reads_every_segment(broker, bucket) -> None:
     size = sum(path.stat().st_size for path in objects(bucket, ".log"))
-    assert verify(broker) == {"segments": SEGMENTS, "bytes": size, "errors": []}
+    assert verify(broker) == {"segments": SEGMENTS, "bytes": size, "errors": [], "without_leader": []}
 
 
 def test_verify_reports_a_flipped_byte_a_missing_and_a_shortened_object(broker, bucket) -> None:
@@ -148,6 +148,15 @@ def test_verify_continues_where_an_interrupted_run_ended(broker, tmp_path) -> No
     assert not state.exists()
 
 
+def test_verify_of_a_topic_that_is_not_uploaded_says_so(broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("new", 1, 1, config=TIERED)])["new"].result(10)
+    ended = run("tier", "verify", "new", "--admin", broker.admin_url)
+    assert ended.returncode == 1
+    assert "is uploaded yet" in ended.stderr and "tierlog tier flush new" in ended.stderr
+    assert run("tier", "verify", "missing", "--admin", broker.admin_url).returncode != 1
+
+
 def test_sample_verifies_some_segments(broker) -> None:
     assert verify(broker, "--sample", "0.001")["segments"] == 0
 
@@ -172,6 +181,15 @@ def test_gc_shows_queued_and_unknown_objects_and_deletes_nothing(broker, s3, buc
     assert {Path(one["object"]).name for one in found["unknown"]} == {orphan.name, "stray"}
     assert orphan.exists() and len(objects(bucket, ".log")) == SEGMENTS + 1
     assert run("tier", "gc", "--admin", broker.admin_url).returncode == 2
+
+
+def test_gc_says_how_many_names_it_leaves_out(broker, s3, bucket) -> None:
+    [cluster] = [path.parent for path in bucket.glob("*/cluster.json")]
+    for number in range(23):
+        put(s3, bucket, cluster / f"stray-{number:02}", b"1")
+    ended = run("tier", "gc", "--dry-run", "--admin", broker.admin_url)
+    assert "3 more" in ended.stderr + ended.stdout
+    assert len(audit(broker)["unknown"]) == 23
 
 
 def test_objects_of_a_deleted_topic_are_queued(broker) -> None:
