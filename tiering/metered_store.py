@@ -37,7 +37,7 @@ _OUTCOMES: dict[type[BaseException], str] = {
 """All other failures are `error`."""
 
 FAILURES = (ObjectStoreError, OSError, asyncio.CancelledError)
-"""What ends a call without a result."""
+"""Exceptions that end a call without a result."""
 
 
 class StoreCounts:

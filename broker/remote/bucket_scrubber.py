@@ -33,10 +33,11 @@ RETRY_S = 60.0
 TRIES = 2 * FAILURES_TO_OPEN
 """The breaker opens before a segment has failed so often, unless other calls succeed."""
 
-NOT_ASKED = (BreakerOpen, UnsuitableStore)
+UNSENT = (BreakerOpen, UnsuitableStore)
 """Failures without a request to the store."""
 
-LINES_PER_PASS = 20  # of segments that cannot be checked
+LINES_PER_PASS = 20
+"""Log lines about segments that cannot be checked."""
 
 OBJECTS_PER_LIST = 1000
 REQUESTS_PER_SEGMENT = 2
@@ -155,7 +156,7 @@ class BucketScrubber:
                     offset, failures = entry.end_offset, 0
                 return
             except STORE_FAILURES as failure:
-                if not isinstance(failure, NOT_ASKED):
+                if not isinstance(failure, UNSENT):
                     failures += 1
                 if failures == TRIES:  # a page
                     self._report_unchecked(str(failure))
@@ -164,7 +165,7 @@ class BucketScrubber:
                 await asyncio.sleep(RETRY_S)
 
     async def _check(self, where: TopicIdPartition, entry: RemoteSegment, *, is_last_try: bool) -> None:
-        """Check one segment. Raises STORE_FAILURES; in the last try only those of NOT_ASKED."""
+        """Check one segment. Raises STORE_FAILURES; in the last try only those of UNSENT."""
         began, size, requests = asyncio.get_running_loop().time(), 0, REQUESTS_PER_SEGMENT
         try:
             self._verifier.recheck_now(where, entry)
@@ -178,7 +179,7 @@ class BucketScrubber:
         except ObjectNotFound:
             return  # retention has deleted it
         except (ObjectStoreError, OSError) as failure:
-            if isinstance(failure, NOT_ASKED if is_last_try else STORE_FAILURES):
+            if isinstance(failure, UNSENT if is_last_try else STORE_FAILURES):
                 raise
             self._report_unchecked(str(failure))
             return

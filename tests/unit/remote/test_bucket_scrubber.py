@@ -61,8 +61,8 @@ async def test_store_that_responds_again_is_scrubbed_completely(node: TierNode) 
     key, tries = key_of(node, replica, 1), iter(range(TRIES - 2))
 
     class Recovers(dict[str, ObjectStoreError]):
-        def __contains__(self, asked: object) -> bool:
-            return asked == key and next(tries, None) is not None
+        def __contains__(self, key_of_call: object) -> bool:
+            return key_of_call == key and next(tries, None) is not None
 
     node.store.failures = Recovers({key: ObjectStoreUnavailable("503")})
     one = scrubber(node)
