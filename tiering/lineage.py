@@ -47,6 +47,14 @@ def find_divergence(
     return Divergence(newest.last_offset, epoch_in(newest, newest.last_offset), first.base_offset, is_covered)
 
 
+def agrees_below(remote: RemotePartition, epochs: LeaderEpochs, local_log_start: int, end: int) -> bool:
+    """Whether the local log has the manifest's records just below an offset, and so all before, as far as is
+    known."""
+    entry = next((one for one in reversed(remote.entries) if one.base_offset < end), None)
+    last = end - 1 if entry is None else min(entry.last_offset, end - 1)
+    return entry is None or last < local_log_start or epochs.allows(epoch_in(entry, last), last)
+
+
 def epoch_in(entry: RemoteSegment, offset: int) -> int:
     """The leader epoch of an entry's record at an offset."""
     return max((epoch for epoch, start in entry.leader_epochs if start <= offset), default=NO_EPOCH)

@@ -55,6 +55,7 @@ from tierlog.records.chunks import ChunkBuilder
 from tierlog.tiering import page_tree, planner
 from tierlog.tiering.copier import Attempt, NotUploadable, SegmentBody, SegmentFile
 from tierlog.tiering.format.manifest import ManifestRoot
+from tierlog.tiering.lineage import agrees_below
 from tierlog.tiering.manager import TierManager
 from tierlog.tiering.object_store import ObjectStoreError, ObjectStoreTimeout
 from tierlog.tiering.remote_log import RemoteLog
@@ -178,7 +179,7 @@ class RemoteLogManager:
         """Delete remote segments from local disk by local.retention.*, on partitions that this broker
         follows."""
         for replica in self._replicas:
-            if not (replica.is_follower and replica.is_tiered):
+            if not (replica.is_follower and replica.is_tiered and self._has_newest_role(replica)):
                 continue
             remote = self._metadata.image.remote_partition(*replica.id)
             now_ms, start = self._clock.now_ms(), replica.log_start_offset
@@ -297,11 +298,23 @@ class RemoteLogManager:
     @safeguard("a low disk drops only what the bucket's manifest lists")
     def droppable_end(self, replica: Replica) -> int:
         """End of the offsets that stay readable without the local log, as committed and uploaded; 0: none.
-        Followers need not read the bucket's manifest (`planner.follower_local_start`)."""
-        if not _is_enabled(replica):
+        Followers need not read the bucket's manifest (`planner.follower_local_start`).
+
+        0 also if no leader of the current epoch has shown that the log agrees with its own, or if the log has
+        other records than the manifest: after an unclean election they may be nowhere else."""
+        is_current = replica.is_leader or replica.as_follower.agrees_with_leader
+        if not (_is_enabled(replica) and is_current and self._has_newest_role(replica)):
             return 0
-        end = min(self._metadata.image.remote_partition(*replica.id).end_offset or 0, replica.high_watermark)
-        return min(end, self._bucket_end(replica.id)) if replica.is_leader else end
+        remote, log = self._metadata.image.remote_partition(*replica.id), replica.log
+        end = min(remote.end_offset or 0, replica.high_watermark)
+        end = min(end, self._bucket_end(replica.id)) if replica.is_leader else end
+        return end if agrees_below(remote, log.epochs, log.local_log_start_offset, end) else 0
+
+    def _has_newest_role(self, replica: Replica) -> bool:
+        """False while an elected replica cannot lead yet: the leader of its previous role no longer counts,
+        and its local log may be the only one that reaches back to where the manifest diverges."""
+        partition = self._metadata.image.partition(*replica.id)
+        return partition is not None and partition.leader_epoch == replica.leader_epoch
 
     def _notify(self, where: TopicIdPartition) -> None:
         for listener in self.listeners:

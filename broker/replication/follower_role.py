@@ -39,13 +39,14 @@ from tierlog.records.errors import RecordsError
 
 
 class FollowerRole:
-    __slots__ = ("_core", "_follower", "_log", "_replica", "is_fetching_paused")
+    __slots__ = ("_agreed_epoch", "_core", "_follower", "_log", "_replica", "is_fetching_paused")
 
     def __init__(self, replica: ReplicaState, core: LeaderCore, follower: FollowerCore) -> None:
         self._replica = replica
         self._log = replica.log
         self._core = core
         self._follower = follower
+        self._agreed_epoch: int = NO_EPOCH  # the newest leader epoch in which a fetch found equal logs
         self.is_fetching_paused = False
         """Set while the log is damaged and about to be truncated: a fetch would tell the leader that this
         replica has everything up to its log end."""
@@ -62,6 +63,12 @@ class FollowerRole:
             return None
         return self._follower.position(self._log)
 
+    @property
+    def agrees_with_leader(self) -> bool:
+        """Whether it has fetched in the current leader epoch, and the leader's log was equal up to there."""
+        follower = self._follower
+        return follower.is_follower and self._agreed_epoch == follower.leader_epoch
+
     def _is_flushed(self) -> bool:
         return self._core.log_end_offset >= self._log.log_end_offset
 
@@ -77,6 +84,7 @@ class FollowerRole:
         try:
             match step:
                 case Append():
+                    self._agreed_epoch = requested.leader_epoch
                     error = self.append_replicated(
                         records,
                         leader_epoch=requested.leader_epoch,

@@ -62,6 +62,58 @@ async def test_follower_applies_local_retention(pair: Pair) -> None:
     assert pair.follower.local_log_start_offset == 0
 
 
+# -- what a low disk may delete
+
+
+async def tiered_but_kept(pair: Pair) -> int:
+    """All rolled segments are remote, and still on the follower's disk. Returns their end."""
+    await pair.configure("local.retention.ms", "-1")
+    pair.produce(60)
+    catch_up(pair.follower, pair.leader)
+    await pair.finish_tiering()
+    end = pair.remote.end_offset
+    assert pair.other.log_manager.droppable_end(pair.follower) == end > 0
+    return end
+
+
+async def test_low_disk_deletes_nothing_of_a_replica_without_a_leader(pair: Pair) -> None:
+    """After an unclean election its records may be nowhere else."""
+    await tiered_but_kept(pair)
+    await pair.fence(1)
+    assert not pair.follower.is_follower
+    assert pair.other.log_manager.droppable_end(pair.follower) == 0
+
+
+async def test_low_disk_deletes_only_after_a_fetch_in_the_current_epoch(pair: Pair) -> None:
+    end = await tiered_but_kept(pair)
+    await pair.elect(2)
+    await pair.elect(1)
+    assert pair.follower.is_follower
+    assert pair.other.log_manager.droppable_end(pair.follower) == 0
+    catch_up(pair.follower, pair.leader)
+    assert pair.other.log_manager.droppable_end(pair.follower) == end
+
+
+async def test_nothing_is_deleted_of_an_elected_replica_that_cannot_lead_yet(pair: Pair) -> None:
+    """Its log may have to replace entries of the manifest, and must reach back to them."""
+    await tiered_but_kept(pair)
+    pair.other.follow = lambda: None  # type: ignore[method-assign]
+    await pair.elect(2)
+    pair.follower.update_config(pair.leader.config)
+    assert pair.follower.as_follower.agrees_with_leader, "its previous role"
+    assert pair.other.log_manager.droppable_end(pair.follower) == 0
+    await pair.configure("local.retention.ms", "0")
+    pair.follower.update_config(pair.leader.config)
+    await pair.other.log_manager.apply_followers_retention()
+    assert pair.follower.local_log_start_offset == 0
+
+
+async def test_low_disk_deletes_nothing_of_a_log_that_differs_from_the_manifest(pair: Pair) -> None:
+    await tiered_but_kept(pair)
+    pair.follower.log.epochs.restart([(7, 0)])
+    assert pair.other.log_manager.droppable_end(pair.follower) == 0
+
+
 # -- taking over
 
 

@@ -8,7 +8,7 @@ from remote_segments import remote_segment
 from tierlog.base.leader_epochs import LeaderEpochs
 from tierlog.metadata.image import RemotePartition
 from tierlog.metadata.records import PageRef, RemoteSegment
-from tierlog.tiering.lineage import Divergence, find_divergence
+from tierlog.tiering.lineage import Divergence, agrees_below, find_divergence
 
 LOCAL = LeaderEpochs([(1, 0), (4, 100)])  # epoch 1 up to 100, where the new leader's begins
 
@@ -70,3 +70,22 @@ def test_divergence_within_a_page_is_not_covered(first: RemoteSegment, is_covere
     assert found is not None and (found.first, found.is_covered) == (base, is_covered)
     from_page = find(first, pages=(page(0, base - 1),), start=base)
     assert from_page is not None and from_page.is_covered
+
+
+@pytest.mark.parametrize(
+    ("end", "local_start", "agrees"),
+    [
+        (20, 0, True),
+        (30, 0, True),
+        (31, 0, False),
+        (40, 0, False),
+        (40, 40, True),
+        (99, 0, False),
+        (0, 0, True),
+    ],
+)
+def test_logs_agree_below_an_offset_if_they_do_just_below_it(
+    end: int, local_start: int, agrees: bool
+) -> None:
+    remote = RemotePartition(entries=(SAME, PARTLY_OTHER))
+    assert agrees_below(remote, LOCAL, local_start, end) is agrees
