@@ -1,8 +1,9 @@
 """Diverged segments: removes manifest entries that have other records than the log of an elected replica.
 
 After an unclean election the replica leads only once the quorum has committed the removal
-(docs/adr/0027-unclean-elections-of-tiered-partitions.md). A failed request is repeated until then, or until
-another leader is elected. Called by app.py.
+(docs/adr/0027-unclean-elections-of-tiered-partitions.md). A failed request is repeated until then, until
+another leader is elected, or until the local log no longer reaches back to those entries; the replica manager
+then decides again. Called by app.py.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from tierlog.metadata.controller.commands import RemoveDiverged
 from tierlog.metadata.quorum.client import MetadataClient
 from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.protocol.errors import ErrorCode
+from tierlog.tiering.lineage import find_divergence
 
 _log = structlog.get_logger("tierlog.tiering")
 
@@ -37,7 +39,7 @@ class DivergedSegments:
     async def _remove(self, event: RemoteLogDiverges) -> None:
         backoff_s = FIRST_BACKOFF_S
         try:
-            while self._is_elected(event):
+            while self._is_elected(event) and self._is_covered(event):
                 error = await self._submit(event)
                 if error is None:
                     return
@@ -58,6 +60,12 @@ class DivergedSegments:
         if partition is None or event.replica.is_elected:
             return False
         return (partition.leader, partition.leader_epoch) == (self._broker_id, event.leader_epoch)
+
+    def _is_covered(self, event: RemoteLogDiverges) -> bool:
+        """Whether the local log still has what the removal leaves to it."""
+        remote, log = self._metadata.image.remote_partition(*event.replica.id), event.replica.log
+        found = find_divergence(remote, log.epochs, log.local_log_start_offset, log.log_end_offset)
+        return found is not None and found.is_covered and found.first == event.from_offset
 
     async def _submit(self, event: RemoteLogDiverges) -> str | None:
         """Returns why the removal was not committed; None if it was."""

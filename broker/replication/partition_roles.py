@@ -109,7 +109,7 @@ class PendingLeaders:
             self._retry(replica.name)
 
     def retry_all(self) -> None:
-        for replica in list(self._waiting):
+        for replica in [*self._waiting, *self._diverged]:
             self._retry(replica.name)
 
     async def _lead_after_flush(self, replica: Replica) -> None:

@@ -4,15 +4,17 @@ import random
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from connection_harness import until
 from remote_segments import remote_segment
 
 from tierlog.base.clock import SystemClock
 from tierlog.base.files import OsFiles
 from tierlog.base.tasks import TaskGroup
 from tierlog.base.types import TopicIdPartition, TopicPartition
+from tierlog.broker.remote.diverged_segments import DivergedSegments
 from tierlog.broker.replication.replica import Replica
 from tierlog.broker.replication.replica_events import RemoteLogDiverges, ReplicaEvent
 from tierlog.broker.replication.replica_manager import ReplicaManager
@@ -21,6 +23,8 @@ from tierlog.config.sources import settings_from
 from tierlog.metadata import records as r
 from tierlog.metadata.evolve import evolve_all
 from tierlog.metadata.image import ClusterImage, RemotePartition
+from tierlog.metadata.quorum.client import MetadataClient
+from tierlog.metadata.quorum.peers import MetadataUnavailable
 from tierlog.records.writer import NewRecord, encode_batch
 
 EMPTY = ClusterImage(cluster_id="c")
@@ -226,6 +230,18 @@ def with_leader(image: ClusterImage, leader: int, epoch: int) -> ClusterImage:
     return evolve_all(image, [msgspec.structs.replace(before, replicas=(1, 2), **changes)])
 
 
+class Quorum:
+    """Keeps what is submitted to it, and commits nothing."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self.image = image
+        self.submitted: list[object] = []
+
+    async def submit(self, command: object) -> None:
+        self.submitted.append(command)
+        raise MetadataUnavailable("down", applied_unknown=False)
+
+
 async def elected_uncleanly(
     run: Run, *entries: r.RemoteSegment, local_from: int = 0
 ) -> tuple[ClusterImage, list[ReplicaEvent]]:
@@ -272,6 +288,23 @@ async def test_leader_whose_log_does_not_reach_back_to_the_divergence_continues_
     image, events = await elected_uncleanly(run, FIRST, SECOND, local_from=15)
     assert (events, run.replica().is_leader) == ([], True)
     assert image.remote_partition(ORDERS, 0).entries == (FIRST, SECOND)
+    assert append(run.replica(), [b"new"]) == SECOND.end_offset
+    await run.stop()
+
+
+async def test_entries_stay_if_the_local_log_lost_their_records_before_the_removal(tmp_path: Path) -> None:
+    """The local log is given up then: without the entries no tier would have the offsets."""
+    run = await Run(tmp_path, **{"log.segment.bytes": "400"}).start(EMPTY)
+    image, events = await elected_uncleanly(run, FIRST, SECOND)
+    run.replica().log.roll(0)
+    run.replica().log.delete_local_before(15, 0)
+    quorum = Quorum(image)
+    removal = DivergedSegments(1, cast(MetadataClient, quorum), run.tasks)
+    removal.on_replica_event(events[0])
+    await until(lambda: not len(run.tasks))
+    assert not quorum.submitted and not run.replica().is_leader
+    await run.manager.retry_missing()
+    assert run.replica().is_leader
     assert append(run.replica(), [b"new"]) == SECOND.end_offset
     await run.stop()
 
